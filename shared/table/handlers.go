@@ -1,0 +1,98 @@
+package table
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/warning"
+)
+
+// patchTypes are the media types a PATCH may have.
+func patchTypes() []string {
+	patches := []string{
+		string(types.JSONPatchType),
+		string(types.MergePatchType),
+		string(types.StrategicMergePatchType),
+		string(types.ApplyYAMLPatchType),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		patches = append(patches, string(types.ApplyCBORPatchType))
+	}
+	return patches
+}
+
+// mediaTypes returns what a route consumes and produces. An empty list of
+// consumed types leaves the choice to the handler.
+func (b resourceBuilder) mediaTypes(can capabilities, route *Route) (consumes, produces []string) {
+	single, stream := negotiation.MediaTypesForSerializer(b.version.Serializer)
+	switch route.Verb {
+	case request.MethodConnect:
+		return nil, []string{"*/*"}
+	case request.MethodPatch:
+		consumes = patchTypes()
+	}
+	produces = append(can.produces(route.Verb), single...)
+	switch route.Verb {
+	case request.MethodList, request.MethodWatch, request.MethodWatchList:
+		produces = append(produces, stream...)
+	}
+	return consumes, produces
+}
+
+// handler returns the handler of a route: k8s.io/apiserver's for the verb,
+// inside the warnings of a deprecated version and the request metrics.
+func (b resourceBuilder) handler(r *Resource, can capabilities, route *Route) http.HandlerFunc {
+	handle := b.verb(r, can, route)
+	if warnings := r.deprecated.warnings; len(warnings) > 0 {
+		inner := handle
+		handle = func(w http.ResponseWriter, req *http.Request) {
+			for _, text := range warnings {
+				warning.AddWarning(req.Context(), "", text)
+			}
+			inner(w, req)
+		}
+	}
+	verb := route.Verb
+	if can.metricsOverride != nil && verb == request.MethodGet {
+		verb = can.metricsOverride.OverrideMetricsVerb(verb)
+	}
+	return metrics.InstrumentHandlerFunc(verb, b.version.Group, b.version.Version, r.Name, r.Subresource,
+		route.MetricsScope, metrics.APIServerComponent, r.deprecated.is, r.deprecated.removed, handle)
+}
+
+func (b resourceBuilder) verb(r *Resource, can capabilities, route *Route) http.HandlerFunc {
+	scope, admit := &r.scope, b.config.Admission
+	switch route.Verb {
+	case request.MethodGet:
+		if can.takesOptions() {
+			return handlers.GetResourceWithOptions(can.getterWithOptions, scope, r.Subresource != "")
+		}
+		return handlers.GetResource(can.getter, scope)
+	case request.MethodList:
+		return handlers.ListResource(can.lister, can.watcher, scope, false, b.config.MinRequestTimeout)
+	case request.MethodWatch, request.MethodWatchList:
+		return handlers.ListResource(can.lister, can.watcher, scope, true, b.config.MinRequestTimeout)
+	case request.MethodPost:
+		if can.namedCreater != nil {
+			return handlers.CreateNamedResource(can.namedCreater, scope, admit)
+		}
+		return handlers.CreateResource(can.creater, scope, admit)
+	case request.MethodPut:
+		return handlers.UpdateResource(can.updater, scope, admit)
+	case request.MethodPatch:
+		return handlers.PatchResource(can.patcher, scope, admit, route.Consumes)
+	case request.MethodDelete:
+		return handlers.DeleteResource(can.deleter, true, scope, admit)
+	case request.MethodDeleteCollection:
+		return handlers.DeleteCollection(can.collectionDeleter, true, scope, admit)
+	case request.MethodConnect:
+		return handlers.ConnectResource(can.connecter, scope, admit, r.Key(), r.Subresource != "")
+	}
+	panic("table: no handler for verb " + route.Verb)
+}
