@@ -1,0 +1,307 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// clockSkew is how far behind the clock of a peer may be: a fresh certificate
+// must not be refused as not yet valid.
+const clockSkew = 5 * time.Minute
+
+// builder compares the directory with what is wanted and collects what has to
+// be written. After the first error it does nothing more.
+type builder struct {
+	now     time.Time
+	options Options
+	pending []file
+	err     error
+}
+
+// issuer is an authority in memory. key is nil when the operator keeps it
+// elsewhere: then the authority verifies leaves but cannot issue any.
+type issuer struct {
+	files Pair
+	cert  *x509.Certificate
+	key   crypto.Signer
+}
+
+// profile is what a leaf certificate must say.
+type profile struct {
+	subject pkix.Name
+	names   addresses
+	usages  []x509.ExtKeyUsage
+}
+
+func serving(commonName string, names addresses) profile {
+	return profile{
+		subject: pkix.Name{CommonName: commonName},
+		names:   names,
+		usages:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+}
+
+func client(commonName string, organizations ...string) profile {
+	return profile{
+		subject: pkix.Name{CommonName: commonName, Organization: organizations},
+		usages:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// authority loads the CA in files, or makes one where there is none.
+func (b *builder) authority(files Pair, commonName string) *issuer {
+	ca := &issuer{files: files}
+	if b.err != nil {
+		return ca
+	}
+	if ca.cert, ca.key, b.err = readPair(files, true); b.err != nil {
+		return ca
+	}
+	if ca.cert != nil {
+		switch {
+		case !ca.cert.IsCA:
+			b.err = fmt.Errorf("%s is not a CA certificate", files.CertFile)
+		case b.now.After(ca.cert.NotAfter):
+			b.err = fmt.Errorf("the CA certificate %s expired on %s", files.CertFile, ca.cert.NotAfter.Format(time.DateOnly))
+		}
+		return ca
+	}
+	if ca.key == nil {
+		ca.key = b.newKey(files.KeyFile)
+	}
+	template := &x509.Certificate{
+		Subject:               pkix.Name{CommonName: commonName},
+		NotBefore:             b.now.Add(-clockSkew),
+		NotAfter:              b.now.Add(b.options.CALifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	ca.cert = b.sign(files.CertFile, template, template, ca.key, ca.key)
+	return ca
+}
+
+// leaf checks the leaf in files against want, and issues it where it is absent,
+// about to expire, or says less than wanted.
+func (b *builder) leaf(files Pair, ca *issuer, want profile) {
+	if b.err != nil {
+		return
+	}
+	have, key, err := readPair(files, false)
+	if err != nil {
+		b.err = err
+		return
+	}
+	reason := "it does not exist"
+	if have != nil {
+		if err := have.CheckSignatureFrom(ca.cert); err != nil {
+			b.err = fmt.Errorf("%s was not issued by %s", files.CertFile, ca.files.CertFile)
+			return
+		}
+		if reason = want.missing(have, b.now.Add(b.options.RenewBefore)); reason == "" {
+			return
+		}
+	}
+	if ca.key == nil {
+		b.err = fmt.Errorf("%s cannot be issued (%s): %s is not there", files.CertFile, reason, ca.files.KeyFile)
+		return
+	}
+	if key == nil {
+		key = b.newKey(files.KeyFile)
+	}
+	notAfter := b.now.Add(b.options.LeafLifetime)
+	if ca.cert.NotAfter.Before(notAfter) {
+		notAfter = ca.cert.NotAfter
+	}
+	b.sign(files.CertFile, &x509.Certificate{
+		Subject:               want.subject,
+		DNSNames:              want.names.dns,
+		IPAddresses:           want.names.ips,
+		NotBefore:             b.now.Add(-clockSkew),
+		NotAfter:              notAfter,
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           want.usages,
+		BasicConstraintsValid: true,
+	}, ca.cert, key, ca.key)
+}
+
+// missing says what keeps have from being the wanted certificate at the time
+// until, or nothing. Names beyond the wanted ones are the operator's business.
+func (w profile) missing(have *x509.Certificate, until time.Time) string {
+	if until.After(have.NotAfter) {
+		return "it expires on " + have.NotAfter.Format(time.DateOnly)
+	}
+	if have.Subject.CommonName != w.subject.CommonName {
+		return "it names " + have.Subject.CommonName
+	}
+	got, want := slices.Sorted(slices.Values(have.Subject.Organization)), slices.Sorted(slices.Values(w.subject.Organization))
+	if !slices.Equal(got, want) {
+		return "it names other groups"
+	}
+	for _, name := range w.names.dns {
+		if !slices.Contains(have.DNSNames, name) {
+			return "it lacks the name " + name
+		}
+	}
+	for _, ip := range w.names.ips {
+		if !slices.ContainsFunc(have.IPAddresses, ip.Equal) {
+			return "it lacks the address " + ip.String()
+		}
+	}
+	for _, usage := range w.usages {
+		if !slices.Contains(have.ExtKeyUsage, usage) {
+			return "it lacks a key usage"
+		}
+	}
+	return ""
+}
+
+// signingKey ensures the key pair of ServiceAccount tokens. The public file may
+// hold further keys: old ones stay in it while their tokens live.
+func (b *builder) signingKey(private, public string) {
+	if b.err != nil {
+		return
+	}
+	key, err := readKey(private)
+	if err != nil {
+		b.err = err
+		return
+	}
+	known, err := keyutil.PublicKeysFromFile(public)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		b.err = fmt.Errorf("%s holds no usable public key", public)
+		return
+	case key == nil:
+		b.err = fmt.Errorf("%s is there but %s is not", public, private)
+		return
+	case !slices.ContainsFunc(known, func(k any) bool { return samePublicKey(key, k) }):
+		b.err = fmt.Errorf("%s does not hold the public key of %s", public, private)
+		return
+	default:
+		return
+	}
+	if key == nil {
+		key = b.newKey(private)
+	}
+	if b.err != nil {
+		return
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		b.err = fmt.Errorf("encode %s: %w", public, err)
+		return
+	}
+	b.pending = append(b.pending, file{path: public, mode: 0o644, data: pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der})})
+}
+
+func (b *builder) newKey(path string) crypto.Signer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		b.err = fmt.Errorf("generate %s: %w", path, err)
+		return nil
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		b.err = fmt.Errorf("encode %s: %w", path, err)
+		return nil
+	}
+	b.pending = append(b.pending, file{path: path, mode: 0o600, data: pem.EncodeToMemory(&pem.Block{Type: keyutil.ECPrivateKeyBlockType, Bytes: der})})
+	return key
+}
+
+// sign issues template for key and stages it at path.
+func (b *builder) sign(path string, template, parent *x509.Certificate, key, signer crypto.Signer) *x509.Certificate {
+	if b.err != nil {
+		return template
+	}
+	// RFC 5280 section 4.1.2.2: positive, unique, at most 20 octets.
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		b.err = fmt.Errorf("issue %s: %w", path, err)
+		return template
+	}
+	template.SerialNumber = serial.Add(serial, big.NewInt(1))
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		b.err = fmt.Errorf("issue %s: %w", path, err)
+		return template
+	}
+	issued, err := x509.ParseCertificate(der)
+	if err != nil {
+		b.err = fmt.Errorf("issue %s: %w", path, err)
+		return template
+	}
+	b.pending = append(b.pending, file{path: path, mode: 0o644, data: pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})})
+	return issued
+}
+
+// readPair reads what there is of a pair. A key without certificate is what an
+// interrupted first start leaves and can be completed; a certificate without
+// key only where the key may be kept elsewhere.
+func readPair(files Pair, keyElsewhere bool) (*x509.Certificate, crypto.Signer, error) {
+	key, err := readKey(files.KeyFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	data, err := os.ReadFile(files.CertFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, key, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read certificate: %w", err)
+	}
+	certs, err := cert.ParseCertsPEM(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s holds no usable certificate", files.CertFile)
+	}
+	switch {
+	case key == nil && !keyElsewhere:
+		return nil, nil, fmt.Errorf("%s is there but %s is not", files.CertFile, files.KeyFile)
+	case key != nil && !samePublicKey(key, certs[0].PublicKey):
+		return nil, nil, fmt.Errorf("%s does not belong to %s", files.KeyFile, files.CertFile)
+	}
+	return certs[0], key, nil
+}
+
+// readKey returns nil without an error where there is no file.
+func readKey(path string) (crypto.Signer, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	parsed, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s holds no usable private key", path)
+	}
+	key, ok := parsed.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s holds a key that cannot sign", path)
+	}
+	return key, nil
+}
+
+func samePublicKey(key crypto.Signer, public crypto.PublicKey) bool {
+	own, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	return ok && own.Equal(public)
+}

@@ -1,0 +1,51 @@
+package pki
+
+import (
+	"fmt"
+	"os"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// ContextName is the name of the context, the cluster and the user in every
+// kubeconfig written here.
+const ContextName = "triune"
+
+// Access is what a kubeconfig grants: a server, the CA that vouches for it, and
+// the client certificate to show.
+type Access struct {
+	// Server is the URL, such as https://127.0.0.1:6443.
+	Server string
+	// CAFile is the PEM bundle the server's certificate is checked with.
+	CAFile string
+	// Client is the identity.
+	Client Pair
+}
+
+// WriteKubeconfig writes a kubeconfig to path, complete in itself: the files
+// that a names are embedded, so that it can be copied to another machine. It
+// replaces path atomically, with mode 0600, and leaves an equal file alone.
+func WriteKubeconfig(path string, a Access) error {
+	var embedded [3][]byte
+	for i, name := range []string{a.CAFile, a.Client.CertFile, a.Client.KeyFile} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("write kubeconfig: %w", err)
+		}
+		embedded[i] = data
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters[ContextName] = &clientcmdapi.Cluster{Server: a.Server, CertificateAuthorityData: embedded[0]}
+	config.AuthInfos[ContextName] = &clientcmdapi.AuthInfo{ClientCertificateData: embedded[1], ClientKeyData: embedded[2]}
+	config.Contexts[ContextName] = &clientcmdapi.Context{Cluster: ContextName, AuthInfo: ContextName}
+	config.CurrentContext = ContextName
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("write kubeconfig %s: %w", path, err)
+	}
+	if err := writeIfChanged(file{path: path, mode: 0o600, data: data}); err != nil {
+		return fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return nil
+}
