@@ -1,0 +1,310 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"triune.dev/shared/pki"
+	"triune.dev/tests/tools"
+)
+
+// Topology is what kind of control plane a [Cluster] is.
+type Topology string
+
+// The topologies that the suites know.
+const (
+	// KubeAPIServer is the reference: kube-apiserver and etcd.
+	KubeAPIServer Topology = "kube-apiserver"
+	// Triune is the one process with embedded etcd and NATS.
+	Triune Topology = "triune"
+	// Tiers is every tier a process of its own, with an etcd and a nats-server.
+	Tiers Topology = "tiers"
+)
+
+// Topologies lists all of them.
+func Topologies() []Topology { return []Topology{KubeAPIServer, Triune, Tiers} }
+
+// Tier names a part of a cluster that is restarted and killed on its own. The
+// whole server of a one-process topology is one tier, named as its binary.
+type Tier string
+
+// The tiers.
+const (
+	Aggregator Tier = "aggregator"
+	Core       Tier = "core"
+	Extensions Tier = "extensions"
+	Etcd       Tier = "etcd"
+	NATS       Tier = "nats-server"
+)
+
+// startTimeout bounds one start, from the process to a green readyz.
+const startTimeout = 90 * time.Second
+
+// Config says what to start. The zero value of every field but Topology is
+// usable.
+type Config struct {
+	Topology Topology
+	// Replicas of every tier of the Tiers topology; 0 stands for 1.
+	Replicas int
+	// EtcdURL is an etcd that runs already; empty starts one that ends with
+	// the cluster (Triune has its own then).
+	EtcdURL string
+	// ExternalEtcd makes Triune use an etcd process instead of its own.
+	ExternalEtcd bool
+	// PKI of another cluster, so that the tokens of the one hold in the other;
+	// nil makes a new one.
+	PKI *pki.PKI
+	// Flags are added to the command line of a tier.
+	Flags map[Tier][]string
+}
+
+// Cluster is a running control plane. Its methods are for one goroutine at a
+// time, but for the accessors, which any may call.
+type Cluster struct {
+	// Config it was started with.
+	Config Config
+	// Dir holds its files.
+	Dir string
+	// URL of the API.
+	URL string
+	// Kubeconfig is a file with an identity in group system:masters.
+	Kubeconfig string
+	// EtcdURL is where its data is; empty when it is inside the process.
+	EtcdURL string
+	// PKI is its certificates and keys.
+	PKI *pki.PKI
+	// Tokens is the static token file: a user alice in group testers, and a
+	// user bob in none, with the tokens alice-token and bob-token.
+	Tokens string
+	// Front is what stands in front of all replicas and can cut connections.
+	Front *Balancer
+
+	replicas map[Tier][]*replica
+	order    []Tier // in which they were started
+	extra    []*Process
+}
+
+// replica is a process and how to know that it serves.
+type replica struct {
+	*Process
+	url   string
+	ready func(context.Context) error
+}
+
+// Run starts a cluster that ends with the test. A failing test gets the end of
+// all logs.
+func Run(t testing.TB, config Config) *Cluster {
+	t.Helper()
+	c, err := Start(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(c.Logs(8 << 10))
+		}
+		os.RemoveAll(c.Dir)
+	})
+	return c
+}
+
+// Start starts a cluster and returns when it is ready. The caller closes it and
+// removes its directory. On error nothing keeps running.
+func Start(ctx context.Context, config Config) (*Cluster, error) {
+	config.Replicas = max(1, config.Replicas)
+	dir, err := os.MkdirTemp("", "triune-"+string(config.Topology)+"-")
+	if err != nil {
+		return nil, fmt.Errorf("start cluster: %w", err)
+	}
+	c := &Cluster{Config: config, Dir: dir, EtcdURL: config.EtcdURL, PKI: config.PKI, replicas: map[Tier][]*replica{}}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %v", startTimeout))
+	defer cancel()
+	if err := c.start(ctx); err != nil {
+		err = errors.Join(fmt.Errorf("start %s: %w", config.Topology, err), c.Close())
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context) error {
+	if c.PKI == nil {
+		p, err := pki.Ensure(filepath.Join(c.Dir, "pki"), pki.Options{})
+		if err != nil {
+			return err
+		}
+		c.PKI = p
+	}
+	c.Tokens = filepath.Join(c.Dir, "tokens.csv")
+	if err := os.WriteFile(c.Tokens, []byte("alice-token,alice,alice-uid,testers\nbob-token,bob,bob-uid\n"), 0o600); err != nil {
+		return err
+	}
+	if c.EtcdURL == "" && (c.Config.Topology != Triune || c.Config.ExternalEtcd) {
+		if err := c.startEtcd(ctx); err != nil {
+			return err
+		}
+	}
+	var fronts []string
+	var err error
+	switch c.Config.Topology {
+	case KubeAPIServer:
+		fronts, err = c.startReference(ctx)
+	case Triune:
+		fronts, err = c.startTriune(ctx)
+	case Tiers:
+		fronts, err = c.startTiers(ctx)
+	default:
+		err = fmt.Errorf("unknown topology %q", c.Config.Topology)
+	}
+	if err != nil {
+		return err
+	}
+	if c.Front, err = NewBalancer(fronts); err != nil {
+		return err
+	}
+	c.URL = "https://" + c.Front.Addr()
+	c.Kubeconfig = filepath.Join(c.Dir, "admin.kubeconfig")
+	return c.WriteKubeconfig(c.Kubeconfig, c.PKI.Admin)
+}
+
+// WriteKubeconfig writes one that shows the given client certificate.
+func (c *Cluster) WriteKubeconfig(path string, client pki.Pair) error {
+	return pki.WriteKubeconfig(path, pki.Access{Server: c.URL, CAFile: c.PKI.ClusterCA.CertFile, Client: client})
+}
+
+// REST is the configuration of a client of the administrator, without a limit
+// of requests per second.
+func (c *Cluster) REST() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", c.Kubeconfig, err)
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+// ServingTiers are the tiers that answer requests, in the order of a request.
+func (c *Cluster) ServingTiers() []Tier {
+	switch c.Config.Topology {
+	case Tiers:
+		return []Tier{Aggregator, Core, Extensions}
+	default:
+		return []Tier{Tier(c.Config.Topology)}
+	}
+}
+
+// Process returns one replica of a tier, counted from 0; nil if there is none.
+func (c *Cluster) Process(tier Tier, i int) *Process {
+	if rs := c.replicas[tier]; i < len(rs) {
+		return rs[i].Process
+	}
+	return nil
+}
+
+// ReplicaURL is the address of one replica, past the balancer.
+func (c *Cluster) ReplicaURL(tier Tier, i int) string { return c.replicas[tier][i].url }
+
+// Restart ends one replica in order, starts it again and returns when it is
+// ready.
+func (c *Cluster) Restart(ctx context.Context, tier Tier, i int) error {
+	if err := c.replicas[tier][i].Stop(); err != nil {
+		return err
+	}
+	return c.StartReplica(ctx, tier, i)
+}
+
+// Kill ends one replica without warning. StartReplica brings it back.
+func (c *Cluster) Kill(tier Tier, i int) { c.replicas[tier][i].Kill() }
+
+// StartReplica starts a replica that was stopped or killed, with the command
+// line it had, and returns when it is ready.
+func (c *Cluster) StartReplica(ctx context.Context, tier Tier, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	r := c.replicas[tier][i]
+	return r.Start(ctx, r.ready)
+}
+
+// Stop ends all servers in order but leaves an etcd process, so that another
+// server can be pointed at it.
+func (c *Cluster) Stop() error {
+	var errs []error
+	for _, tier := range slices.Backward(c.order) {
+		if tier == Etcd {
+			continue
+		}
+		for _, r := range c.replicas[tier] {
+			errs = append(errs, r.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends everything. It is safe to call twice.
+func (c *Cluster) Close() error {
+	var errs []error
+	for _, p := range slices.Backward(c.extra) {
+		p.Kill() // clients hold nothing that an orderly end would save
+	}
+	if c.Front != nil {
+		c.Front.Close()
+	}
+	errs = append(errs, c.Stop())
+	for _, r := range c.replicas[Etcd] {
+		errs = append(errs, r.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Logs are the ends of all logs, at most limit bytes of each.
+func (c *Cluster) Logs(limit int64) string {
+	var b strings.Builder
+	write := func(p *Process) {
+		fmt.Fprintf(&b, "==> %s %s <==\n%s\n", p.Name, strings.Join(p.Args, " "), p.Log(limit))
+	}
+	for _, tier := range c.order {
+		for _, r := range c.replicas[tier] {
+			write(r.Process)
+		}
+	}
+	for _, p := range c.extra {
+		write(p)
+	}
+	return b.String()
+}
+
+// newProcess prepares a tool or, if own is set, a binary of ours.
+func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool, args []string) (*Process, error) {
+	var path string
+	var err error
+	if own {
+		path, err = tools.Binary(binary)
+	} else {
+		path, err = tools.Path(ctx, binary)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Process{Name: name, Path: path, Args: args, Dir: c.Dir, LogFile: filepath.Join(c.Dir, "logs", name+".log")}, nil
+}
+
+func (c *Cluster) add(ctx context.Context, tier Tier, r *replica) error {
+	if len(c.replicas[tier]) == 0 {
+		c.order = append(c.order, tier)
+	}
+	c.replicas[tier] = append(c.replicas[tier], r)
+	return r.Start(ctx, r.ready)
+}

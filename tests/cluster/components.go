@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"triune.dev/shared/pki"
+)
+
+// StartControllerManager starts kube-controller-manager with every controller
+// that is on by default, under its own identity.
+func (c *Cluster) StartControllerManager(ctx context.Context) (*Process, error) {
+	return c.startComponent(ctx, "kube-controller-manager", c.PKI.ControllerManager, func(kubeconfig string, port int) []string {
+		return controllerManagerFlags(c.PKI, c.Dir, kubeconfig, port)
+	})
+}
+
+// StartScheduler starts kube-scheduler under its own identity.
+func (c *Cluster) StartScheduler(ctx context.Context) (*Process, error) {
+	return c.startComponent(ctx, "kube-scheduler", c.PKI.Scheduler, func(kubeconfig string, port int) []string {
+		return schedulerFlags(c.Dir, kubeconfig, port)
+	})
+}
+
+// startComponent starts a client of the API that serves /healthz itself.
+func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.Pair, flags func(kubeconfig string, port int) []string) (*Process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := filepath.Join(c.Dir, name+".kubeconfig")
+	if err := c.WriteKubeconfig(kubeconfig, identity); err != nil {
+		return nil, err
+	}
+	return c.startExtra(ctx, name, flags(kubeconfig, port), dialable(address(port)))
+}
+
+// StartKwok starts kwok, which makes every Node ready and plays the kubelet of
+// the pods on it.
+func (c *Cluster) StartKwok(ctx context.Context) (*Process, error) {
+	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig), nil)
+}
+
+// StartSampleServer starts k8s.io/sample-apiserver on an etcd prefix of its own
+// and returns the port on which it serves. It asks the cluster who its callers
+// are and what they may do.
+func (c *Cluster) StartSampleServer(ctx context.Context, etcdURL string) (*Process, int, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, 0, err
+	}
+	p, err := c.startExtra(ctx, "sample-apiserver", sampleServerFlags(c.Dir, c.Kubeconfig, etcdURL, port), dialable(address(port)))
+	return p, port, err
+}
+
+// StartEtcd starts one more etcd, for a server that is not part of the cluster,
+// and returns its URL.
+func (c *Cluster) StartEtcd(ctx context.Context, name string) (string, error) {
+	client, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	peer, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	url := "http://" + address(client)
+	p, err := c.newProcess(ctx, name, "etcd", false, etcdFlags(filepath.Join(c.Dir, name), client, peer))
+	if err != nil {
+		return "", err
+	}
+	c.extra = append(c.extra, p)
+	return url, p.Start(ctx, probe(c.PKI, url+"/health"))
+}
+
+func (c *Cluster) startExtra(ctx context.Context, name string, args []string, ready func(context.Context) error) (*Process, error) {
+	p, err := c.newProcess(ctx, name, name, false, args)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	c.extra = append(c.extra, p)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return p, p.Start(ctx, ready)
+}

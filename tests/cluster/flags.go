@@ -1,0 +1,198 @@
+package cluster
+
+import (
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"triune.dev/shared/pki"
+)
+
+const (
+	loopback = "127.0.0.1"
+	// serviceRange is kube-apiserver's documented default.
+	serviceRange = "10.0.0.0/24"
+	// advertise is a documentation address (RFC 5737): endpoints must not be
+	// loopback addresses, and the machine may have no other one.
+	advertise = "192.0.2.1"
+	issuer    = "https://kubernetes.default.svc.cluster.local"
+)
+
+func address(port int) string { return net.JoinHostPort(loopback, strconv.Itoa(port)) }
+
+func secureURL(port int) string { return "https://" + address(port) }
+
+func etcdFlags(dir string, client, peer int) []string {
+	return []string{
+		"--name=test",
+		"--data-dir=" + dir,
+		"--listen-client-urls=http://" + address(client),
+		"--advertise-client-urls=http://" + address(client),
+		"--listen-peer-urls=http://" + address(peer),
+		"--initial-advertise-peer-urls=http://" + address(peer),
+		"--initial-cluster=test=http://" + address(peer),
+		"--log-level=warn",
+		// A test may lose its data when the machine loses power.
+		"--unsafe-no-fsync",
+	}
+}
+
+func natsFlags(dir string, port int) []string {
+	return []string{
+		"--addr=" + loopback,
+		"--port=" + strconv.Itoa(port),
+		"--jetstream",
+		"--store_dir=" + dir,
+	}
+}
+
+// servingFlags are those of any API server: where it listens, whom it believes.
+func servingFlags(p *pki.PKI, pair pki.Pair, port int) []string {
+	return []string{
+		"--bind-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(port),
+		"--tls-cert-file=" + pair.CertFile,
+		"--tls-private-key-file=" + pair.KeyFile,
+		"--client-ca-file=" + p.ClusterCA.CertFile,
+		"--requestheader-client-ca-file=" + p.FrontProxyCA.CertFile,
+		"--requestheader-allowed-names=" + pki.FrontProxyClientName,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-uid-headers=X-Remote-Uid",
+	}
+}
+
+// proxyFlags are those of a server that asserts identities to others.
+func proxyFlags(p *pki.PKI) []string {
+	return []string{
+		"--proxy-client-cert-file=" + p.FrontProxyClient.CertFile,
+		"--proxy-client-key-file=" + p.FrontProxyClient.KeyFile,
+	}
+}
+
+// builtinFlags are those of a server that serves the built-in resources.
+func builtinFlags(p *pki.PKI, tokens string) []string {
+	return []string{
+		"--advertise-address=" + advertise,
+		"--allow-privileged=true",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--enable-bootstrap-token-auth=true",
+		"--service-cluster-ip-range=" + serviceRange,
+		"--service-account-issuer=" + issuer,
+		"--service-account-key-file=" + p.ServiceAccountPublicKey,
+		"--service-account-signing-key-file=" + p.ServiceAccountKey,
+		"--token-auth-file=" + tokens,
+	}
+}
+
+// wholeServerFlags make one process the whole API: kube-apiserver, and triune
+// where it replaces it.
+func wholeServerFlags(p *pki.PKI, port int, etcdURL, tokens string) []string {
+	flags := servingFlags(p, p.Serving["aggregator"], port)
+	flags = append(flags, proxyFlags(p)...)
+	flags = append(flags, builtinFlags(p, tokens)...)
+	return append(flags, "--etcd-servers="+etcdURL)
+}
+
+func triuneFlags(p *pki.PKI, dir string, port int, etcdURL, natsURL, tokens string) []string {
+	flags := servingFlags(p, p.Serving["aggregator"], port)
+	flags = append(flags, proxyFlags(p)...)
+	flags = append(flags, builtinFlags(p, tokens)...)
+	flags = append(flags, "--data-dir="+dir)
+	if etcdURL != "" {
+		flags = append(flags, "--etcd-servers="+etcdURL)
+	}
+	if natsURL != "" {
+		flags = append(flags, "--nats-url="+natsURL)
+	}
+	return flags
+}
+
+// tierOptions is what the command line of one replica depends on.
+type tierOptions struct {
+	pki      *pki.PKI
+	port     int
+	etcdURL  string
+	natsURL  string
+	tokens   string
+	nextURLs []string // replicas of the next tier
+	coreURLs []string // replicas of core, for the informers of the others
+}
+
+func tierFlags(tier Tier, o tierOptions) []string {
+	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port)
+	flags = append(flags, proxyFlags(o.pki)...)
+	flags = append(flags, "--etcd-servers="+o.etcdURL, "--nats-url="+o.natsURL)
+	for _, url := range o.nextURLs {
+		flags = append(flags, "--next-url="+url)
+	}
+	if len(o.nextURLs) > 0 {
+		flags = append(flags, "--next-ca-file="+o.pki.ClusterCA.CertFile)
+	}
+	for _, url := range o.coreURLs {
+		flags = append(flags, "--core-url="+url)
+	}
+	switch tier {
+	case Core:
+		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
+	default:
+		flags = append(flags, "--token-auth-file="+o.tokens)
+	}
+	return flags
+}
+
+func controllerManagerFlags(p *pki.PKI, dir, kubeconfig string, port int) []string {
+	return []string{
+		"--bind-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(port),
+		"--cert-dir=" + filepath.Join(dir, "kube-controller-manager"),
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--leader-elect=false",
+		"--use-service-account-credentials=true",
+		"--root-ca-file=" + p.ClusterCA.CertFile,
+		"--cluster-signing-cert-file=" + p.ClusterCA.CertFile,
+		"--cluster-signing-key-file=" + p.ClusterCA.KeyFile,
+		"--service-account-private-key-file=" + p.ServiceAccountKey,
+		"--service-cluster-ip-range=" + serviceRange,
+		"--controllers=*",
+	}
+}
+
+func schedulerFlags(dir, kubeconfig string, port int) []string {
+	return []string{
+		"--bind-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(port),
+		"--cert-dir=" + filepath.Join(dir, "kube-scheduler"),
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+		"--leader-elect=false",
+	}
+}
+
+func kwokFlags(kubeconfig string) []string {
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--manage-all-nodes=true",
+		"--node-ip=" + loopback,
+		"--cidr=10.244.0.0/16",
+		"--disregard-status-with-annotation-selector=",
+		"--node-lease-duration-seconds=40",
+	}
+}
+
+func sampleServerFlags(dir, kubeconfig, etcdURL string, port int) []string {
+	return []string{
+		"--bind-address=" + loopback,
+		"--secure-port=" + strconv.Itoa(port),
+		"--cert-dir=" + filepath.Join(dir, "sample-apiserver"),
+		"--etcd-servers=" + etcdURL,
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
+	}
+}

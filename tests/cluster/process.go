@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// stopTimeout is how long a program has to end after SIGTERM.
+const stopTimeout = 20 * time.Second
+
+// Process is one program that can be started again with the same command line.
+// Its methods may be called from one goroutine at a time, but for Log and
+// Running, which may be called from any.
+type Process struct {
+	// Name is unique in a cluster: "core-1".
+	Name string
+	// Path of the binary, and its arguments.
+	Path string
+	Args []string
+	// Env is added to the environment of the test.
+	Env []string
+	// Dir is the working directory.
+	Dir string
+	// LogFile gets standard output and error of all starts, one after another.
+	LogFile string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	exited chan struct{}
+	err    error
+}
+
+// Start starts the program; ready, if not nil, is asked until it agrees, the
+// program ends, or ctx is done.
+func (p *Process) Start(ctx context.Context, ready func(context.Context) error) error {
+	if p.Running() {
+		return fmt.Errorf("start %s: it runs already", p.Name)
+	}
+	if err := os.MkdirAll(filepath.Dir(p.LogFile), 0o755); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	log, err := os.OpenFile(p.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	defer log.Close()
+	cmd := exec.Command(p.Path, p.Args...)
+	cmd.Env = append(os.Environ(), p.Env...)
+	cmd.Dir = p.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = ownGroup()
+	if err := spawn(cmd); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	exited := make(chan struct{})
+	p.mu.Lock()
+	p.cmd, p.exited, p.err = cmd, exited, nil
+	p.mu.Unlock()
+	go func() {
+		err := cmd.Wait()
+		p.mu.Lock()
+		p.err = err
+		p.mu.Unlock()
+		close(exited)
+	}()
+	if ready == nil {
+		return nil
+	}
+	return p.await(ctx, exited, ready)
+}
+
+func (p *Process) await(ctx context.Context, exited <-chan struct{}, ready func(context.Context) error) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		last := ready(ctx)
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-exited:
+			return fmt.Errorf("start %s: it ended before it was ready: %v\n%s", p.Name, p.exitError(), p.Log(4<<10))
+		case <-ctx.Done():
+			return fmt.Errorf("start %s: not ready: %w (%w)\n%s", p.Name, last, context.Cause(ctx), p.Log(4<<10))
+		case <-tick.C:
+		}
+	}
+}
+
+// Running reports whether the program was started and has not ended.
+func (p *Process) Running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// PID is the process id, 0 when the program does not run.
+func (p *Process) PID() int {
+	if !p.Running() {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cmd.Process.Pid
+}
+
+// Stop asks the program to end (SIGTERM) and waits for it. A program that does
+// not end in time is killed, which is an error.
+func (p *Process) Stop() error {
+	if !p.Running() {
+		return nil
+	}
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+		return nil
+	case <-time.After(stopTimeout):
+		p.Kill()
+		return fmt.Errorf("stop %s: it did not end within %v of SIGTERM", p.Name, stopTimeout)
+	}
+}
+
+// Kill ends the program at once (SIGKILL) and waits until it is gone.
+func (p *Process) Kill() {
+	if p.Running() {
+		p.signal(syscall.SIGCONT)
+		p.signal(syscall.SIGKILL)
+		<-p.exited
+	}
+}
+
+// Pause makes the program stop in its tracks without closing a connection, as a
+// machine that hangs does. Resume lets it go on.
+func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
+
+// Resume undoes Pause.
+func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
+
+// signal goes to the whole group of the program: it may have children.
+func (p *Process) signal(sig syscall.Signal) {
+	if pid := p.PID(); pid != 0 {
+		_ = syscall.Kill(-pid, sig) // it may have ended meanwhile
+	}
+}
+
+// Wait returns how the program ended: nil, or an [exec.ExitError].
+func (p *Process) Wait(ctx context.Context) error {
+	p.mu.Lock()
+	exited := p.exited
+	p.mu.Unlock()
+	if exited == nil {
+		return errors.New("wait for " + p.Name + ": it was never started")
+	}
+	select {
+	case <-exited:
+		return p.exitError()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for %s: %w", p.Name, context.Cause(ctx))
+	}
+}
+
+func (p *Process) exitError() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Log returns at most the last limit bytes that the program has written.
+func (p *Process) Log(limit int64) string {
+	f, err := os.Open(p.LogFile)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if end, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, _ = f.Seek(max(0, end-limit), io.SeekStart)
+	}
+	data, err := io.ReadAll(f)
+	if err != nil {
+		return ""
+	}
+	if int64(len(data)) == limit {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			data = data[i+1:]
+		}
+	}
+	return string(data)
+}

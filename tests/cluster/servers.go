@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+func (c *Cluster) startEtcd(ctx context.Context) error {
+	client, err := freePort()
+	if err != nil {
+		return err
+	}
+	peer, err := freePort()
+	if err != nil {
+		return err
+	}
+	p, err := c.newProcess(ctx, "etcd", "etcd", false, etcdFlags(filepath.Join(c.Dir, "etcd"), client, peer))
+	if err != nil {
+		return err
+	}
+	c.EtcdURL = "http://" + address(client)
+	ready := probe(c.PKI, c.EtcdURL+"/health")
+	return c.add(ctx, Etcd, &replica{Process: p, url: c.EtcdURL, ready: ready})
+}
+
+func (c *Cluster) startNATS(ctx context.Context) (url string, err error) {
+	port, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	p, err := c.newProcess(ctx, "nats-server", "nats-server", false, natsFlags(filepath.Join(c.Dir, "nats"), port))
+	if err != nil {
+		return "", err
+	}
+	url = "nats://" + address(port)
+	return url, c.add(ctx, NATS, &replica{Process: p, url: url, ready: dialable(address(port))})
+}
+
+// startReference starts kube-apiserver and returns where it listens, as do its
+// siblings below.
+func (c *Cluster) startReference(ctx context.Context) ([]string, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	tier := Tier(KubeAPIServer)
+	args := append(wholeServerFlags(c.PKI, port, c.EtcdURL, c.Tokens), c.Config.Flags[tier]...)
+	p, err := c.newProcess(ctx, "kube-apiserver", "kube-apiserver", false, args)
+	if err != nil {
+		return nil, err
+	}
+	url := secureURL(port)
+	return []string{address(port)}, c.add(ctx, tier, &replica{Process: p, url: url, ready: probe(c.PKI, url+"/readyz")})
+}
+
+func (c *Cluster) startTriune(ctx context.Context) ([]string, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	tier := Tier(Triune)
+	args := triuneFlags(c.PKI, filepath.Join(c.Dir, "data"), port, c.EtcdURL, "", c.Tokens)
+	p, err := c.newProcess(ctx, "triune", "triune", true, append(args, c.Config.Flags[tier]...))
+	if err != nil {
+		return nil, err
+	}
+	url := secureURL(port)
+	return []string{address(port)}, c.add(ctx, tier, &replica{Process: p, url: url, ready: probe(c.PKI, url+"/readyz")})
+}
+
+// startTiers starts the tail of the chain first. Nothing depends on that order;
+// it only keeps the logs free of complaints about a tier that is not there yet.
+// All ports are known before the first process starts, for the tiers name each
+// other.
+func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
+	natsURL, err := c.startNATS(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ports := map[Tier][]int{}
+	urls := map[Tier][]string{}
+	for _, tier := range []Tier{Extensions, Core, Aggregator} {
+		for range c.Config.Replicas {
+			port, err := freePort()
+			if err != nil {
+				return nil, err
+			}
+			ports[tier] = append(ports[tier], port)
+			urls[tier] = append(urls[tier], secureURL(port))
+		}
+	}
+	next := map[Tier]Tier{Aggregator: Core, Core: Extensions}
+	// A tier waits in readyz for what it needs of the others, so all start
+	// before any is waited for.
+	for _, tier := range []Tier{Extensions, Core, Aggregator} {
+		for i, port := range ports[tier] {
+			o := tierOptions{pki: c.PKI, port: port, etcdURL: c.EtcdURL, natsURL: natsURL, tokens: c.Tokens, nextURLs: urls[next[tier]]}
+			if tier != Core {
+				o.coreURLs = urls[Core]
+			}
+			name := fmt.Sprintf("%s-%d", tier, i)
+			p, err := c.newProcess(ctx, name, string(tier), true, append(tierFlags(tier, o), c.Config.Flags[tier]...))
+			if err != nil {
+				return nil, err
+			}
+			r := &replica{Process: p, url: urls[tier][i]}
+			if err := c.add(ctx, tier, r); err != nil {
+				return nil, err
+			}
+			r.ready = probe(c.PKI, r.url+"/readyz")
+		}
+	}
+	for _, tier := range []Tier{Extensions, Core, Aggregator} {
+		for _, r := range c.replicas[tier] {
+			if err := r.await(ctx, r.exited, r.ready); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var fronts []string
+	for _, url := range urls[Aggregator] {
+		fronts = append(fronts, strings.TrimPrefix(url, "https://"))
+	}
+	return fronts, nil
+}

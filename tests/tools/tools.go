@@ -1,0 +1,201 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Tool says where one program comes from.
+type Tool struct {
+	// Name of the binary.
+	Name string
+	// Package is the import path of its main package.
+	Package string
+	// Module whose version names the build.
+	Module string
+	// Dir of the go.mod that selects the versions, relative to tests/. Empty
+	// stands for tests/ itself, inside the workspace; everything else is
+	// outside of it.
+	Dir string
+	// Kubernetes programs carry their version in link-time variables; without
+	// them kube-apiserver calls itself v0.0.0-master, which Helm refuses.
+	Kubernetes bool
+}
+
+var all = []Tool{
+	{Name: "etcd", Package: "go.etcd.io/etcd/server/v3", Module: "go.etcd.io/etcd/server/v3"},
+	{Name: "nats-server", Package: "github.com/nats-io/nats-server/v2", Module: "github.com/nats-io/nats-server/v2"},
+	{Name: "kube-apiserver", Package: "k8s.io/kubernetes/cmd/kube-apiserver", Module: "k8s.io/kubernetes", Kubernetes: true},
+	{Name: "kube-controller-manager", Package: "k8s.io/kubernetes/cmd/kube-controller-manager", Module: "k8s.io/kubernetes", Kubernetes: true},
+	{Name: "kube-scheduler", Package: "k8s.io/kubernetes/cmd/kube-scheduler", Module: "k8s.io/kubernetes", Kubernetes: true},
+	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl", Module: "k8s.io/kubernetes", Kubernetes: true},
+	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver", Module: "k8s.io/sample-apiserver"},
+	{Name: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
+	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Dir: "tools/helm"},
+	{Name: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Dir: "tools/golangci-lint"},
+}
+
+// All lists the known tools in the order in which they are best built: those
+// that others share compiled packages with come first.
+func All() []Tool { return slices.Clone(all) }
+
+// ErrUnknown is returned for a name that All does not list.
+var ErrUnknown = errors.New("unknown tool")
+
+// Root is the directory of go.work, found upwards from the working directory.
+var Root = sync.OnceValues(func() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the checkout: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("find the checkout: no go.work in this directory or above it")
+		}
+		dir = parent
+	}
+})
+
+// Path returns the binary of a tool and builds it first when there is none of
+// the pinned version. A cold build of a Kubernetes program takes minutes.
+func Path(ctx context.Context, name string) (string, error) {
+	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
+	if i < 0 {
+		return "", fmt.Errorf("%w %q", ErrUnknown, name)
+	}
+	return all[i].path(ctx)
+}
+
+// Binary returns one of Triune's own binaries. They are not built here: the
+// Makefile's build target stamps them, and a stale one is better reported than
+// silently replaced.
+func Binary(name string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find %s (run `make build`): %w", name, err)
+	}
+	return path, nil
+}
+
+func (t Tool) path(ctx context.Context) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	version, err := t.version(ctx, root)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, ".tools")
+	path := filepath.Join(dir, t.Name+"@"+version)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	unlock, err := lock(filepath.Join(dir, t.Name+".lock"))
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil { // somebody else was faster
+		return path, nil
+	}
+	if err := t.build(ctx, root, version, path); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// build compiles into a temporary name, so that an interrupted build leaves no
+// half binary under the final one.
+func (t Tool) build(ctx context.Context, root, version, path string) error {
+	part := path + ".part"
+	args := []string{"build", "-o", part}
+	if t.Kubernetes {
+		args = append(args, "-ldflags", kubernetesVersion(version))
+	}
+	if _, err := t.run(ctx, root, append(args, t.Package)...); err != nil {
+		return fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	if err := os.Rename(part, path); err != nil {
+		return fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	link := filepath.Join(filepath.Dir(path), t.Name)
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	if err := os.Symlink(filepath.Base(path), link); err != nil {
+		return fmt.Errorf("build %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+func (t Tool) version(ctx context.Context, root string) (string, error) {
+	out, err := t.run(ctx, root, "list", "-m", "-f", "{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}", t.Module)
+	if err != nil {
+		return "", fmt.Errorf("find the version of %s: %w", t.Name, err)
+	}
+	version := strings.TrimSpace(out)
+	if version == "" {
+		return "", fmt.Errorf("find the version of %s: module %s has none", t.Name, t.Module)
+	}
+	return version, nil
+}
+
+func (t Tool) run(ctx context.Context, root string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, goCommand(), args...)
+	cmd.Dir = filepath.Join(root, "tests", t.Dir)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if t.Dir != "" {
+		cmd.Env = append(cmd.Env, "GOWORK=off")
+	}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s in %s: %w\n%s", strings.Join(cmd.Args, " "), cmd.Dir, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
+
+// goCommand is the Go command to build with; the environment's GO replaces it,
+// as it does in the Makefile.
+func goCommand() string {
+	if g := os.Getenv("GO"); g != "" {
+		return g
+	}
+	return "go"
+}
+
+// kubernetesVersion gives the linker flags with which the Kubernetes release
+// process names a version, see k8s.io/component-base/version.
+func kubernetesVersion(version string) string {
+	major, minor := "", ""
+	if parts := strings.Split(strings.TrimPrefix(version, "v"), "."); len(parts) > 1 {
+		major, minor = parts[0], parts[1]
+	}
+	const pkg = "k8s.io/component-base/version."
+	return strings.Join([]string{
+		"-X", pkg + "gitVersion=" + version,
+		"-X", pkg + "gitMajor=" + major,
+		"-X", pkg + "gitMinor=" + minor,
+		"-X", pkg + "gitTreeState=clean",
+	}, " ")
+}
