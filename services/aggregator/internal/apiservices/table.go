@@ -1,0 +1,121 @@
+package apiservices
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
+	apiregistrationlisters "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	"triune.dev/services/aggregator/internal/remote"
+)
+
+// settle is how long a change waits for others to join it: registering 300 CRDs
+// must not build 300 tables of 300 rows.
+const settle = 10 * time.Millisecond
+
+// Table keeps the current Snapshot up to date with an informer.
+type Table struct {
+	lister  apiregistrationlisters.APIServiceLister
+	synced  cache.InformerSynced
+	backend func(*apiregistrationv1.APIService) *remote.Backend
+	changed chan struct{}
+
+	current atomic.Pointer[Snapshot]
+	onSwap  []func(*Snapshot) // set before Run, read by it alone
+}
+
+// NewTable returns the table of an informer's APIServices, empty until Run.
+// backend makes the Backend of a remote APIService.
+func NewTable(informer apiregistrationinformers.APIServiceInformer, backend func(*apiregistrationv1.APIService) *remote.Backend) (*Table, error) {
+	t := &Table{
+		lister:  informer.Lister(),
+		backend: backend,
+		changed: make(chan struct{}, 1),
+	}
+	registration, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { t.touch() },
+		UpdateFunc: func(before, after any) {
+			// A resync repeats what is known.
+			if before != after {
+				t.touch()
+			}
+		},
+		DeleteFunc: func(any) { t.touch() },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch apiservices: %w", err)
+	}
+	t.synced = registration.HasSynced
+	return t, nil
+}
+
+func (t *Table) touch() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// OnSwap has f called with every new snapshot, in order, after it has become the
+// current one. It must be called before Run; f must not block.
+func (t *Table) OnSwap(f func(*Snapshot)) { t.onSwap = append(t.onSwap, f) }
+
+// Current returns the table as it is now, or nil if it has not been read yet.
+func (t *Table) Current() *Snapshot { return t.current.Load() }
+
+// Ready returns an error until the first snapshot is there.
+func (t *Table) Ready() error {
+	if t.Current() == nil {
+		return fmt.Errorf("apiservices have not been listed")
+	}
+	return nil
+}
+
+// Run keeps the table current until the context ends.
+func (t *Table) Run(ctx context.Context) {
+	if !cache.WaitForCacheSync(ctx.Done(), t.synced) {
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		// Cleared before the list is read: what comes later is another round.
+		select {
+		case <-t.changed:
+		default:
+		}
+		t.rebuild(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.changed:
+			t.touch()
+			timer.Reset(settle)
+		}
+	}
+}
+
+func (t *Table) rebuild(ctx context.Context) {
+	all, err := t.lister.List(labels.Everything())
+	if err != nil {
+		// A lister reads memory; it has no error to give.
+		klog.FromContext(ctx).Error(err, "apiservices could not be read from the informer")
+		return
+	}
+	next := Build(all, t.current.Load(), t.backend)
+	t.current.Store(next)
+	for _, f := range t.onSwap {
+		f(next)
+	}
+}

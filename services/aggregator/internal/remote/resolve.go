@@ -1,0 +1,176 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	corelisters "k8s.io/client-go/listers/core/v1"
+)
+
+// Resolver says where a port of a Service is reached.
+type Resolver interface {
+	// Resolve returns addresses ("host:port") in the order in which they should
+	// be tried, at least one if the error is nil. It must be fast and safe for
+	// concurrent use: it is asked for every request.
+	Resolve(namespace, name string, port int32) ([]string, error)
+}
+
+// ClusterIPs resolves a Service to its cluster IP and leaves balancing to
+// kube-proxy, or to the name and the APIService's port where the Service is of
+// type ExternalName. Headless Services cannot be resolved this way.
+func ClusterIPs(services corelisters.ServiceLister) Resolver {
+	return resolverFunc(func(namespace, name string, port int32) ([]string, error) {
+		location, err := serviceproxy.ResolveCluster(services, namespace, name, port)
+		if err != nil {
+			return nil, err
+		}
+		return []string{location.Host}, nil
+	})
+}
+
+// Endpoints resolves a Service to its ready endpoints, starting with another one
+// each time (--enable-aggregator-routing): it needs no kube-proxy on this
+// machine. Like kube-apiserver it refuses ExternalName, which has no endpoints.
+func Endpoints(services corelisters.ServiceLister, slices serviceproxy.EndpointSliceGetter) Resolver {
+	return &endpoints{services: services, slices: slices}
+}
+
+// Loopback answers for the Service default/kubernetes, port 443, with our own
+// address: during start nobody else may know it yet.
+func Loopback(next Resolver, self string) Resolver {
+	return resolverFunc(func(namespace, name string, port int32) ([]string, error) {
+		if namespace == "default" && name == "kubernetes" && port == 443 {
+			return []string{self}, nil
+		}
+		return next.Resolve(namespace, name, port)
+	})
+}
+
+type resolverFunc func(namespace, name string, port int32) ([]string, error)
+
+func (f resolverFunc) Resolve(namespace, name string, port int32) ([]string, error) {
+	return f(namespace, name, port)
+}
+
+// URLs gives kube-aggregator's availability controller, which asks for one URL
+// at a time, the first address of r.
+type URLs struct{ Resolver }
+
+// ResolveEndpoint returns the https URL of the address to try first.
+func (u URLs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	addresses, err := u.Resolve(namespace, name, port)
+	if err != nil {
+		return nil, err
+	}
+	return &url.URL{Scheme: "https", Host: addresses[0]}, nil
+}
+
+type endpoints struct {
+	services corelisters.ServiceLister
+	slices   serviceproxy.EndpointSliceGetter
+
+	turns sync.Map // "namespace/name" → *atomic.Uint32
+}
+
+func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error) {
+	service, err := e.services.Services(namespace).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	switch service.Spec.Type {
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer:
+	default:
+		return nil, fmt.Errorf("unsupported service type %q", service.Spec.Type)
+	}
+	portName, err := portNamed(service, port)
+	if err != nil {
+		return nil, err
+	}
+	slices, err := e.slices.GetEndpointSlices(namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	preferred, others := readyAddresses(service, slices, portName)
+	if len(preferred)+len(others) == 0 {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+	}
+	turn := e.turn(namespace + "/" + name)
+	return append(rotate(preferred, turn), rotate(others, turn)...), nil
+}
+
+// turn counts the requests to one Service, from a random start so that several
+// replicas of this tier do not walk in step.
+func (e *endpoints) turn(service string) int {
+	counter, ok := e.turns.Load(service)
+	if !ok {
+		first := new(atomic.Uint32)
+		first.Store(rand.Uint32())
+		counter, _ = e.turns.LoadOrStore(service, first)
+	}
+	return int(counter.(*atomic.Uint32).Add(1) & 0x7fffffff)
+}
+
+func portNamed(service *corev1.Service, port int32) (string, error) {
+	for i := range service.Spec.Ports {
+		if service.Spec.Ports[i].Port == port {
+			return service.Spec.Ports[i].Name, nil
+		}
+	}
+	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", port, service.Name))
+}
+
+// readyAddresses returns the addresses of ready endpoints, those of the
+// Service's primary IP family apart from the rest.
+func readyAddresses(service *corev1.Service, slices []*discoveryv1.EndpointSlice, portName string) (preferred, others []string) {
+	for _, slice := range slices {
+		port, ok := numberOf(slice, portName)
+		if !ok {
+			continue
+		}
+		into := &others
+		if len(service.Spec.IPFamilies) == 0 || slice.AddressType == discoveryv1.AddressType(service.Spec.IPFamilies[0]) {
+			into = &preferred
+		}
+		for i := range slice.Endpoints {
+			endpoint := &slice.Endpoints[i]
+			// A nil condition is to be read as ready (KEP-752).
+			if ready := endpoint.Conditions.Ready; (ready != nil && !*ready) || len(endpoint.Addresses) == 0 {
+				continue
+			}
+			// Consumers use the first address of an endpoint and no other.
+			*into = append(*into, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(port))))
+		}
+	}
+	return preferred, others
+}
+
+func numberOf(slice *discoveryv1.EndpointSlice, portName string) (int32, bool) {
+	for _, port := range slice.Ports {
+		if port.Name != nil && *port.Name == portName && port.Port != nil {
+			return *port.Port, true
+		}
+	}
+	return 0, false
+}
+
+func rotate(addresses []string, turn int) []string {
+	if len(addresses) < 2 {
+		return addresses
+	}
+	at := turn % len(addresses)
+	return append(append(make([]string, 0, len(addresses)), addresses[at:]...), addresses[:at]...)
+}
+
+// errUnresolved wraps what a Resolver said, so that the caller is told
+// "service unavailable" and the log is told why.
+var errUnresolved = errors.New("resolve the service")
