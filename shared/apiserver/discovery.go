@@ -1,0 +1,139 @@
+package apiserver
+
+import (
+	"net/http"
+	"strings"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+
+	"triune.dev/shared/table"
+)
+
+// discoveryRoutes answers what is served: /api, /apis, and a document per group
+// and per group-version.
+//
+// A tier's /api and /apis tell what it and every tier behind it serve, so the
+// tier in front needs to ask only this one. What the next tier serves is fetched
+// when somebody asks, conditionally, and is kept while it cannot be had.
+type discoveryRoutes struct {
+	server *Server
+	legacy bool // this tier serves the legacy group
+}
+
+func newDiscoveryRoutes(s *Server) *discoveryRoutes {
+	g := s.config.Generic
+	if g.DiscoveryAddresses == nil {
+		g.DiscoveryAddresses = discovery.DefaultAddresses{DefaultAddress: g.ExternalAddress}
+	}
+	s.Groups = discovery.NewRootAPIsHandler(g.DiscoveryAddresses, g.Serializer)
+	return &discoveryRoutes{server: s}
+}
+
+// publish adds a group of the table.
+func (d *discoveryRoutes) publish(group table.Group) error {
+	s := d.server
+	manager := s.Aggregated
+	if group.Prefix == table.LegacyPrefix {
+		manager, d.legacy = s.AggregatedLegacy, true
+	}
+	document := metav1.APIGroup{Name: group.Name}
+	for _, version := range group.Versions {
+		resources := make([]metav1.APIResource, 0, len(version.Resources()))
+		for _, resource := range version.Resources() {
+			resources = append(resources, resource.Discovery)
+		}
+		described, err := endpoints.ConvertGroupVersionIntoToDiscovery(resources)
+		if err != nil {
+			return err
+		}
+		manager.AddGroupVersion(group.Name, apidiscoveryv2.APIVersionDiscovery{
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+			Version:   version.Version,
+			Resources: described,
+		})
+		document.Versions = append(document.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: version.GroupVersion.String(), Version: version.Version,
+		})
+		list := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
+		handler := discovery.NewAPIVersionHandler(s.config.Generic.Serializer, version.GroupVersion, list)
+		d.route(version.Root, handler)
+	}
+	if group.Prefix == table.LegacyPrefix {
+		return nil
+	}
+	document.PreferredVersion = document.Versions[0]
+	s.Groups.AddGroup(document)
+	d.route(table.GroupPrefix+"/"+group.Name, discovery.NewAPIGroupHandler(s.config.Generic.Serializer, document))
+	return nil
+}
+
+// route serves a document at path, with and without a trailing slash.
+func (d *discoveryRoutes) route(path string, handler http.Handler) {
+	s := d.server
+	handler = s.getOnly(handler)
+	s.Handle(path, handler)
+	s.UnlistedHandle(path+"/", handler)
+}
+
+// install routes the roots, unless the tier has put its own there.
+func (d *discoveryRoutes) install() {
+	s := d.server
+	if !s.config.Generic.EnableDiscovery {
+		return
+	}
+	g := s.config.Generic
+	if !s.paths.owns(table.GroupPrefix) {
+		next := d.next(table.GroupPrefix, s.Aggregated, s.Groups)
+		d.route(table.GroupPrefix, next.before(aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)))
+	}
+	if d.legacy && !s.paths.owns(table.LegacyPrefix) {
+		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, table.LegacyPrefix)
+		next := d.next(table.LegacyPrefix, s.AggregatedLegacy, nil)
+		d.route(table.LegacyPrefix, next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil)))
+	}
+}
+
+func (d *discoveryRoutes) next(path string, manager aggregated.ResourceManager, groups discovery.GroupManager) *nextDiscovery {
+	if d.server.config.Next == nil {
+		return nil
+	}
+	return &nextDiscovery{
+		path:    path,
+		handler: d.server.config.Next.Handler,
+		manager: manager.WithSource(aggregated.CRDSource),
+		groups:  groups,
+	}
+}
+
+// getOnly answers 405 to everything but GET.
+func (s *Server) getOnly(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method != http.MethodGet {
+			s.refuse(w, req, http.StatusMethodNotAllowed)
+			return
+		}
+		handler.ServeHTTP(w, req)
+	})
+}
+
+// GetOnly is handler for GET and 405 for the rest.
+func (s *Server) GetOnly(handler http.Handler) http.Handler { return s.getOnly(handler) }
+
+// groupOf makes the older form of a group's document out of the newer.
+func groupOf(group apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
+	document := metav1.APIGroup{Name: group.Name}
+	for _, version := range group.Versions {
+		document.Versions = append(document.Versions, metav1.GroupVersionForDiscovery{
+			GroupVersion: strings.TrimPrefix(group.Name+"/"+version.Version, "/"),
+			Version:      version.Version,
+		})
+	}
+	if len(document.Versions) > 0 {
+		document.PreferredVersion = document.Versions[0]
+	}
+	return document
+}

@@ -1,0 +1,61 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+)
+
+// health collects the checks of the three health endpoints until Prepare
+// installs them. A check's name appears once in each.
+type health struct {
+	healthz, livez, readyz []healthz.HealthChecker
+}
+
+func (h *health) add(healthy, live, ready []healthz.HealthChecker) {
+	h.healthz = appendNew(h.healthz, healthy)
+	h.livez = appendNew(h.livez, live)
+	h.readyz = appendNew(h.readyz, ready)
+}
+
+func appendNew(checks, more []healthz.HealthChecker) []healthz.HealthChecker {
+	for _, check := range more {
+		if !slices.ContainsFunc(checks, func(c healthz.HealthChecker) bool { return c.Name() == check.Name() }) {
+			checks = append(checks, check)
+		}
+	}
+	return checks
+}
+
+// Adopt takes over the health checks of a tier in the same process, which this
+// one stands in front of: only the head of the chain is probed.
+func (s *Server) Adopt(delegate *Server) {
+	s.health.add(delegate.health.healthz, delegate.health.livez, delegate.health.readyz)
+}
+
+// installHealth routes the health endpoints. Checks added later are not seen.
+func (s *Server) installHealth() {
+	if next := s.config.Next; next != nil && next.Check != nil {
+		s.addNextCheck(next)
+	}
+	shutdown := healthz.NewShutdownHealthz(s.lifecycle.shuttingDown)
+	s.health.add(nil, nil, []healthz.HealthChecker{shutdown})
+	healthz.InstallHandler(s, s.health.healthz...)
+	healthz.InstallLivezHandler(s, s.health.livez...)
+	healthz.InstallReadyzHandler(s, s.health.readyz...)
+}
+
+// addNextCheck routes /healthz/next-<tier>: whether the next tier can be reached.
+// It is not part of readyz, because what this tier owns works without the next
+// one, and taking it out of rotation would make that unreachable too.
+func (s *Server) addNextCheck(next *Next) {
+	s.UnlistedHandle("/healthz/next-"+next.Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := next.Check(req); err != nil {
+			http.Error(w, fmt.Sprintf("next tier %s: %v", next.Tier, err), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, "ok")
+	}))
+}

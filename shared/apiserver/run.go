@@ -1,0 +1,170 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	utilwaitgroup "k8s.io/apimachinery/pkg/util/waitgroup"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+
+	"golang.org/x/time/rate"
+)
+
+// watchDrain bounds the wait for watches to end when no grace period is
+// configured. They are told to end at once; this is the time for their last
+// bytes.
+const watchDrain = 2 * time.Second
+
+// lifecycle is the signals of a server's end. Each is closed once.
+type lifecycle struct {
+	// shuttingDown: the end has begun, readyz is red, requests are served.
+	shuttingDown chan struct{}
+	// notAccepting: no request is taken any more, watches end.
+	notAccepting chan struct{}
+	// muxComplete: all paths that the tier will ever own are known.
+	muxComplete chan struct{}
+	// muxPending are the signals muxComplete waits for.
+	muxPending []<-chan struct{}
+}
+
+func newLifecycle() *lifecycle {
+	return &lifecycle{
+		shuttingDown: make(chan struct{}),
+		notAccepting: make(chan struct{}),
+		muxComplete:  make(chan struct{}),
+	}
+}
+
+// AwaitPaths makes unknown paths be answered 503 until done is closed, because a
+// client that gets 404 concludes that what it looks for does not exist.
+func (s *Server) AwaitPaths(done <-chan struct{}) {
+	s.lifecycle.muxPending = append(s.lifecycle.muxPending, done)
+}
+
+// Prepared can run. It is made by Prepare.
+type Prepared struct{ *Server }
+
+// Prepare fixes routes and health checks. Nothing may be added afterwards.
+func (s *Server) Prepare() Prepared {
+	s.discovery.install()
+	s.installIndex()
+	s.installHealth()
+	return Prepared{s}
+}
+
+// Run serves until ctx ends and everything in flight has been answered; then it
+// returns nil. It returns an error as soon as the server cannot listen or a hook
+// fails. Call it once.
+func (s Prepared) Run(ctx context.Context) error {
+	// Hooks, informers and probes outlive ctx until requests have drained.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, failed := errgroup.WithContext(background)
+
+	auditDone := make(chan struct{})
+	if backend := s.config.Generic.AuditBackend; backend != nil {
+		if err := backend.Run(auditDone); err != nil {
+			return fmt.Errorf("audit backend: %w", err)
+		}
+	}
+	stopped, err := s.listen()
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { s.completePaths(failed); return nil })
+	if next := s.config.Next; next != nil && next.Run != nil {
+		group.Go(func() error { return next.Run(failed) })
+	}
+	s.hooks.start(failed, group)
+
+	select {
+	case <-ctx.Done():
+	case <-failed.Done():
+	}
+	err = s.shutdown(stopped)
+	close(auditDone)
+	if backend := s.config.Generic.AuditBackend; backend != nil {
+		backend.Shutdown()
+	}
+	stop()
+	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
+		err = errors.Join(failure, err)
+	}
+	s.table.Destroy()
+	return err
+}
+
+// listen starts the listener, if the server has one, and returns a channel that is
+// closed when it has stopped.
+func (s *Server) listen() (<-chan struct{}, error) {
+	serving := s.config.Generic.SecureServing
+	if serving == nil {
+		closed := make(chan struct{})
+		close(closed)
+		return closed, nil
+	}
+	timeout := watchDrain + s.config.Generic.RequestTimeout
+	stopped, _, err := serving.Serve(s.handlers.Edge, timeout, s.lifecycle.notAccepting)
+	if err != nil {
+		return nil, fmt.Errorf("serve on %s: %w", serving.Listener.Addr(), err)
+	}
+	return stopped, nil
+}
+
+// completePaths closes muxComplete when every pending signal has come.
+func (s *Server) completePaths(ctx context.Context) {
+	for _, pending := range s.lifecycle.muxPending {
+		select {
+		case <-pending:
+		case <-ctx.Done():
+			return
+		}
+	}
+	close(s.lifecycle.muxComplete)
+}
+
+// shutdown ends the server in order; see the package documentation.
+func (s *Server) shutdown(stopped <-chan struct{}) error {
+	g := s.config.Generic
+	log := klog.Background().WithValues("tier", s.config.Tier)
+	close(s.lifecycle.shuttingDown)
+	log.Info("shutting down", "delay", g.ShutdownDelayDuration)
+
+	var wait sync.WaitGroup
+	wait.Go(func() { time.Sleep(g.ShutdownDelayDuration) })
+	err := s.hooks.stop()
+	wait.Wait()
+
+	close(s.lifecycle.notAccepting)
+	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
+	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrain)) })
+	wait.Wait()
+	<-stopped
+	log.Info("drained")
+	return err
+}
+
+// drainWatches waits for the watches to end, spreading their ends over the grace
+// period so that their clients do not all come back at once.
+func (s *Server) drainWatches(grace time.Duration) {
+	_, _, err := s.config.Generic.WatchRequestWaitGroup.Wait(func(watches int) (utilwaitgroup.RateLimiter, context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		perSecond := max(float64(watches)/grace.Seconds(), 200)
+		return rate.NewLimiter(rate.Limit(perSecond), 1), ctx, cancel
+	})
+	if err != nil {
+		klog.Background().Info("watches cut off", "tier", s.config.Tier, "reason", err.Error())
+	}
+}
+
+func isLongRunning(check apirequest.LongRunningRequestCheck, req *http.Request) bool {
+	info, ok := apirequest.RequestInfoFrom(req.Context())
+	return ok && check(req, info)
+}
+

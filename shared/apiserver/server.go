@@ -1,0 +1,242 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+
+	"triune.dev/shared/chain"
+	"triune.dev/shared/table"
+)
+
+// Server is a tier. Build it with New, add groups, routes, checks and hooks, then
+// Prepare and Run it. Only the handlers are safe for concurrent use.
+type Server struct {
+	// Groups and Aggregated describe what this tier itself serves, in the two
+	// forms of discovery; AggregatedLegacy is that of /api.
+	Groups           discovery.GroupManager
+	Aggregated       aggregated.ResourceManager
+	AggregatedLegacy aggregated.ResourceManager
+
+	config    CompletedConfig
+	echo      *echo.Echo
+	table     *table.Table
+	paths     paths
+	handlers  chain.Handlers
+	hooks     hooks
+	health    health
+	lifecycle *lifecycle
+	discovery *discoveryRoutes
+}
+
+// New builds the server of a tier. Nothing runs yet.
+func (c CompletedConfig) New() (*Server, error) {
+	g := c.Generic
+	s := &Server{
+		Aggregated:       aggregated.NewResourceManager("apis"),
+		AggregatedLegacy: aggregated.NewResourceManager("api"),
+		config:           c,
+		echo:             echo.New(),
+		lifecycle:        newLifecycle(),
+	}
+	if g.AggregatedDiscoveryGroupManager != nil {
+		s.Aggregated = g.AggregatedDiscoveryGroupManager
+	}
+	s.hooks.loopback = g.LoopbackClientConfig
+	s.hooks.disabled = g.DisabledPostStartHooks
+	s.health.add(g.HealthzChecks, g.LivezChecks, g.ReadyzChecks)
+	s.table = table.New(table.Config{
+		Admission:           g.AdmissionControl,
+		Authorizer:          g.Authorization.Authorizer,
+		Equivalents:         c.equivalents,
+		TypeConverter:       c.TypeConverter,
+		MinRequestTimeout:   time.Duration(g.MinRequestTimeout) * time.Second,
+		MaxRequestBodyBytes: g.MaxRequestBodyBytes,
+		Major:               c.major,
+		Minor:               c.minor,
+	})
+	s.echo.HTTPErrorHandler = s.routingError
+	s.handlers = chain.Build(http.HandlerFunc(s.serve), chain.Config{
+		Generic:      g,
+		Owns:         s.ownership(),
+		Next:         s.next(),
+		MuxComplete:  s.lifecycle.muxComplete,
+		NotAccepting: s.lifecycle.notAccepting,
+	})
+	s.discovery = newDiscoveryRoutes(s)
+	if err := s.addGenericHooks(); err != nil {
+		return nil, err
+	}
+	s.addPlainRoutes()
+	return s, nil
+}
+
+// Handler takes requests as they come from a client.
+func (s *Server) Handler() http.Handler { return s.handlers.Edge }
+
+// Delegated takes requests that a tier of the same process has authenticated.
+func (s *Server) Delegated() http.Handler { return s.handlers.Delegated }
+
+// Table is what the tier serves.
+func (s *Server) Table() *table.Table { return s.table }
+
+// Generic is the configuration shared with k8s.io/apiserver's parts.
+func (s *Server) Generic() *genericapiserver.Config { return s.config.Generic }
+
+// LoopbackClientConfig reaches this server with all privileges.
+func (s *Server) LoopbackClientConfig() *rest.Config { return s.config.Generic.LoopbackClientConfig }
+
+// Install serves the resources of an API group: under /api when it is the legacy
+// group, under /apis otherwise.
+func (s *Server) Install(info *genericapiserver.APIGroupInfo) error {
+	prefix := table.GroupPrefix
+	if len(info.PrioritizedVersions) > 0 && info.PrioritizedVersions[0].Group == "" {
+		prefix = table.LegacyPrefix
+	}
+	before := len(s.table.Groups())
+	if err := s.table.Install(prefix, info); err != nil {
+		return err
+	}
+	for _, group := range s.table.Groups()[before:] {
+		for _, version := range group.Versions {
+			s.echo.Any(version.Root+"/*", wrap(version))
+			s.paths.addPrefix(version.Root + "/")
+		}
+		if err := s.discovery.publish(group); err != nil {
+			return fmt.Errorf("install API group %q: %w", group.Name, err)
+		}
+	}
+	return nil
+}
+
+// Handle routes exactly path to handler and lists it at "/".
+func (s *Server) Handle(path string, handler http.Handler) {
+	s.paths.list(path)
+	s.UnlistedHandle(path, handler)
+}
+
+// UnlistedHandle routes exactly path to handler.
+func (s *Server) UnlistedHandle(path string, handler http.Handler) {
+	s.echo.Any(path, wrap(handler))
+	s.paths.addExact(path)
+}
+
+// UnlistedHandlePrefix routes every path that begins with prefix, which ends in
+// a slash, to handler.
+func (s *Server) UnlistedHandlePrefix(prefix string, handler http.Handler) {
+	s.echo.Any(prefix+"*", wrap(handler))
+	s.paths.addPrefix(prefix)
+}
+
+// HandlePrefix is UnlistedHandlePrefix, listed.
+func (s *Server) HandlePrefix(prefix string, handler http.Handler) {
+	s.paths.list(prefix)
+	s.UnlistedHandlePrefix(prefix, handler)
+}
+
+// wrap makes an Echo handler of an http.Handler. The handler gets the writer the
+// server gave to Echo, not Echo's own: k8s.io/apiserver looks for http.Flusher and
+// http.Hijacker on it.
+func wrap(handler http.Handler) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		handler.ServeHTTP(c.Response().Writer, c.Request())
+		return nil
+	}
+}
+
+// serve is the end of the handler chain: an owned request meets its route.
+func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	if s.config.Owns != nil && !s.paths.owns(req.URL.Path) {
+		if handler, ok := s.config.Owns(req.URL.Path); ok {
+			handler.ServeHTTP(w, req)
+			return
+		}
+	}
+	// Echo routes by the encoded path where there is one. Kubernetes parses the
+	// decoded one, and whoever authorized this request has done so too.
+	if req.URL.RawPath != "" {
+		decoded := *req.URL
+		decoded.RawPath = ""
+		clone := *req
+		clone.URL = &decoded
+		req = &clone
+	}
+	s.echo.ServeHTTP(w, req)
+}
+
+// routingError answers what Echo has no route for.
+func (s *Server) routingError(err error, c echo.Context) {
+	w, req := c.Response().Writer, c.Request()
+	code := http.StatusNotFound
+	if routing, ok := err.(*echo.HTTPError); ok {
+		code = routing.Code
+	}
+	if code == http.StatusNotFound && s.config.NotFound != nil {
+		s.config.NotFound.ServeHTTP(w, req)
+		return
+	}
+	s.refuse(w, req, code)
+}
+
+// refuse answers with a Status of that code and the message that client-go makes
+// of a bare response with it.
+func (s *Server) refuse(w http.ResponseWriter, req *http.Request, code int) {
+	err := apierrors.NewGenericServerResponse(code, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false)
+	responsewriters.ErrorNegotiated(err, s.config.Generic.Serializer, schema.GroupVersion{}, w, req)
+}
+
+func (s *Server) ownership() func(*http.Request) bool {
+	if s.config.Next == nil {
+		return nil
+	}
+	return func(req *http.Request) bool {
+		if s.paths.owns(req.URL.Path) {
+			return true
+		}
+		if s.config.Owns == nil {
+			return false
+		}
+		_, ok := s.config.Owns(req.URL.Path)
+		return ok
+	}
+}
+
+// next passes a request on, for as long as this server runs: the tier behind it
+// knows nothing of our shutdown.
+func (s *Server) next() http.Handler {
+	if s.config.Next == nil {
+		return nil
+	}
+	handler := s.config.Next.Handler
+	longRunning := s.config.Generic.LongRunningFunc
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !isLongRunning(longRunning, req) {
+			handler.ServeHTTP(w, req)
+			return
+		}
+		ctx, cancel := chain.EndWithServer(req.Context())
+		defer cancel()
+		handler.ServeHTTP(w, req.WithContext(ctx))
+	})
+}
+
+// AddHealthChecks adds checks to healthz, livez and readyz.
+func (s *Server) AddHealthChecks(checks ...healthz.HealthChecker) {
+	s.health.add(checks, checks, checks)
+}
+
+// AddReadyzChecks adds checks to readyz alone.
+func (s *Server) AddReadyzChecks(checks ...healthz.HealthChecker) {
+	s.health.add(nil, nil, checks)
+}
