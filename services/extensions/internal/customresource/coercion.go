@@ -1,0 +1,182 @@
+package customresource
+
+import (
+	"fmt"
+
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	schemaobjectmeta "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	structuralpruning "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// coercer gives unstructured objects the treatment that decoding into a Go struct
+// gives built-in ones: fields that the schema does not know are dropped, nulls
+// that cannot be are dropped, and metadata is made well-formed.
+type coercer struct {
+	schemas *schemas
+	// fromStorage is set for objects read from etcd. Those may date from before
+	// metadata was validated: what is malformed in it is dropped instead of
+	// refused, and a missing generation becomes 1.
+	fromStorage bool
+	// reportUnknown asks for the paths of the dropped fields.
+	reportUnknown bool
+}
+
+// apply coerces u in place and returns the paths of the fields it dropped, if
+// those are wanted. Metadata, kind and apiVersion are kept whatever the schema
+// says of them.
+func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err error) {
+	kind, hasKind, err := unstructured.NestedString(u.Object, "kind")
+	if err != nil {
+		return nil, err
+	}
+	apiVersion, hasAPIVersion, err := unstructured.NestedString(u.Object, "apiVersion")
+	if err != nil {
+		return nil, err
+	}
+	meta, hasMeta, unknownMeta, err := schemaobjectmeta.GetObjectMetaWithOptions(u.Object, schemaobjectmeta.ObjectMetaOptions{
+		DropMalformedFields:     c.fromStorage,
+		ReturnUnknownFieldPaths: c.reportUnknown,
+	})
+	if err != nil {
+		return nil, err
+	}
+	unknown = append(unknown, unknownMeta...)
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return nil, err
+	}
+
+	if c.schemas.describes(schema.GroupKind{Group: gv.Group, Kind: kind}) {
+		dropped, err := c.applySchema(u, c.schemas.of(gv.Version))
+		if err != nil {
+			return nil, err
+		}
+		unknown = append(unknown, dropped...)
+		if c.fromStorage && meta.Generation == 0 {
+			meta.Generation = 1
+		}
+	}
+
+	if hasKind {
+		u.SetKind(kind)
+	}
+	if hasAPIVersion {
+		u.SetAPIVersion(apiVersion)
+	}
+	if hasMeta {
+		if err := schemaobjectmeta.SetObjectMeta(u.Object, meta); err != nil {
+			return nil, err
+		}
+	}
+	return unknown, nil
+}
+
+// applySchema prunes u and makes the metadata of the resources embedded in it
+// well-formed.
+func (c coercer) applySchema(u *unstructured.Unstructured, s *structuralschema.Structural) (unknown []string, err error) {
+	if !c.schemas.preserveUnknownFields {
+		unknown = structuralpruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{
+			TrackUnknownFieldPaths: c.reportUnknown,
+		})
+		structuraldefaulting.PruneNonNullableNullsWithoutDefaults(u.Object, s)
+	}
+	fieldErr, embedded := schemaobjectmeta.CoerceWithOptions(nil, u.Object, s, false, schemaobjectmeta.CoerceOptions{
+		DropInvalidFields:       c.fromStorage,
+		ReturnUnknownFieldPaths: c.reportUnknown,
+	})
+	if fieldErr != nil {
+		return nil, fieldErr
+	}
+	return append(unknown, embedded...), nil
+}
+
+// coercingDecoder coerces what another decoder has decoded.
+type coercingDecoder struct {
+	runtime.Decoder
+	coercer coercer
+}
+
+// Decode returns a strict decoding error together with the object when unknown
+// fields are to be reported; duplicate fields found by the inner decoder come
+// first, as for built-in kinds.
+func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, gvk, err := d.Decoder.Decode(data, defaults, into)
+	var strict []error
+	if err != nil {
+		strictErr, ok := runtime.AsStrictDecodingError(err)
+		if !ok || obj == nil {
+			return nil, gvk, err
+		}
+		strict = strictErr.Errors()
+	}
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		unknown, err := d.coercer.apply(u)
+		if err != nil {
+			return nil, gvk, err
+		}
+		for _, path := range unknown {
+			strict = append(strict, fmt.Errorf(`unknown field "%s"`, path))
+		}
+	}
+	if d.coercer.reportUnknown && len(strict) > 0 {
+		return obj, gvk, runtime.NewStrictDecodingError(strict)
+	}
+	return obj, gvk, nil
+}
+
+// coercingConvertor coerces what another convertor has converted: a conversion
+// webhook may return what the schema of the target version does not know.
+type coercingConvertor struct {
+	runtime.ObjectConvertor
+	coercer coercer
+}
+
+func (c coercingConvertor) Convert(in, out, context any) error {
+	if err := c.ObjectConvertor.Convert(in, out, context); err != nil {
+		return err
+	}
+	return c.coerce(out)
+}
+
+func (c coercingConvertor) ConvertToVersion(in runtime.Object, gv runtime.GroupVersioner) (runtime.Object, error) {
+	out, err := c.ObjectConvertor.ConvertToVersion(in, gv)
+	if err != nil {
+		return nil, err
+	}
+	return out, c.coerce(out)
+}
+
+func (c coercingConvertor) coerce(obj any) error {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil
+	}
+	_, err := c.coercer.apply(u)
+	return err
+}
+
+// defaulter applies the defaults of the schemas to objects of their kind, and
+// leaves others to the embedded defaulter.
+type defaulter struct {
+	runtime.ObjectDefaulter
+	schemas *schemas
+}
+
+// Default changes in; it must not be shared.
+func (d defaulter) Default(in runtime.Object) {
+	u, ok := in.(runtime.Unstructured)
+	if !ok {
+		d.ObjectDefaulter.Default(in)
+		return
+	}
+	gvk := u.GetObjectKind().GroupVersionKind()
+	if !d.schemas.describes(gvk.GroupKind()) {
+		d.ObjectDefaulter.Default(in)
+		return
+	}
+	structuraldefaulting.Default(u.UnstructuredContent(), d.schemas.of(gvk.Version))
+}

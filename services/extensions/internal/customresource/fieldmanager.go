@@ -1,0 +1,82 @@
+package customresource
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
+)
+
+// lazyTypeConverter builds the type converter of a CRD when the first write asks
+// for it: building it goes through the CRD's OpenAPI documents, which is the most
+// expensive part of serving a CRD, and reads do not need it.
+type lazyTypeConverter struct {
+	build func() managedfields.TypeConverter
+}
+
+func newLazyTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) managedfields.TypeConverter {
+	return lazyTypeConverter{build: sync.OnceValue(func() managedfields.TypeConverter {
+		converter, err := newTypeConverter(crd)
+		if err != nil {
+			// As upstream: a schema that cannot be expressed as types still
+			// gets managed fields, with types deduced from the objects.
+			klog.ErrorS(err, "deducing the types of a custom resource from its objects", "crd", crd.Name)
+			return managedfields.NewDeducedTypeConverter()
+		}
+		return converter
+	})}
+}
+
+func (c lazyTypeConverter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	return c.build().ObjectToTyped(obj, opts...)
+}
+
+func (c lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
+	return c.build().TypedToObject(value)
+}
+
+// newTypeConverter knows the types of all versions of the CRD, and of Scale where
+// a version has that subresource.
+func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) (managedfields.TypeConverter, error) {
+	var specs []*spec3.OpenAPI
+	for _, v := range crd.Spec.Versions {
+		spec, err := builder.BuildOpenAPIV3(crd, v.Name, builder.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("build the OpenAPI of version %s: %w", v.Name, err)
+		}
+		specs = append(specs, spec)
+	}
+	merged, err := builder.MergeSpecsV3(specs...)
+	if err != nil {
+		return nil, fmt.Errorf("merge the OpenAPI of all versions: %w", err)
+	}
+	return managedfields.NewTypeConverter(merged.Components.Schemas, crd.Spec.PreserveUnknownFields)
+}
+
+// replicasPaths maps each version to the path of its scale's replicas, nil where
+// it has no scale: writing a scale moves managed fields between the two forms.
+func replicasPaths(crd *apiextensionsv1.CustomResourceDefinition) managedfields.ResourcePathMappings {
+	paths := managedfields.ResourcePathMappings{}
+	for _, v := range crd.Spec.Versions {
+		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}.String()
+		paths[gv] = nil
+		if !hasScale(&v) {
+			continue
+		}
+		var path fieldpath.Path
+		for name := range strings.SplitSeq(strings.TrimPrefix(v.Subresources.Scale.SpecReplicasPath, "."), ".") {
+			path = append(path, fieldpath.PathElement{FieldName: &name})
+		}
+		paths[gv] = path
+	}
+	return paths
+}

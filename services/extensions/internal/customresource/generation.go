@@ -1,0 +1,146 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// errRetired says that a generation takes no more requests: its CRD has changed
+// or is gone. Look the CRD up again.
+var errRetired = errors.New("the definition has changed")
+
+// buildFunc makes what a CRD is served with.
+type buildFunc func(*apiextensionsv1.CustomResourceDefinition) (*serving, error)
+
+// use is how a request uses a generation.
+type use int
+
+const (
+	// short requests are waited for when a generation retires.
+	short use = iota
+	// watch requests are ended when the short ones are done.
+	watch
+)
+
+// generation is the life of one serving of a CRD, from its first request until
+// the CRD changes. It is safe for concurrent use.
+type generation struct {
+	crd   *apiextensionsv1.CustomResourceDefinition
+	build buildFunc
+
+	// ending is done when watches must end: after the last short request.
+	ending context.Context
+	end    context.CancelFunc
+
+	// building is held while serving is built, so that the requests of one CRD
+	// wait for one build and those of other CRDs do not wait at all.
+	building sync.Mutex
+
+	mu sync.Mutex
+	// serving is nil before the first use; it is set once.
+	serving *serving
+	// inUse counts the requests between acquire and release, by use.
+	inUse   [2]int
+	retired bool
+	// idle are closed when retired and inUse of that use has become zero.
+	idle [2]chan struct{}
+}
+
+func newGeneration(crd *apiextensionsv1.CustomResourceDefinition, build buildFunc) *generation {
+	g := &generation{crd: crd, build: build}
+	for u := range g.idle {
+		g.idle[u] = make(chan struct{})
+	}
+	g.ending, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// acquire returns what serves the CRD and keeps its storage alive until release
+// is called, exactly once. It builds it if need be. The error is errRetired, or
+// the build's, which is not remembered: the next request tries again.
+func (g *generation) acquire(u use) (s *serving, release func(), err error) {
+	if !g.enter(u) {
+		return nil, nil, errRetired
+	}
+	release = func() { g.leave(u) }
+	if s := g.current(); s != nil {
+		return s, release, nil
+	}
+	g.building.Lock()
+	defer g.building.Unlock()
+	if s := g.current(); s != nil {
+		return s, release, nil
+	}
+	s, err = g.build(g.crd)
+	if err != nil {
+		release()
+		return nil, nil, fmt.Errorf("serve custom resource definition %s: %w", g.crd.Name, err)
+	}
+	g.mu.Lock()
+	g.serving = s
+	g.mu.Unlock()
+	return s, release, nil
+}
+
+// retire refuses new requests, waits for the short ones, ends the watches, waits
+// for those too and destroys the storage. It stops waiting when ctx is done, and
+// must be called once.
+func (g *generation) retire(ctx context.Context) {
+	g.mu.Lock()
+	g.retired = true
+	for u, n := range g.inUse {
+		if n == 0 {
+			close(g.idle[u])
+		}
+	}
+	g.mu.Unlock()
+
+	await(ctx, g.idle[short])
+	g.end()
+	await(ctx, g.idle[watch])
+
+	// A build in progress finishes first, so that nothing is built behind the
+	// destruction.
+	g.building.Lock()
+	defer g.building.Unlock()
+	if s := g.current(); s != nil {
+		s.destroy()
+	}
+}
+
+func await(ctx context.Context, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+func (g *generation) current() *serving {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.serving
+}
+
+func (g *generation) enter(u use) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.retired {
+		return false
+	}
+	g.inUse[u]++
+	return true
+}
+
+func (g *generation) leave(u use) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inUse[u]--
+	// Once only: nobody enters a retired generation.
+	if g.retired && g.inUse[u] == 0 {
+		close(g.idle[u])
+	}
+}

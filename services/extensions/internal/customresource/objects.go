@@ -1,0 +1,62 @@
+package customresource
+
+import (
+	"context"
+	"errors"
+
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+)
+
+// objects lists and deletes the objects of one generation, in the storage
+// version. Each call holds the generation only while it runs, because deleting
+// all objects of a CRD takes longer than the CRD may stay unchanged. A call after
+// that returns errRetired; the finalizing controller starts again then.
+type objects struct {
+	generation *generation
+}
+
+func (o objects) NewList() runtime.Object {
+	return &metav1.PartialObjectMetadataList{}
+}
+
+func (o objects) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
+	var list runtime.Object
+	err := o.with(func(storage *registry.REST) (err error) {
+		list, err = storage.List(ctx, options)
+		return err
+	})
+	return list, err
+}
+
+func (o objects) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
+	var deleted runtime.Object
+	err := o.with(func(storage *registry.REST) (err error) {
+		deleted, err = storage.DeleteCollection(ctx, validate, options, listOptions)
+		return err
+	})
+	return deleted, err
+}
+
+// ConvertToTable is part of rest.Lister; nobody asks the finalizing controller's
+// lister for tables.
+func (o objects) ConvertToTable(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (o objects) with(do func(*registry.REST) error) error {
+	s, release, err := o.generation.acquire(short)
+	if err != nil {
+		return err
+	}
+	defer release()
+	v, err := s.version(s.storageVersion)
+	if err != nil {
+		return err
+	}
+	return do(v.storage.CustomResource)
+}

@@ -1,0 +1,147 @@
+package customresource
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/scale/scheme/autoscalingv1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// serving is what all versions of a CRD are served with. It is safe for
+// concurrent use.
+type serving struct {
+	config *Config
+	crd    *apiextensionsv1.CustomResourceDefinition
+	// storageVersion is the version that objects are written to etcd in.
+	storageVersion string
+
+	schemas *schemas
+	// converter copies what it converts, unsafeConverter converts in place.
+	converter, unsafeConverter runtime.ObjectConvertor
+	// typeConverter is built at the first write.
+	typeConverter managedfields.TypeConverter
+	// replicasPaths locates the replicas of the scale subresource, by version.
+	replicasPaths managedfields.ResourcePathMappings
+	// statusResets are the fields that a write to status leaves alone, by
+	// version: an object's managed fields may be in any of them.
+	statusResets map[fieldpath.APIVersion]*fieldpath.Set
+	equivalents  runtime.EquivalentResourceMapper
+
+	// mu guards versions, destroyed and the building of a version.
+	mu        sync.Mutex
+	versions  map[string]*version
+	destroyed bool
+}
+
+// newServing prepares what does not depend on the requested version. An error
+// means that the CRD is not servable as it is; it is not the client's fault.
+func newServing(config *Config, converters *conversion.CRConverterFactory, crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
+	names := crd.Status.AcceptedNames
+	for field, name := range map[string]string{
+		"plural": names.Plural, "singular": names.Singular, "kind": names.Kind, "listKind": names.ListKind,
+	} {
+		if name == "" {
+			return nil, fmt.Errorf("status.acceptedNames.%s is empty", field)
+		}
+	}
+	storageVersion, err := apihelpers.GetCRDStorageVersion(crd)
+	if err != nil {
+		return nil, fmt.Errorf("find the storage version: %w", err)
+	}
+	s := &serving{
+		config:         config,
+		crd:            crd,
+		storageVersion: storageVersion,
+		typeConverter:  newLazyTypeConverter(crd),
+		replicasPaths:  replicasPaths(crd),
+		equivalents:    equivalentResources(crd),
+		versions:       map[string]*version{},
+	}
+	if s.schemas, err = newSchemas(crd); err != nil {
+		return nil, err
+	}
+	if s.converter, s.unsafeConverter, err = converters.NewConverter(crd); err != nil {
+		return nil, fmt.Errorf("make the converter: %w", err)
+	}
+	if s.statusResets, err = s.collectStatusResets(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// version returns what serves the named version, building it at first use.
+func (s *serving) version(name string) (*version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := s.versions[name]; v != nil {
+		return v, nil
+	}
+	if s.destroyed {
+		return nil, errRetired
+	}
+	for i := range s.crd.Spec.Versions {
+		if s.crd.Spec.Versions[i].Name != name {
+			continue
+		}
+		v, err := s.buildVersion(&s.crd.Spec.Versions[i])
+		if err != nil {
+			return nil, fmt.Errorf("version %s: %w", name, err)
+		}
+		s.versions[name] = v
+		return v, nil
+	}
+	return nil, fmt.Errorf("version %s is not defined", name)
+}
+
+// destroy stops the storage of all versions. Subresources share the storage of
+// their resource.
+func (s *serving) destroy() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.destroyed = true
+	for _, v := range s.versions {
+		v.storage.CustomResource.Destroy()
+	}
+}
+
+func (s *serving) gvk(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: s.crd.Spec.Group, Version: version, Kind: s.crd.Status.AcceptedNames.Kind}
+}
+
+func (s *serving) clusterScoped() bool {
+	return s.crd.Spec.Scope == apiextensionsv1.ClusterScoped
+}
+
+// equivalentResources tells admission which resources are the same objects in
+// another version (matchPolicy: Equivalent).
+func equivalentResources(crd *apiextensionsv1.CustomResourceDefinition) runtime.EquivalentResourceMapper {
+	registry := runtime.NewEquivalentResourceRegistry()
+	for _, v := range crd.Spec.Versions {
+		gv := schema.GroupVersion{Group: crd.Spec.Group, Version: v.Name}
+		resource := gv.WithResource(crd.Status.AcceptedNames.Plural)
+		kind := gv.WithKind(crd.Status.AcceptedNames.Kind)
+		registry.RegisterKindFor(resource, "", kind)
+		if hasStatus(&v) {
+			registry.RegisterKindFor(resource, "status", kind)
+		}
+		if hasScale(&v) {
+			registry.RegisterKindFor(resource, "scale", autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+		}
+	}
+	return registry
+}
+
+func hasStatus(v *apiextensionsv1.CustomResourceDefinitionVersion) bool {
+	return v.Subresources != nil && v.Subresources.Status != nil
+}
+
+func hasScale(v *apiextensionsv1.CustomResourceDefinitionVersion) bool {
+	return v.Subresources != nil && v.Subresources.Scale != nil
+}

@@ -1,0 +1,161 @@
+package customresource
+
+import (
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// version is what one version of a CRD is served with. It is immutable.
+type version struct {
+	storage registry.CustomResourceStorage
+	// resource, status and scale are the scopes of the three endpoints; the
+	// latter two are nil where the version lacks the subresource.
+	resource, status, scale *handlers.RequestScope
+	// deprecated marks the version in metrics; warnings go to every client.
+	deprecated bool
+	warnings   []string
+}
+
+// buildVersion must be called with mu held.
+func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) (*version, error) {
+	gv := schema.GroupVersion{Group: s.crd.Spec.Group, Version: v.Name}
+	parameters := newParameterScheme(gv)
+	types := newTyper(parameters)
+
+	storage, err := s.newStorage(v, types)
+	if err != nil {
+		return nil, err
+	}
+	out := &version{storage: storage, deprecated: v.Deprecated}
+	if v.Deprecated {
+		out.warnings = append(out.warnings, deprecationWarning(s.crd, v))
+	}
+	scopes := scopeBuilder{serving: s, version: v, parameters: parameters, typer: types, storage: storage}
+	if out.resource, err = scopes.forResource(); err != nil {
+		return nil, closing(storage, err)
+	}
+	if hasStatus(v) {
+		if out.status, err = scopes.forStatus(out.resource); err != nil {
+			return nil, closing(storage, err)
+		}
+	}
+	if hasScale(v) {
+		if out.scale, err = scopes.forScale(out.resource); err != nil {
+			return nil, closing(storage, err)
+		}
+	}
+	return out, nil
+}
+
+// closing destroys storage that nobody is going to use, because of err.
+func closing(storage registry.CustomResourceStorage, err error) error {
+	storage.CustomResource.Destroy()
+	return err
+}
+
+// newStorage makes the registry of a version: its strategy with the validators
+// compiled (CEL included) over the storage that the configuration hands out.
+func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer) (registry.CustomResourceStorage, error) {
+	var none registry.CustomResourceStorage
+	props := s.schemas.validation[v.Name]
+	validator, _, err := validation.NewSchemaValidator(props)
+	if err != nil {
+		return none, fmt.Errorf("make the validator: %w", err)
+	}
+	subresources, err := internalSubresources(v)
+	if err != nil {
+		return none, err
+	}
+	var statusValidator validation.SchemaValidator
+	if subresources.Status != nil && props != nil {
+		// A write to status is validated against the schema of status alone.
+		if status, ok := props.Properties["status"]; ok {
+			if statusValidator, _, err = validation.NewSchemaValidator(&status); err != nil {
+				return none, fmt.Errorf("make the validator of status: %w", err)
+			}
+		}
+	}
+	kind := s.gvk(v.Name)
+	columns, err := tableconvertor.New(columnsOf(v))
+	if err != nil {
+		// New then returns a convertor with the default columns.
+		klog.V(2).InfoS("using the default printer columns", "crd", s.crd.Name, "version", v.Name, "err", err)
+	}
+	names := s.crd.Status.AcceptedNames
+	storage, err := registry.NewStorage(
+		schema.GroupResource{Group: kind.Group, Resource: names.Plural},
+		schema.GroupResource{Group: kind.Group, Resource: names.Singular},
+		kind,
+		kind.GroupVersion().WithKind(names.ListKind),
+		registry.NewStrategy(
+			types,
+			!s.clusterScoped(),
+			kind,
+			validator,
+			statusValidator,
+			s.schemas.of(v.Name),
+			subresources.Status,
+			subresources.Scale,
+			v.SelectableFields,
+		),
+		storageOptions{
+			RESTOptionsGetter: s.config.RESTOptionsGetter,
+			converter:         s.converter,
+			storedAs:          schema.GroupVersion{Group: kind.Group, Version: s.storageVersion},
+			readAs:            kind.GroupVersion(),
+			schemas:           s.schemas,
+		},
+		names.Categories,
+		columns,
+		s.replicasPaths,
+	)
+	if err != nil {
+		return none, fmt.Errorf("make the storage: %w", err)
+	}
+	return storage, nil
+}
+
+// collectStatusResets asks the status strategy of every version that may hold
+// managed fields.
+func (s *serving) collectStatusResets() (map[fieldpath.APIVersion]*fieldpath.Set, error) {
+	resets := map[fieldpath.APIVersion]*fieldpath.Set{}
+	for i := range s.crd.Spec.Versions {
+		v := &s.crd.Spec.Versions[i]
+		if !hasStatus(v) || (!v.Served && !v.Storage) {
+			continue
+		}
+		subresources, err := internalSubresources(v)
+		if err != nil {
+			return nil, fmt.Errorf("version %s: %w", v.Name, err)
+		}
+		// What a strategy resets does not depend on schemas, so none are
+		// compiled for this question.
+		strategy := registry.NewStatusStrategy(registry.NewStrategy(nil, !s.clusterScoped(), s.gvk(v.Name), nil, nil, nil, subresources.Status, subresources.Scale, nil))
+		for apiVersion, fields := range strategy.GetResetFields() {
+			resets[apiVersion] = fields
+		}
+	}
+	return resets, nil
+}
+
+// internalSubresources converts the subresources of v; it never returns nil
+// without an error.
+func internalSubresources(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.CustomResourceSubresources, error) {
+	out := &apiextensions.CustomResourceSubresources{}
+	if v.Subresources == nil {
+		return out, nil
+	}
+	if err := apiextensionsv1.Convert_v1_CustomResourceSubresources_To_apiextensions_CustomResourceSubresources(v.Subresources, out, nil); err != nil {
+		return nil, fmt.Errorf("convert the subresources: %w", err)
+	}
+	return out, nil
+}
