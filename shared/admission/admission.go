@@ -1,0 +1,115 @@
+// Package admission builds a tier's admission chain from the options of
+// k8s.io/apiserver.
+//
+// Those options can build the chain themselves, but they leave behind a
+// post-start hook that only k8s.io/apiserver's own server can run. Here the hook
+// is returned.
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+)
+
+// mapperReset is how often the map from kinds to resources forgets what it has
+// learned, so that policies find the kinds of new custom resources.
+const mapperReset = 30 * time.Second
+
+// Dependencies are what plugins are given.
+type Dependencies struct {
+	Generic   *genericapiserver.Config
+	Informers informers.SharedInformerFactory
+	Client    kubernetes.Interface
+	Dynamic   dynamic.Interface
+	// Initializers hand further things to the plugins that want them.
+	Initializers []admission.PluginInitializer
+	// Only keeps those plugins of the options that are named in it; nil keeps all.
+	Only []string
+}
+
+// Chain is an admission chain with the hook that keeps it up to date.
+type Chain struct {
+	admission.Interface
+	// HookName and Hook are a post-start hook to be run with the server.
+	HookName string
+	Hook     genericapiserver.PostStartHookFunc
+}
+
+// New builds the chain: the plugins that are on by default, changed by
+// --enable-admission-plugins and --disable-admission-plugins, configured by
+// --admission-control-config-file.
+func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, error) {
+	if deps.Informers == nil || deps.Client == nil || deps.Dynamic == nil {
+		return nil, errors.New("admission: needs informers and clients of the API")
+	}
+	names := Enabled(options)
+	if deps.Only != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(deps.Only, name) })
+	}
+	config, err := admission.ReadAdmissionConfiguration(names, options.ConfigFile, configScheme())
+	if err != nil {
+		return nil, fmt.Errorf("admission: read --admission-control-config-file: %w", err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(deps.Client.Discovery()))
+	g := deps.Generic
+	initializers := admission.PluginInitializers{
+		initializer.NewAPIServerIDInitializer(g.APIServerID),
+		initializer.New(deps.Client, deps.Dynamic, deps.Informers, g.Authorization.Authorizer,
+			g.FeatureGate, g.EffectiveVersion, g.DrainedNotify(), mapper),
+	}
+	initializers = append(initializers, deps.Initializers...)
+	chain, err := options.Plugins.NewFromPlugins(names, config, initializers, options.Decorators)
+	if err != nil {
+		return nil, fmt.Errorf("admission: %w", err)
+	}
+	return &Chain{
+		Interface: admissionmetrics.WithStepMetrics(chain),
+		HookName:  "start-apiserver-admission-initializer",
+		Hook: func(ctx genericapiserver.PostStartHookContext) error {
+			mapper.Reset()
+			go wait.Until(mapper.Reset, mapperReset, ctx.Done())
+			return nil
+		},
+	}, nil
+}
+
+// Enabled returns the names of the plugins that the options turn on, in the order
+// in which they run. A plugin both enabled and disabled is enabled.
+func Enabled(options *genericoptions.AdmissionOptions) []string {
+	var names []string
+	for _, name := range options.RecommendedPluginOrder {
+		off := options.DefaultOffPlugins.Has(name) || slices.Contains(options.DisablePlugins, name)
+		if !off || slices.Contains(options.EnablePlugins, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// configScheme knows the kinds of the admission configuration file.
+func configScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(apiserverapi.AddToScheme(scheme))
+	utilruntime.Must(apiserverv1alpha1.AddToScheme(scheme))
+	utilruntime.Must(apiserverv1.AddToScheme(scheme))
+	return scheme
+}
