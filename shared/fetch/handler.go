@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
@@ -18,7 +19,7 @@ func Handler(h http.Handler) Getter { return handlerGetter{h} }
 type handlerGetter struct{ handler http.Handler }
 
 func (g handlerGetter) Get(ctx context.Context, who user.Info, path string, header http.Header) (resp *http.Response, err error) {
-	ctx = request.WithUser(ctx, who)
+	ctx = request.WithUser(audit.WithAuditContext(ctx), who)
 	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{Path: path, Verb: "get"})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
 	if err != nil {

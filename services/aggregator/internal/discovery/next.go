@@ -1,0 +1,141 @@
+package discovery
+
+import (
+	"context"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	"triune.dev/shared/fetch"
+)
+
+// nextTier is what the tier behind this one says about itself. Fields are
+// guarded by Manager.mu.
+type nextTier struct {
+	apis, api []apidiscoveryv2.APIGroupDiscovery
+	// answered is when it last did; zero if it never has.
+	answered time.Time
+	// down is set once it has not answered for longer than Pace.Grace.
+	down bool
+}
+
+// nextPoller asks the next tier. Its fields belong to one goroutine.
+type nextPoller struct {
+	m       *Manager
+	apis    fetch.Tag
+	api     fetch.Tag
+	apiAt   time.Time
+	hurries int
+}
+
+// hurry is how many times the next tier is asked at Pace.Hurry after a hint that
+// it is about to say something new.
+const hurry = 12
+
+func (m *Manager) followNext(ctx context.Context) {
+	p := &nextPoller{m: m}
+	for {
+		p.poll(ctx)
+		pause := m.pace.Next
+		if p.hurries > 0 {
+			p.hurries--
+			pause = m.pace.Hurry
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-m.hint:
+			p.hurries = hurry
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+func (p *nextPoller) poll(ctx context.Context) {
+	m := p.m
+	ctx, cancel := context.WithTimeout(ctx, m.pace.Timeout)
+	defer cancel()
+	apis, err := p.document(ctx, "/apis", &p.apis)
+	var api *[]apidiscoveryv2.APIGroupDiscovery
+	// The legacy group does not change while the next tier runs.
+	if err == nil && (p.apiAt.IsZero() || time.Since(p.apiAt) > 10*m.pace.Next) {
+		if api, err = p.document(ctx, "/api", &p.api); err == nil {
+			p.apiAt = time.Now()
+		}
+	}
+	if err != nil {
+		p.apiAt = time.Time{}
+		p.failed(ctx, err)
+		return
+	}
+
+	m.mu.Lock()
+	changed := apis != nil || api != nil || m.next.down || m.next.answered.IsZero()
+	if apis != nil {
+		m.next.apis = *apis
+	}
+	if api != nil {
+		m.next.api = *api
+	}
+	if m.next.down {
+		klog.FromContext(ctx).Info("the next tier answers discovery again")
+	}
+	m.next.answered, m.next.down = time.Now(), false
+	served := groupVersions(m.next.api, m.next.apis)
+	m.mu.Unlock()
+	if changed {
+		m.touch()
+		if m.onNext != nil {
+			m.onNext(served)
+		}
+	}
+}
+
+func (p *nextPoller) failed(ctx context.Context, err error) {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next.down || time.Since(m.next.answered) < m.pace.Grace {
+		return
+	}
+	klog.FromContext(ctx).Error(err, "the next tier does not answer discovery")
+	m.next.down = true
+	m.touch()
+}
+
+// document returns the groups at path, or nil if they have not changed.
+func (p *nextPoller) document(ctx context.Context, path string, tag *fetch.Tag) (*[]apidiscoveryv2.APIGroupDiscovery, error) {
+	answer, err := fetch.Document(ctx, p.m.nextTier, fetch.Query{Path: path, Accept: acceptAggregated, Known: *tag})
+	if err != nil {
+		return nil, err
+	}
+	if !answer.Modified {
+		*tag = answer.Tag
+		return nil, nil
+	}
+	groups, err := parseAggregated(answer.ContentType, answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	*tag = answer.Tag
+	return &groups, nil
+}
+
+// groupVersions lists what documents hold, without what is marked Stale in them.
+func groupVersions(documents ...[]apidiscoveryv2.APIGroupDiscovery) []schema.GroupVersion {
+	var served []schema.GroupVersion
+	for _, groups := range documents {
+		for _, group := range groups {
+			for _, v := range group.Versions {
+				if v.Freshness != apidiscoveryv2.DiscoveryFreshnessStale {
+					served = append(served, schema.GroupVersion{Group: group.Name, Version: v.Version})
+				}
+			}
+		}
+	}
+	return served
+}

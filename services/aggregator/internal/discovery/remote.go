@@ -1,0 +1,202 @@
+package discovery
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"time"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"triune.dev/shared/fetch"
+	"triune.dev/services/aggregator/internal/remote"
+)
+
+// server identifies an extension server: APIServices of one server are described
+// by one document.
+type server struct {
+	namespace, name string
+	port            int32
+	ca              [sha256.Size]byte
+	insecure        bool
+}
+
+func serverOf(apiService *apiregistrationv1.APIService) server {
+	key := server{
+		namespace: apiService.Spec.Service.Namespace,
+		name:      apiService.Spec.Service.Name,
+		port:      443,
+		ca:        sha256.Sum256(apiService.Spec.CABundle),
+		insecure:  apiService.Spec.InsecureSkipTLSVerify,
+	}
+	if apiService.Spec.Service.Port != nil {
+		key.port = *apiService.Spec.Service.Port
+	}
+	return key
+}
+
+// follower keeps what one extension server says about itself.
+type follower struct {
+	cancel context.CancelFunc
+	wake   chan struct{}
+
+	// Guarded by Manager.mu.
+	backends []*remote.Backend
+	known    map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery
+	failed   map[schema.GroupVersion]bool
+	asked    bool
+
+	// Used by the follower's goroutine alone.
+	tag    fetch.Tag
+	groups []apidiscoveryv2.APIGroupDiscovery // what tag stands for
+}
+
+func (f *follower) nudge() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// follow asks an extension server again and again until the context ends.
+func (m *Manager) follow(ctx context.Context, f *follower) {
+	failures := 0
+	for {
+		if m.ask(ctx, f) {
+			failures = 0
+		} else {
+			failures++
+		}
+		pause := m.pace.Remote
+		if failures > 0 {
+			pause = min(pause, m.pace.Retry<<min(failures-1, 10))
+		}
+		// Not even a nudge makes it ask more often than this.
+		if !sleep(ctx, min(pause, m.pace.Retry), nil) || !sleep(ctx, pause-min(pause, m.pace.Retry), f.wake) {
+			return
+		}
+	}
+}
+
+// ask brings a follower up to date and reports whether the server answered for
+// all of its group-versions.
+func (m *Manager) ask(ctx context.Context, f *follower) bool {
+	m.mu.Lock()
+	backends := f.backends
+	m.mu.Unlock()
+	if len(backends) == 0 {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.pace.Timeout)
+	defer cancel()
+
+	known := make(map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, len(backends))
+	failed := map[schema.GroupVersion]bool{}
+	groups, err := f.aggregated(ctx, backends[0])
+	switch {
+	case err == nil:
+		for _, group := range groups {
+			for _, v := range group.Versions {
+				v.Freshness = apidiscoveryv2.DiscoveryFreshnessCurrent
+				known[schema.GroupVersion{Group: group.Name, Version: v.Version}] = v
+			}
+		}
+	case unanswered(err):
+		for _, backend := range backends {
+			failed[groupVersion(backend)] = true
+		}
+	}
+	if !unanswered(err) {
+		for _, backend := range backends {
+			gv := groupVersion(backend)
+			if _, ok := known[gv]; ok || (err == nil && gv.Group != "") {
+				continue
+			}
+			if v, err := legacy(ctx, backend); err != nil {
+				klog.FromContext(ctx).V(2).Info("discovery of an apiservice is not available", "apiService", backend.APIService().Name, "err", err)
+				failed[gv] = true
+			} else {
+				known[gv] = v
+			}
+		}
+	} else if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		klog.FromContext(ctx).V(2).Info("discovery of an apiservice is not available", "apiService", backends[0].APIService().Name, "err", err)
+	}
+	m.learn(f, known, failed)
+	return len(failed) == 0
+}
+
+// learn takes over what a server said, and keeps what it said earlier about the
+// group-versions for which it has failed.
+func (m *Manager) learn(f *follower, known map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, failed map[schema.GroupVersion]bool) {
+	m.mu.Lock()
+	for gv := range failed {
+		if before, ok := f.known[gv]; ok {
+			known[gv] = before
+		}
+	}
+	f.known, f.failed, f.asked = known, failed, true
+	m.mu.Unlock()
+	m.touch()
+}
+
+// aggregated asks for the document of the whole server.
+func (f *follower) aggregated(ctx context.Context, from fetch.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	answer, err := fetch.Document(ctx, from, fetch.Query{Path: "/apis", Accept: acceptAggregated, Known: f.tag})
+	if err != nil {
+		return nil, err
+	}
+	if !answer.Modified {
+		f.tag = answer.Tag
+		return f.groups, nil
+	}
+	groups, err := parseAggregated(answer.ContentType, answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	f.tag, f.groups = answer.Tag, groups
+	return groups, nil
+}
+
+// legacy asks for the resources of one group-version.
+func legacy(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVersionDiscovery, error) {
+	gv := groupVersion(backend)
+	answer, err := fetch.Document(ctx, backend, fetch.Query{Path: groupVersionPath(gv), Accept: "application/json"})
+	if err != nil {
+		return apidiscoveryv2.APIVersionDiscovery{}, err
+	}
+	v, err := parseLegacy(gv.Version, answer.Body)
+	v.Freshness = apidiscoveryv2.DiscoveryFreshnessCurrent
+	return v, err
+}
+
+// unanswered tells a server that is away from one that answers, but not with
+// aggregated discovery.
+func unanswered(err error) bool {
+	if err == nil || errors.Is(err, fetch.ErrNotFound) || errors.Is(err, errNotAggregated) {
+		return false
+	}
+	var status *fetch.StatusError
+	return !errors.As(err, &status) || status.Code == http.StatusServiceUnavailable
+}
+
+func groupVersion(backend *remote.Backend) schema.GroupVersion {
+	spec := backend.APIService().Spec
+	return schema.GroupVersion{Group: spec.Group, Version: spec.Version}
+}
+
+// sleep waits, or until woken, and reports whether the context is still alive.
+func sleep(ctx context.Context, pause time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-wake:
+	}
+	return true
+}
