@@ -1,0 +1,123 @@
+package openapi
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"triune.dev/shared/table"
+)
+
+// samples are empty values of the types that the routes of one resource read and
+// write; the builders find the definitions of their types. What a resource does
+// not need is nil.
+type samples struct {
+	storage rest.Storage
+	// object is what is read and written; list and watchEvent are what comes
+	// back from LIST and WATCH.
+	object, list, watchEvent, status runtime.Object
+	// The options of the verbs, in the group-version in which clients send them.
+	listOptions, createOptions, updateOptions, patchOptions, deleteOptions runtime.Object
+	getOptions, connectOptions                                             runtime.Object
+}
+
+// sampler makes the samples of the resources of one group-version.
+type sampler struct {
+	version *table.GroupVersion
+	err     error // the first one
+}
+
+func samplesOf(version *table.GroupVersion, resource *table.Resource) (*samples, error) {
+	make := sampler{version: version}
+	storage := resource.Storage
+	s := &samples{
+		storage:       storage,
+		object:        make.new(resource.Kind),
+		status:        make.option("Status"),
+		listOptions:   make.option("ListOptions"),
+		createOptions: make.option("CreateOptions"),
+		updateOptions: make.option("UpdateOptions"),
+		patchOptions:  make.option("PatchOptions"),
+		deleteOptions: make.option("DeleteOptions"),
+	}
+	if lister, ok := storage.(rest.Lister); ok {
+		s.list = make.versioned(lister.NewList())
+	}
+	if _, ok := storage.(rest.Watcher); ok {
+		s.watchEvent = make.new(version.WithKind("WatchEvent"))
+	}
+	if getter, ok := storage.(rest.GetterWithOptions); ok {
+		options, _, _ := getter.NewGetOptions()
+		s.getOptions = make.versioned(options)
+	}
+	if connecter, ok := storage.(rest.Connecter); ok {
+		if options, _, _ := connecter.NewConnectOptions(); options != nil {
+			s.connectOptions = make.versioned(options)
+		}
+	}
+	if make.err != nil {
+		return nil, fmt.Errorf("describe resource %q of %s: %w", resource.Key(), version.GroupVersion, make.err)
+	}
+	return s, nil
+}
+
+func (m *sampler) new(kind schema.GroupVersionKind) runtime.Object {
+	object, err := m.version.Scheme.New(kind)
+	if err != nil && m.err == nil {
+		m.err = err
+	}
+	return object
+}
+
+// option returns an object of the options types that every group-version has.
+func (m *sampler) option(kind string) runtime.Object {
+	return m.new(m.version.OptionsVersion.WithKind(kind))
+}
+
+// versioned returns the versioned counterpart of an internal object: in the
+// group-version itself or, failing that, in that of its options.
+func (m *sampler) versioned(internal runtime.Object) runtime.Object {
+	kinds, _, err := m.version.Scheme.ObjectKinds(internal)
+	if err != nil {
+		if m.err == nil {
+			m.err = err
+		}
+		return nil
+	}
+	kind := m.version.WithKind(kinds[0].Kind)
+	if !m.version.Scheme.Recognizes(kind) {
+		kind = m.version.OptionsVersion.WithKind(kinds[0].Kind)
+	}
+	return m.new(kind)
+}
+
+// produced is what a verb answers: the object, unless its storage says otherwise.
+func (s *samples) produced(verb string) any {
+	if metadata, ok := s.storage.(rest.StorageMetadata); ok {
+		if object := metadata.ProducesObject(verb); object != nil {
+			return object
+		}
+	}
+	return s.object
+}
+
+// connected is what a connection by an HTTP method answers.
+func (s *samples) connected(method string) any {
+	if metadata, ok := s.storage.(rest.StorageMetadata); ok {
+		if object := metadata.ProducesObject(method); object != nil {
+			return object
+		}
+	}
+	return ""
+}
+
+// deleted is what DELETE answers: a Status, or the object where the storage
+// returns it.
+func (s *samples) deleted() any {
+	if storage, ok := s.storage.(rest.MayReturnFullObjectDeleter); ok && storage.DeleteReturnsDeletedObject() {
+		return s.produced("DELETE")
+	}
+	return s.status
+}
