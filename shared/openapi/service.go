@@ -39,6 +39,7 @@ type Service struct {
 	definitions *definitions
 	converters  *converters
 	documents   *Documents
+	v2          Source // written by Describe
 }
 
 // New returns a service that describes nothing yet.
@@ -70,9 +71,14 @@ func (s *Service) Describe(t *table.Table, extras ...Extra) {
 	for _, c := range containers {
 		s.documents.SetV3(c.path(), Source{Build: func() ([]byte, error) { return s.buildV3(c) }})
 	}
-	s.documents.SetV2(Source{Build: func() ([]byte, error) { return s.buildV2(containers) }})
+	s.v2 = Source{Build: func() ([]byte, error) { return s.buildV2(containers) }}
+	s.documents.SetV2(s.v2)
 	s.converters.learn(t)
 }
+
+// V2 is the source of the v2 document of what Describe was given, for a tier that
+// replaces that document by one that has more merged into it.
+func (s *Service) V2() Source { return s.v2 }
 
 // Documents are the documents of the tier; other sources may be added to them.
 func (s *Service) Documents() *Documents { return s.documents }
