@@ -1,0 +1,318 @@
+package core
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/server/filters"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	metricsfeatures "k8s.io/component-base/metrics/features"
+	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/capabilities"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	triuneadmission "triune.dev/shared/admission"
+	"triune.dev/shared/apiserver"
+	"triune.dev/shared/inprocess"
+)
+
+// Environment is what surrounds core: nothing of it is a flag.
+type Environment struct {
+	// Next is the tier behind core; nil for none.
+	Next *apiserver.Next
+	// Loopback is the handler that core's own clients call. Nil means core's own;
+	// in one process it is the head of the chain, so that controllers and
+	// admission plugins see what clients see.
+	Loopback func() http.Handler
+	// Storage opens the store of every resource. Required.
+	Storage func(context.Context, StorageOptions) (*Storage, error)
+	// Listen makes core take requests from its socket. In one process only the
+	// head of the chain does.
+	Listen bool
+}
+
+// Config is everything core is built from. Nothing runs yet.
+type Config struct {
+	// Generic is what the tiers of one process share: authentication,
+	// authorization, audit, limits, admission.
+	Generic   *genericapiserver.Config
+	Informers informers.SharedInformerFactory
+	// Services finds the address of a Service for webhooks and APIServices.
+	Services webhook.ServiceResolver
+	Storage  *Storage
+
+	options      CompletedOptions
+	environment  Environment
+	admission    *triuneadmission.Chain
+	controlPlane controlplane.Config
+	server       *Server // set by New, for the loopback client
+}
+
+// Config turns completed options into a configuration.
+func (o CompletedOptions) Config(ctx context.Context, environment Environment) (*Config, error) {
+	c := &Config{options: o, environment: environment}
+	steps := []func(context.Context) error{
+		c.addServing, c.addLoopback, c.addLimits, c.addAPIs, c.addOpenAPI, c.addStorage,
+		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.addAdmission,
+	}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *Config) addServing(context.Context) error {
+	c.Generic = genericapiserver.NewConfig(legacyscheme.Codecs)
+	c.Generic.FeatureGate = utilfeature.DefaultFeatureGate
+	c.Generic.LongRunningFunc = filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"),
+		sets.NewString("attach", "exec", "proxy", "log", "portforward"),
+	)
+	if err := c.options.GenericServerRunOptions.ApplyTo(c.Generic); err != nil {
+		return err
+	}
+	if err := c.options.SecureServing.SecureServingOptions.ApplyTo(&c.Generic.SecureServing); err != nil {
+		return fmt.Errorf("--secure-port=%d: %w", c.options.SecureServing.BindPort, err)
+	}
+	return nil
+}
+
+// addLoopback makes the client with which core talks to itself. It calls the
+// handler without a socket, so it works before the server listens, and its token
+// never leaves the process.
+func (c *Config) addLoopback(context.Context) error {
+	handler := c.environment.Loopback
+	if handler == nil {
+		handler = func() http.Handler { return c.server.Handler() }
+	}
+	loopback := inprocess.Config(handler, uuid.NewString())
+	loopback.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	c.Generic.LoopbackClientConfig = loopback
+	client, err := kubernetes.NewForConfig(loopback)
+	if err != nil {
+		return err
+	}
+	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropManagedFields))
+	return nil
+}
+
+// dropManagedFields keeps informers small: nobody behind them reads these.
+func dropManagedFields(obj any) (any, error) {
+	if accessor, err := meta.Accessor(obj); err == nil && accessor.GetManagedFields() != nil {
+		accessor.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+func (c *Config) addLimits(context.Context) error {
+	client, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
+	if err != nil {
+		return err
+	}
+	if err := c.options.Features.ApplyTo(c.Generic, client, c.Informers); err != nil {
+		return err
+	}
+	if err := c.options.EgressSelector.ApplyTo(c.Generic); err != nil {
+		return err
+	}
+	if err := c.options.Traces.ApplyTo(c.Generic.EgressSelector, c.Generic); err != nil {
+		return err
+	}
+	capabilities.Setup(c.options.AllowPrivileged, c.options.MaxConnectionBytesPerSec)
+	metricsfeatures.ApplyFeatureGates(utilfeature.DefaultFeatureGate)
+	c.options.Metrics.Apply()
+	serviceaccount.RegisterMetrics()
+	return nil
+}
+
+func (c *Config) addAPIs(context.Context) error {
+	enabled := controlplane.DefaultAPIResourceConfigSource()
+	c.Generic.MergedResourceConfig = enabled
+	return c.options.APIEnablement.ApplyTo(c.Generic, enabled, legacyscheme.Scheme)
+}
+
+func (c *Config) addOpenAPI(context.Context) error {
+	// The documents are built at first request. These two only collect what the
+	// authenticators say of themselves.
+	c.Generic.OpenAPIConfig = &openapicommon.Config{}
+	c.Generic.OpenAPIV3Config = &openapicommon.OpenAPIV3Config{}
+	return nil
+}
+
+func (c *Config) addStorage(ctx context.Context) error {
+	etcd := *c.options.Etcd
+	if c.Generic.EgressSelector != nil {
+		etcd.StorageConfig.Transport.EgressLookup = c.Generic.EgressSelector.Lookup
+	}
+	etcd.StorageConfig.Transport.TracerProvider = c.Generic.TracerProvider
+	builder := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(c.Generic.EffectiveVersion)
+	builder.APIResourceConfig = c.Generic.MergedResourceConfig
+	builder.DefaultResourceEncoding.SetEffectiveVersion(c.Generic.EffectiveVersion)
+	factory, err := builder.Complete(&etcd).New()
+	if err != nil {
+		return fmt.Errorf("storage factory: %w", err)
+	}
+	factory.StorageConfig.StorageObjectCountTracker = c.Generic.StorageObjectCountTracker
+	// What upstream opens by itself from this factory (the allocators, the
+	// master leases) must not compact: ours does.
+	factory.StorageConfig.CompactionInterval = 0
+	c.Storage, err = c.environment.Storage(ctx, StorageOptions{Etcd: &etcd, Factory: factory, Generic: c.Generic})
+	if err != nil {
+		return err
+	}
+	c.Generic.RESTOptionsGetter = c.Storage.RESTOptions
+	c.Generic.AddHealthChecks(c.Storage.HealthChecks...)
+	c.Generic.AddReadyzChecks(c.Storage.ReadyzChecks...)
+	c.controlPlane.ControlPlane.StorageFactory = factory
+	return nil
+}
+
+func (c *Config) addAuthentication(ctx context.Context) error {
+	client, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
+	if err != nil {
+		return err
+	}
+	return c.options.Authentication.ApplyTo(ctx, &c.Generic.Authentication, c.Generic.SecureServing,
+		c.Generic.EgressSelector, c.Generic.OpenAPIConfig, c.Generic.OpenAPIV3Config,
+		client, c.Informers, c.Generic.APIServerID)
+}
+
+func (c *Config) addAuthorization(ctx context.Context) error {
+	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(ctx, c.options.CompletedOptions.CompletedOptions,
+		c.Generic.EgressSelector, c.Generic.APIServerID, c.Informers)
+	if err != nil {
+		return fmt.Errorf("authorization: %w", err)
+	}
+	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = authorizer, rules
+	if !rbac {
+		c.Generic.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
+	}
+	return nil
+}
+
+func (c *Config) addAudit(context.Context) error { return c.options.Audit.ApplyTo(c.Generic) }
+
+func (c *Config) addControlPlane(ctx context.Context) error {
+	o := c.options
+	transport := controlplaneapiserver.CreateProxyTransport()
+	c.controlPlane.ControlPlane.Generic = c.Generic
+	extra := &c.controlPlane.ControlPlane.Extra
+	extra.APIResourceConfigSource = c.Generic.MergedResourceConfig
+	extra.EventTTL = o.EventTTL
+	extra.EnableLogsSupport = o.EnableLogsHandler
+	extra.ProxyTransport = transport
+	extra.SystemNamespaces = o.SystemNamespaces
+	extra.ServiceAccountIssuer = o.ServiceAccountIssuer
+	extra.ServiceAccountMaxExpiration = o.ServiceAccountTokenMaxExpiration
+	extra.ServiceAccountExtendedMaxExpiration = o.Authentication.ServiceAccounts.MaxExtendedExpiration
+	extra.ExtendExpiration = o.Authentication.ServiceAccounts.ExtendExpiration
+	extra.VersionedInformers = c.Informers
+	if len(o.Authentication.ServiceAccounts.Issuers) > 0 {
+		extra.ServiceAccountIssuerURL = o.Authentication.ServiceAccounts.Issuers[0]
+	}
+	extra.ServiceAccountJWKSURI = o.Authentication.ServiceAccounts.JWKSURI
+	if err := c.addServiceAccountKeys(extra); err != nil {
+		return err
+	}
+	if err := c.addTrust(extra); err != nil {
+		return err
+	}
+	c.controlPlane.Extra = controlplane.Extra{
+		KubeletClientConfig:       o.KubeletConfig,
+		ServiceIPRange:            o.PrimaryServiceClusterIPRange,
+		APIServerServiceIP:        o.APIServerServiceIP,
+		SecondaryServiceIPRange:   o.SecondaryServiceClusterIPRange,
+		APIServerServicePort:      443,
+		ServiceNodePortRange:      o.ServiceNodePortRange,
+		KubernetesServiceNodePort: o.KubernetesServiceNodePort,
+		EndpointReconcilerType:    reconcilers.Type(o.EndpointReconcilerType),
+		MasterCount:               o.MasterCount,
+	}
+	if selector := c.Generic.EgressSelector; selector != nil {
+		c.controlPlane.Extra.KubeletClientConfig.Lookup = selector.Lookup
+		dialer, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
+		if err != nil {
+			return err
+		}
+		transport = transport.Clone()
+		transport.DialContext = dialer
+		extra.ProxyTransport = transport
+	}
+	return nil
+}
+
+func (c *Config) addAdmission(context.Context) error {
+	g := c.Generic
+	slices, err := proxy.NewEndpointSliceIndexerGetter(c.Informers.Discovery().V1().EndpointSlices())
+	if err != nil {
+		return err
+	}
+	services := c.Informers.Core().V1().Services().Lister()
+	c.Services = aggregatorapiserver.NewClusterIPServiceResolver(services)
+	if c.options.EnableAggregatorRouting {
+		c.Services = aggregatorapiserver.NewEndpointServiceResolver(services, slices)
+	}
+	if local, err := url.Parse("https://" + g.ExternalAddress); err == nil {
+		c.Services = aggregatorapiserver.NewLoopbackServiceResolver(c.Services, local)
+	}
+	shared := controlplaneadmission.Config{
+		ExternalInformers:    c.Informers,
+		LoopbackClientConfig: g.LoopbackClientConfig,
+		APIResourceConfig:    g.MergedResourceConfig,
+	}
+	initializers, err := shared.New(c.controlPlane.ControlPlane.ProxyTransport, g.EgressSelector, c.Services, g.TracerProvider)
+	if err != nil {
+		return fmt.Errorf("admission: %w", err)
+	}
+	more, err := (&kubeadmission.Config{}).New()
+	if err != nil {
+		return fmt.Errorf("admission: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(g.LoopbackClientConfig)
+	if err != nil {
+		return err
+	}
+	dynamicClient, err := dynamic.NewForConfig(g.LoopbackClientConfig)
+	if err != nil {
+		return err
+	}
+	options := c.options.Admission.GenericAdmission
+	if named := c.options.Admission.PluginNames; named != nil {
+		options.EnablePlugins = named
+		options.DisablePlugins = sets.NewString(options.RecommendedPluginOrder...).Difference(sets.NewString(named...)).List()
+	}
+	c.admission, err = triuneadmission.New(options, triuneadmission.Dependencies{
+		Generic: g, Informers: c.Informers, Client: client, Dynamic: dynamicClient,
+		Initializers: append(initializers, more...),
+	})
+	if err != nil {
+		return err
+	}
+	g.AdmissionControl = admission.Interface(c.admission)
+	return nil
+}
+

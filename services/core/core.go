@@ -1,0 +1,148 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/client-go/kubernetes"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"triune.dev/shared/apiserver"
+	triuneopenapi "triune.dev/shared/openapi"
+)
+
+// Tier is the name of this tier in messages, metrics and logs.
+const Tier = "core"
+
+// Server is the core tier.
+type Server struct {
+	*apiserver.Server
+
+	storage *Storage
+	openapi *triuneopenapi.Service
+}
+
+// New builds the server. Nothing runs yet.
+func (c *Config) New(context.Context) (*Server, error) {
+	completed := c.controlPlane.Complete()
+	s := &Server{storage: c.Storage}
+	c.server = s
+	s.openapi = triuneopenapi.New(triuneopenapi.Config{
+		Definitions:         openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
+		Schemes:             []*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
+		Title:               "Kubernetes",
+		Version:             c.Generic.EffectiveVersion.EmulationVersion().String(),
+		SecurityDefinitions: *c.Generic.OpenAPIConfig.SecurityDefinitions,
+	})
+	generic := *c.Generic
+	if !c.environment.Listen {
+		generic.SecureServing = nil
+	}
+	server, err := build(apiserver.Config{
+		Tier:          Tier,
+		Generic:       &generic,
+		Informers:     c.Informers,
+		Next:          c.environment.Next,
+		TypeConverter: s.openapi.TypeConverter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Server = server
+	client, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.installAPIs(c, completed, client); err != nil {
+		return nil, err
+	}
+	if err := s.installIssuer(completed); err != nil {
+		return nil, err
+	}
+	s.openapi.Describe(s.Table(), triuneopenapi.Version())
+	return s, s.addHooks(c, completed, client)
+}
+
+func build(config apiserver.Config) (*apiserver.Server, error) {
+	completed, err := config.Complete()
+	if err != nil {
+		return nil, err
+	}
+	return completed.New()
+}
+
+// Run serves until ctx ends and every request in flight has been answered, then
+// closes the storage. Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	prepared := s.Prepare()
+	storage, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, failed := errgroup.WithContext(storage)
+	if s.storage.Run != nil {
+		group.Go(func() error { return s.storage.Run(failed) })
+	}
+	serving, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(failed, cancel)()
+	err := prepared.Run(serving)
+	stop()
+	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
+		err = errors.Join(failure, err)
+	}
+	return err
+}
+
+// installAPIs installs the enabled resources of every group of Kubernetes.
+func (s *Server) installAPIs(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) error {
+	providers, err := completed.StorageProviders(client)
+	if err != nil {
+		return err
+	}
+	version := c.Generic.EffectiveVersion
+	lifecycle, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(genericapiserver.ResourceExpirationEvaluatorOptions{
+		CurrentVersion:                          version.EmulationVersion(),
+		Prerelease:                              version.BinaryVersion().PreRelease(),
+		EmulationForwardCompatible:              c.Generic.EmulationForwardCompatible,
+		RuntimeConfigEmulationForwardCompatible: c.Generic.RuntimeConfigEmulationForwardCompatible,
+	})
+	if err != nil {
+		return err
+	}
+	for _, provider := range providers {
+		group := provider.GroupName()
+		info, err := provider.NewRESTStorage(c.Generic.MergedResourceConfig, c.Generic.RESTOptionsGetter)
+		if err != nil {
+			return fmt.Errorf("storage of API group %q: %w", group, err)
+		}
+		err = lifecycle.RemoveUnavailableKinds(group, info.Scheme, info.VersionedResourcesStorageMap, c.Generic.MergedResourceConfig)
+		if err != nil {
+			return fmt.Errorf("lifecycle of API group %q: %w", group, err)
+		}
+		if len(info.VersionedResourcesStorageMap) == 0 {
+			continue // disabled by --runtime-config or by age
+		}
+		if hooked, ok := provider.(genericapiserver.PostStartHookProvider); ok {
+			name, hook, err := hooked.PostStartHook()
+			if err != nil {
+				return fmt.Errorf("post-start hook of API group %q: %w", group, err)
+			}
+			if err := s.AddPostStartHook(name, hook); err != nil {
+				return err
+			}
+		}
+		if err := s.Install(&info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+

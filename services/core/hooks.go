@@ -1,0 +1,206 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/apimachinery/lease"
+	"k8s.io/kubernetes/pkg/controlplane"
+	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
+	"k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice"
+	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
+	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
+	kubefeatures "k8s.io/kubernetes/pkg/features"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// identityComponent is the value of the identity lease's component label. It
+	// is kube-apiserver's: whoever looks for API servers finds us too.
+	identityComponent = "kube-apiserver"
+	identityDuration  = time.Hour
+	identityRenewal   = 10 * time.Second
+	// bootstrapPoll is how often a hook looks whether what it waits for exists.
+	bootstrapPoll = 20 * time.Millisecond
+)
+
+// hook is a post-start hook with its name, which is kube-apiserver's wherever it
+// does the same.
+type hook struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// addHooks adds what makes a new cluster usable and keeps it so.
+func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) error {
+	hooks := []hook{
+		{"start-system-namespaces-controller", s.systemNamespaces(c, client)},
+		{"start-cluster-authentication-info-controller", s.authenticationInfo(c, client)},
+		{"start-legacy-token-tracking-controller", func(ctx context.Context) error {
+			go legacytokentracking.NewController(client).RunWithContext(ctx)
+			return nil
+		}},
+	}
+	kubernetesService, err := s.kubernetesService(c, completed, client)
+	if err != nil {
+		return err
+	}
+	hooks = append(hooks, kubernetesService)
+	if utilfeature.DefaultFeatureGate.Enabled(kubefeatures.MultiCIDRServiceAllocator) {
+		hooks = append(hooks, hook{"start-kubernetes-service-cidr-controller", func(ctx context.Context) error {
+			defaultservicecidr.NewController(completed.Extra.ServiceIPRange, completed.Extra.SecondaryServiceIPRange, client).Start(ctx)
+			return nil
+		}})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
+		hooks = append(hooks, s.identityLease(c, client)...)
+	}
+	var errs []error
+	for _, hook := range hooks {
+		errs = append(errs, s.AddPostStartHook(hook.name, func(ctx genericapiserver.PostStartHookContext) error {
+			return hook.run(ctx)
+		}))
+	}
+	errs = append(errs, s.AddPostStartHook(c.admission.HookName, c.admission.Hook))
+	for name, run := range c.Storage.Hooks {
+		errs = append(errs, s.AddPostStartHook(name, run))
+	}
+	return errors.Join(errs...)
+}
+
+// systemNamespaces creates the system namespaces and returns when they exist.
+// kube-apiserver's readyz does not wait for them; whoever creates something in
+// default right after readyz turned green is grateful.
+func (s *Server) systemNamespaces(c *Config, client *kubernetes.Clientset) func(context.Context) error {
+	namespaces := c.Informers.Core().V1().Namespaces()
+	lister, names := namespaces.Lister(), c.controlPlane.ControlPlane.SystemNamespaces
+	controller := systemnamespaces.NewController(names, client, namespaces)
+	return func(ctx context.Context) error {
+		go controller.Run(ctx.Done())
+		return poll(ctx, func() bool { return namespacesExist(lister, names) })
+	}
+}
+
+func namespacesExist(lister corelisters.NamespaceLister, names []string) bool {
+	for _, name := range names {
+		if _, err := lister.Get(name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// kubernetesService keeps the Service default/kubernetes and its endpoints; see
+// systemNamespaces for why the hook waits.
+func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) (hook, error) {
+	_, port, err := c.Generic.SecureServing.HostPort()
+	if err != nil {
+		return hook{}, fmt.Errorf("listener address: %w", err)
+	}
+	services := c.Informers.Core().V1().Services()
+	lister := services.Lister()
+	controller := kubernetesservice.New(kubernetesservice.Config{
+		PublicIP:                  c.Generic.PublicAddress,
+		EndpointReconciler:        completed.Extra.EndpointReconcilerConfig.Reconciler,
+		EndpointInterval:          completed.Extra.EndpointReconcilerConfig.Interval,
+		ServiceIP:                 completed.Extra.APIServerServiceIP,
+		ServicePort:               completed.Extra.APIServerServicePort,
+		PublicServicePort:         port,
+		KubernetesServiceNodePort: completed.Extra.KubernetesServiceNodePort,
+	}, client, services)
+	s.AddPreShutdownHook("stop-kubernetes-service-controller", func() error {
+		controller.Stop()
+		return nil
+	})
+	return hook{"bootstrap-controller", func(ctx context.Context) error {
+		controller.Start(ctx.Done())
+		return poll(ctx, func() bool {
+			_, err := lister.Services(metav1.NamespaceDefault).Get("kubernetes")
+			return err == nil
+		})
+	}}, nil
+}
+
+// poll waits until done is true or ctx ends; both are nil.
+func poll(ctx context.Context, done func() bool) error {
+	err := wait.PollUntilContextCancel(ctx, bootstrapPoll, true, func(context.Context) (bool, error) { return done(), nil })
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// authenticationInfo publishes client CA and front-proxy CA for extension API
+// servers and follows the files they come from.
+func (s *Server) authenticationInfo(c *Config, client *kubernetes.Clientset) func(context.Context) error {
+	trust := c.controlPlane.ControlPlane.ClusterAuthenticationInfo
+	return func(ctx context.Context) error {
+		controller := clusterauthenticationtrust.NewClusterAuthenticationTrustController(trust, client)
+		for _, provider := range []dynamiccertificates.CAContentProvider{trust.ClientCA, trust.RequestHeaderCA} {
+			if provider == nil {
+				continue
+			}
+			provider.AddListener(controller)
+			if runner, ok := provider.(dynamiccertificates.ControllerRunner); ok {
+				if err := runner.RunOnce(ctx); err != nil {
+					return fmt.Errorf("read CA bundle: %w", err)
+				}
+				go runner.Run(ctx, 1)
+			}
+		}
+		go controller.Run(ctx, 1)
+		return nil
+	}
+}
+
+// identityLease announces this server (KEP-1965) and collects the leases of
+// servers that are gone.
+func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
+	id := c.Generic.APIServerID
+	controller := lease.NewController(clock.RealClock{}, client, id+"_"+uuid.NewString(),
+		int32(identityDuration/time.Second), nil, identityRenewal, id, metav1.NamespaceSystem, labelIdentity)
+	s.AddPreShutdownHook("stop-kube-apiserver-identity-lease-controller", func() error {
+		controller.Stop()
+		return nil
+	})
+	return []hook{
+		{"start-kube-apiserver-identity-lease-controller", func(ctx context.Context) error {
+			return controller.Start(ctx.Done())
+		}},
+		{"start-kube-apiserver-identity-lease-garbage-collector", func(ctx context.Context) error {
+			collector := apiserverleasegc.NewAPIServerLeaseGC(client, identityDuration, metav1.NamespaceSystem,
+				controlplane.IdentityLeaseComponentLabelKey+"="+identityComponent)
+			go collector.RunWithContext(ctx)
+			return nil
+		}},
+	}
+}
+
+func labelIdentity(lease *coordinationv1.Lease) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	if lease.Labels == nil {
+		lease.Labels = map[string]string{}
+	}
+	lease.Labels[controlplane.IdentityLeaseComponentLabelKey] = identityComponent
+	lease.Labels[corev1.LabelHostname] = hostname
+	return nil
+}

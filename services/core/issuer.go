@@ -1,0 +1,38 @@
+package core
+
+import (
+	"fmt"
+	"net/http"
+
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// installIssuer publishes what others need to verify ServiceAccount tokens
+// (KEP-1393): the issuer's configuration and its keys. An issuer that is no URL
+// has neither, as in kube-apiserver.
+func (s *Server) installIssuer(completed controlplane.CompletedConfig) error {
+	extra := completed.ControlPlane.Extra
+	provider, err := serviceaccount.NewOpenIDMetadataProvider(extra.ServiceAccountIssuerURL, extra.ServiceAccountJWKSURI,
+		s.Generic().ExternalAddress, extra.ServiceAccountPublicKeysGetter)
+	if err != nil {
+		klog.Background().Info("service account issuer discovery is off", "reason", err.Error())
+		return nil
+	}
+	s.Handle(serviceaccount.OpenIDConfigPath, s.GetOnly(document("application/json", provider.GetConfigJSON)))
+	s.Handle(serviceaccount.JWKSPath, s.GetOnly(document("application/jwk-set+json", provider.GetKeysetJSON)))
+	return nil
+}
+
+// document serves bytes that may be cached for as many seconds as get says.
+func document(mediaType string, get func() (body []byte, maxAge int)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, maxAge := get()
+		w.Header().Set("Content-Type", mediaType)
+		w.Header().Set("Cache-Control", fmt.Sprintf("public, max-age=%d", maxAge))
+		if _, err := w.Write(body); err != nil {
+			klog.FromContext(req.Context()).V(4).Info("client went away", "path", req.URL.Path)
+		}
+	})
+}

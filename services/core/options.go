@@ -1,0 +1,76 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"net/url"
+
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// Options are the flags of core: all of kube-apiserver's, and the next tier's.
+type Options struct {
+	*options.ServerRunOptions
+	// NextURLs are the replicas of the next tier; a DNS name may stand for
+	// several. Empty means that a core alone answers 404 for what it does not own.
+	NextURLs []string
+	// NextCAFile verifies the serving certificates of the next tier.
+	NextCAFile string
+}
+
+// NewOptions returns kube-apiserver's defaults.
+func NewOptions() *Options {
+	return &Options{ServerRunOptions: options.NewServerRunOptions()}
+}
+
+// Flags returns the flags in their sections.
+func (o *Options) Flags() cliflag.NamedFlagSets {
+	sections := o.ServerRunOptions.Flags()
+	fs := sections.FlagSet("next tier")
+	fs.StringSliceVar(&o.NextURLs, "next-url", o.NextURLs,
+		"URL of a replica of the next tier, which gets what core does not own. May be given several times; a DNS name may stand for several replicas.")
+	fs.StringVar(&o.NextCAFile, "next-ca-file", o.NextCAFile,
+		"CA bundle that verifies the next tier's serving certificates.")
+	return sections
+}
+
+// CompletedOptions can only be made by Complete.
+type CompletedOptions struct {
+	options.CompletedOptions
+	next nextOptions
+}
+
+type nextOptions struct {
+	urls   []string
+	caFile string
+}
+
+// Complete fills in what follows from the flags given.
+func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
+	completed, err := o.ServerRunOptions.Complete(ctx)
+	if err != nil {
+		return CompletedOptions{}, err
+	}
+	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}}, nil
+}
+
+// Validate returns everything that is wrong, each naming its flag.
+func (o CompletedOptions) Validate() error {
+	errs := o.CompletedOptions.Validate()
+	for _, target := range o.next.urls {
+		if parsed, err := url.Parse(target); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
+			errs = append(errs, errors.New("--next-url: "+target+" is not an https URL"))
+		}
+	}
+	if len(o.next.urls) > 0 {
+		if o.ProxyClientCertFile == "" || o.ProxyClientKeyFile == "" {
+			errs = append(errs, errors.New("--next-url needs --proxy-client-cert-file and --proxy-client-key-file, with which core proves itself to the next tier"))
+		}
+		if o.next.caFile == "" {
+			errs = append(errs, errors.New("--next-url needs --next-ca-file"))
+		}
+	}
+	return utilerrors.NewAggregate(errs)
+}
