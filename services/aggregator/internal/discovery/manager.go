@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	"triune.dev/services/aggregator/internal/apiservices"
-	"triune.dev/shared/fetch"
 	"triune.dev/services/aggregator/internal/remote"
+	"triune.dev/shared/fetch"
 )
 
 // Pace says how often servers are asked. Zero fields take their defaults.

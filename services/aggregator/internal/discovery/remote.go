@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
-	"triune.dev/shared/fetch"
 	"triune.dev/services/aggregator/internal/remote"
+	"triune.dev/shared/fetch"
 )
 
 // server identifies an extension server: APIServices of one server are described
