@@ -1,0 +1,93 @@
+package delegate
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// replayLimit is how much of a body is kept to send a request again, in bytes.
+const replayLimit = 64 << 10
+
+var errBodyDone = errors.New("the request is over")
+
+// body is the client's request body on its way, in one attempt or several. It
+// keeps what has been read up to replayLimit; each attempt reads that first.
+type body struct {
+	source io.Reader
+	// done is set when the handler returns: the server's body must not be read
+	// any more then, though a transport may still hold an attempt.
+	done atomic.Bool
+
+	mu sync.Mutex
+	// kept is all that was read, unless lost: then the body cannot be replayed.
+	kept []byte
+	lost bool
+	end  error
+}
+
+// newBody returns nil for a request without a body.
+func newBody(req *http.Request) *body {
+	if req.Body == nil || req.Body == http.NoBody || req.ContentLength == 0 {
+		return nil
+	}
+	return &body{source: req.Body}
+}
+
+// attempt returns the body from its beginning, or false if that is gone.
+func (b *body) attempt() (io.ReadCloser, bool) {
+	if b == nil {
+		return nil, true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &attempt{body: b}, !b.lost
+}
+
+func (b *body) finish() {
+	if b != nil {
+		b.done.Store(true)
+	}
+}
+
+// attempt is the body as one transport reads it. Close leaves the source alone,
+// for another attempt may need it, and the server closes it in the end.
+type attempt struct {
+	body *body
+	// position counts what this attempt has read.
+	position int
+	closed   atomic.Bool
+}
+
+func (a *attempt) Read(p []byte) (int, error) {
+	b := a.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.closed.Load() || b.done.Load() {
+		return 0, errBodyDone
+	}
+	if a.position < len(b.kept) {
+		n := copy(p, b.kept[a.position:])
+		a.position += n
+		return n, nil
+	}
+	if b.end != nil {
+		return 0, b.end
+	}
+	// The lock is held while the client sends: a later attempt must see what
+	// this read takes from the source.
+	n, err := b.source.Read(p)
+	a.position += n
+	b.end = err
+	if len(b.kept)+n > replayLimit {
+		b.lost, b.kept = true, nil
+	}
+	if !b.lost {
+		b.kept = append(b.kept, p[:n]...)
+	}
+	return n, err
+}
+
+func (a *attempt) Close() error { a.closed.Store(true); return nil }

@@ -1,0 +1,64 @@
+// Package delegate passes requests on to the next tier.
+//
+// A [Proxy] is the http.Handler that a tier calls for what it does not own. It
+// finds the replicas of the next tier (fixed addresses, or the addresses behind
+// a DNS name), keeps connections to them, and sends each request to one of them.
+//
+// # Who is asking
+//
+// The request's context must hold the authenticated user. The proxy asserts it
+// with front-proxy headers over mutual TLS; every identity header that came in
+// is removed first, and so is the credential: Authorization, and the bearer
+// token that browsers put among the WebSocket protocols. Impersonate-* headers
+// travel on, for the tier that serves a request is the one that impersonates,
+// and no Connection header can have them removed on the way.
+//
+// # Connections
+//
+// Short requests share up to four HTTP/2 connections to a replica. Streams
+// (watches, followed logs) have connections of their own, on which a stream may
+// hold at most 64 KiB that its client has not read; when a connection has as
+// many streams as the server allows, another one is opened. Requests to upgrade
+// get an HTTP/1.1 connection each.
+//
+// # Which replica
+//
+// Per request, the replica with the least requests of that kind in flight, among
+// those that are ready; if there is none, among those that answer; if there is
+// none, among all: a replica that is down is tried anyhow rather than not
+// answering. A replica goes down when a connection cannot be made or a probe
+// fails, and is up again with the first connection or probe that works; while it
+// is down it is probed several times a second.
+//
+// # When a request is sent again
+//
+// Whenever it cannot have been processed: no connection could be made, or the
+// server said so (REFUSED_STREAM, or GOAWAY with a smaller last stream, RFC 9113
+// sections 6.8 and 8.7). Also when the connection broke and the method is safe
+// (GET, HEAD, OPTIONS; RFC 9110 section 9.2.1) and no part of the response has
+// been passed on. A POST, PUT, PATCH or DELETE that may have reached a server is
+// never sent again. A body is kept for this up to 64 KiB, and not beyond.
+//
+// # What the client gets when it fails
+//
+// A metav1.Status that names the tier:
+//
+//	no replica to be had             503 ServiceUnavailable, Retry-After
+//	connection broke, method safe    503 ServiceUnavailable, Retry-After
+//	connection broke, method unsafe  503 ServiceUnavailable without Retry-After,
+//	                                 because client-go repeats any request, POST
+//	                                 too, that is answered with one
+//	deadline of the request passed   504 Timeout
+//	broken in the middle of a body   the connection is broken off (a client must
+//	                                 not take half a list for the whole)
+//	front-proxy certificate refused  503 InternalError, see below
+//	too many requests in flight      429 TooManyRequests, Retry-After
+//
+// The next tier answers 401 when it does not believe the front-proxy
+// certificate. Passed on, this would tell users that their credentials are wrong,
+// and client-go and kubectl would throw them away; it is this installation that
+// is wrong. So a 401 becomes a 503, the reason is logged and counted, and the
+// replica is avoided while others are believed. Only where the answer is that of
+// somebody behind the tier (pods, Services and nodes by proxy; the kubelet's for
+// logs, exec, attach and portforward) is 401 passed on as it is.
+package delegate

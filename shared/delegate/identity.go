@@ -1,0 +1,108 @@
+package delegate
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// identity asserts users in headers, and removes what others assert.
+type identity struct {
+	names Headers
+	// exact and prefixes, canonical, are what never travels on as it came in.
+	exact    map[string]struct{}
+	prefixes []string
+}
+
+func newIdentity(h Headers) *identity {
+	i := &identity{exact: map[string]struct{}{}}
+	canonical := func(names []string) []string {
+		out := make([]string, len(names))
+		for i, name := range names {
+			out[i] = textproto.CanonicalMIMEHeaderKey(name)
+		}
+		return out
+	}
+	i.names = Headers{User: canonical(h.User), UID: canonical(h.UID), Group: canonical(h.Group), ExtraPrefix: canonical(h.ExtraPrefix)}
+	for _, names := range [][]string{i.names.User, i.names.UID, i.names.Group} {
+		for _, name := range names {
+			i.exact[name] = struct{}{}
+		}
+	}
+	i.prefixes = append([]string{"X-Remote-"}, i.names.ExtraPrefix...)
+	return i
+}
+
+// claims reports whether the canonical header name is one that only a front
+// proxy may send.
+func (i *identity) claims(name string) bool {
+	if _, ok := i.exact[name]; ok {
+		return true
+	}
+	for _, prefix := range i.prefixes {
+		// Names that are no valid tokens stay as they are typed; the case of the
+		// prefix must not matter then either.
+		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// assert adds the headers for u. It is an error if u cannot be said in headers:
+// a user without a name, or with characters that a header value must not have.
+// Leaving out what cannot be said would make the user another one.
+func (i *identity) assert(h http.Header, u user.Info) error {
+	if u.GetName() == "" {
+		return errors.New("the user has no name")
+	}
+	for _, value := range append([]string{u.GetName(), u.GetUID()}, u.GetGroups()...) {
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return errors.New("the user's name, UID or groups have characters that no header can carry")
+		}
+	}
+	h[i.names.User[0]] = []string{u.GetName()}
+	if uid := u.GetUID(); uid != "" {
+		h[i.names.UID[0]] = []string{uid}
+	}
+	if groups := u.GetGroups(); len(groups) > 0 {
+		h[i.names.Group[0]] = slices.Clip(groups)
+	}
+	for key, values := range u.GetExtra() {
+		for _, value := range values {
+			if !httpguts.ValidHeaderFieldValue(value) {
+				return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
+			}
+		}
+		if len(values) > 0 {
+			name := textproto.CanonicalMIMEHeaderKey(i.names.ExtraPrefix[0] + escapeExtraKey(key))
+			h[name] = append(h[name], values...)
+		}
+	}
+	return nil
+}
+
+// escapeExtraKey renders a key of the user's extra as part of a header name: the
+// receiver takes the lower case of the name, then decodes %XX. So everything
+// that is no token character is encoded, and upper case too, which would be lost.
+func escapeExtraKey(key string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		if c != '%' && (c < 'A' || c > 'Z') && httpguts.IsTokenRune(rune(c)) {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteByte('%')
+		b.WriteByte(hex[c>>4])
+		b.WriteByte(hex[c&15])
+	}
+	return b.String()
+}

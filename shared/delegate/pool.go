@@ -1,0 +1,173 @@
+package delegate
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+var (
+	errPoolClosed   = errors.New("the replica is no longer used")
+	errNoConnection = errors.New("no connection within the time a request waits for one")
+)
+
+// pool holds the HTTP/2 connections of one kind to one replica.
+type pool struct {
+	// connect makes a connection; it is given the time that making it may take.
+	connect func(ctx context.Context) (*http.ClientConn, error)
+	// background is where connections are made: not in the name of the request
+	// that asked first, for others wait for it too. It ends with the proxy.
+	background context.Context
+	timeout    time.Duration
+	// spread is how many connections are opened before a request joins another
+	// one on its connection. Beyond it, one is opened only when all are full.
+	spread int
+	// running counts the goroutines that connect.
+	running *sync.WaitGroup
+
+	mu      sync.Mutex
+	conns   []*http.ClientConn
+	dialing int
+	closed  bool
+	// outcome is closed and replaced whenever a connection attempt ends;
+	// failures counts those that failed, lastErr is the last one's error.
+	outcome  chan struct{}
+	failures int
+	lastErr  error
+}
+
+// acquire returns a connection with a stream reserved on it: the caller must
+// call RoundTrip or Release on it. It returns an error when an attempt to
+// connect has failed that the caller waited for, when patience is over, or when
+// ctx has ended.
+func (p *pool) acquire(ctx context.Context, patience time.Duration) (*http.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var impatient <-chan time.Time
+	for {
+		if p.closed {
+			return nil, errPoolClosed
+		}
+		conn, open := p.reserveLocked()
+		alone := conn != nil && conn.InFlight() == 1 // our own reservation
+		if conn == nil && p.dialing == 0 || conn != nil && !alone && open+p.dialing < p.spread {
+			p.dialing++
+			p.running.Go(p.dial)
+		}
+		if conn != nil {
+			return conn, nil
+		}
+		if impatient == nil {
+			impatient = time.After(patience)
+		}
+		outcome, failures := p.outcome, p.failures
+		p.mu.Unlock()
+		var ended error
+		select {
+		case <-outcome:
+		case <-impatient:
+			ended = errNoConnection
+		case <-ctx.Done():
+			ended = context.Cause(ctx)
+		}
+		p.mu.Lock()
+		if ended != nil {
+			return nil, ended
+		}
+		if p.failures != failures {
+			return nil, p.lastErr
+		}
+	}
+}
+
+// reserveLocked takes a stream on the least used connection that has one left,
+// and counts the connections that still take requests. On the way it forgets
+// the ones that have ended; those that only finish what they carry close
+// themselves when they are done.
+func (p *pool) reserveLocked() (best *http.ClientConn, open int) {
+	p.conns = slices.DeleteFunc(p.conns, func(c *http.ClientConn) bool { return c.Err() != nil })
+	least := -1
+	for _, c := range p.conns {
+		if c.Available() == 0 {
+			if c.InFlight() >= fullConnection {
+				open++
+			}
+			continue
+		}
+		open++
+		if n := c.InFlight(); least < 0 || n < least {
+			best, least = c, n
+		}
+	}
+	// It may have ended, or filled up from outside, since the look.
+	if best != nil && best.Reserve() != nil {
+		return nil, open
+	}
+	return best, open
+}
+
+// fullConnection is the number of streams a server is taken to allow on a
+// connection: one that has as many and takes no more is in use, one that takes
+// no more with fewer is about to close.
+const fullConnection = 100
+
+func (p *pool) dial() {
+	ctx, cancel := context.WithTimeout(p.background, p.timeout)
+	defer cancel()
+	conn, err := p.connect(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dialing--
+	switch {
+	case err != nil:
+		p.failures++
+		p.lastErr = err
+	case p.closed:
+		_ = conn.Close()
+	default:
+		p.conns = append(p.conns, conn)
+	}
+	close(p.outcome)
+	p.outcome = make(chan struct{})
+}
+
+// renew lets the present connections finish what they carry and makes new ones
+// for everything else.
+func (p *pool) renew() {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns = nil
+	p.mu.Unlock()
+	for _, c := range conns {
+		closeWhenIdle(c)
+	}
+}
+
+// close does as renew and refuses requests from now on.
+func (p *pool) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.renew()
+}
+
+// size is the number of connections kept.
+func (p *pool) size() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+func closeWhenIdle(c *http.ClientConn) {
+	c.SetStateHook(func(c *http.ClientConn) {
+		if c.InFlight() == 0 {
+			_ = c.Close()
+		}
+	})
+	if c.InFlight() == 0 {
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,212 @@
+package delegate
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// kind decides which connection a request gets and how it is copied.
+type kind int
+
+const (
+	short   kind = iota // one answer, soon
+	stream              // an answer without an end
+	upgrade             // no HTTP any more after the header
+	kinds
+)
+
+func (k kind) String() string { return [...]string{"short", "stream", "upgrade"}[k] }
+
+// kindOf looks at the request and, where there is one, its request info.
+func kindOf(req *http.Request) kind {
+	if upgradeProtocol(req.Header) != "" {
+		return upgrade
+	}
+	info, ok := apirequest.RequestInfoFrom(req.Context())
+	if ok && info.IsResourceRequest {
+		switch {
+		case info.Verb == "watch", info.Subresource == "proxy":
+			return stream
+		case info.Subresource == "log" && isTrue(req.URL, "follow"):
+			return stream
+		}
+		return short
+	}
+	if isTrue(req.URL, "watch") || isTrue(req.URL, "follow") || strings.Contains(req.URL.Path, "/watch/") {
+		return stream
+	}
+	return short
+}
+
+// isTrue reads a boolean query parameter as the API does: present means true,
+// unless it says otherwise. Most queries do not even contain the name.
+func isTrue(u *url.URL, name string) bool {
+	if !strings.Contains(u.RawQuery, name) {
+		return false
+	}
+	values, ok := u.Query()[name]
+	if !ok {
+		return false
+	}
+	switch strings.ToLower(values[0]) {
+	case "false", "0":
+		return false
+	}
+	return true
+}
+
+func upgradeProtocol(h http.Header) string {
+	if !httpguts.HeaderValuesContainsToken(h["Connection"], "upgrade") {
+		return ""
+	}
+	return h.Get("Upgrade")
+}
+
+// outgoing returns the request to send, complete but for URL.Host and Host,
+// which the replica fills in, and the body. The path and the query are those of
+// the client, byte for byte.
+func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request, error) {
+	header := make(http.Header, len(req.Header)+8)
+	for name, values := range req.Header {
+		if len(values) > 0 && !dropped(name) && !p.identity.claims(name) {
+			header[name] = values
+		}
+	}
+	removeNominated(header, req.Header["Connection"])
+	if values, ok := header["Sec-Websocket-Protocol"]; ok {
+		if values = withoutBearerToken(values); values != nil {
+			header["Sec-Websocket-Protocol"] = values
+		} else {
+			delete(header, "Sec-Websocket-Protocol")
+		}
+	}
+	if httpguts.HeaderValuesContainsToken(req.Header["Te"], "trailers") {
+		header["Te"] = []string{"trailers"}
+	}
+	if k == upgrade {
+		header["Connection"] = []string{"Upgrade"}
+		header["Upgrade"] = []string{upgradeProtocol(req.Header)}
+	}
+	if _, ok := header["User-Agent"]; !ok {
+		// Otherwise the transport would invent one.
+		header["User-Agent"] = []string{""}
+	}
+	forwarded(header, req)
+	if id, ok := audit.AuditIDFrom(req.Context()); ok && id != "" {
+		header[auditinternal.HeaderAuditID] = []string{string(id)}
+	}
+	if err := p.identity.assert(header, u); err != nil {
+		return nil, fmt.Errorf("assert the identity: %w", err)
+	}
+
+	out := (&http.Request{
+		Method:        req.Method,
+		URL:           &url.URL{Scheme: "https", Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery, ForceQuery: req.URL.ForceQuery},
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        header,
+		ContentLength: req.ContentLength,
+		Trailer:       req.Trailer,
+	}).WithContext(req.Context())
+	return out, nil
+}
+
+// dropped reports whether a header of a request stays here: it concerns one hop,
+// or is the client's credential.
+func dropped(name string) bool {
+	switch name {
+	case "Authorization",
+		// The server answers 100 Continue itself once the body is read.
+		"Expect":
+		return true
+	}
+	return hopByHop(name)
+}
+
+// hopByHop are the headers that concern one connection (RFC 9110 section 7.6.1,
+// and what is in use besides).
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
+		"Proxy-Authenticate", "Proxy-Authorization":
+		return true
+	}
+	return false
+}
+
+// removeNominated removes what the client's Connection header names, except
+// what decides about the identity: otherwise a client behind a proxy that
+// impersonates could strip the impersonation and act as that proxy.
+func removeNominated(h http.Header, connection []string) {
+	for _, list := range connection {
+		for name := range strings.SplitSeq(list, ",") {
+			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+			if name != "" && !strings.HasPrefix(name, "Impersonate-") {
+				delete(h, name)
+			}
+		}
+	}
+}
+
+// bearerProtocol starts the WebSocket subprotocol that carries a bearer token,
+// for browsers cannot set headers.
+const bearerProtocol = "base64url.bearer.authorization.k8s.io."
+
+func withoutBearerToken(values []string) []string {
+	var kept []string
+	for _, list := range values {
+		for protocol := range strings.SplitSeq(list, ",") {
+			if protocol = textproto.TrimString(protocol); protocol != "" && !strings.HasPrefix(protocol, bearerProtocol) {
+				kept = append(kept, protocol)
+			}
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return []string{strings.Join(kept, ", ")}
+}
+
+// forwarded says where the request came from, in the headers that audit and the
+// proxies of pods and Services read.
+func forwarded(h http.Header, req *http.Request) {
+	if ip, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
+		if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {
+			ip = strings.Join(prior, ", ") + ", " + ip
+		}
+		h["X-Forwarded-For"] = []string{ip}
+	}
+	if req.Host != "" {
+		h["X-Forwarded-Host"] = []string{req.Host}
+	}
+	proto := "http"
+	if req.TLS != nil {
+		proto = "https"
+	}
+	h["X-Forwarded-Proto"] = []string{proto}
+}
+
+// relaysForeignAnswer reports whether the status of the response may be that of
+// somebody behind the next tier: see the package comment on 401.
+func relaysForeignAnswer(req *http.Request) bool {
+	info, ok := apirequest.RequestInfoFrom(req.Context())
+	if !ok || !info.IsResourceRequest {
+		return false
+	}
+	switch info.Subresource {
+	case "proxy", "log", "exec", "attach", "portforward":
+		return true
+	}
+	return false
+}
