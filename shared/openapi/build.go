@@ -1,6 +1,7 @@
 package openapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -49,7 +50,7 @@ func (s *Service) buildV2(containers []container) ([]byte, error) {
 		Info:                           s.info(),
 		DefaultResponse:                &spec.Response{ResponseProps: spec.ResponseProps{Description: defaultResponse}},
 		GetOperationIDAndTagsFromRoute: operationIDAndTags,
-		GetDefinitionName:              s.definitions.namer().GetDefinitionName,
+		GetDefinitionName:              s.definitions.naming().of,
 		// References look different in v2, so these are definitions of its own.
 		GetDefinitions: func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 			return s.config.Definitions(references(refV2))
@@ -81,7 +82,7 @@ func (s *Service) buildV3(c container) ([]byte, error) {
 		Info:                           s.info(),
 		DefaultResponse:                &spec3.Response{ResponseProps: spec3.ResponseProps{Description: defaultResponse}},
 		GetOperationIDAndTagsFromRoute: operationIDAndTags,
-		GetDefinitionName:              s.definitions.namer().GetDefinitionName,
+		GetDefinitionName:              s.definitions.naming().of,
 	}
 	if security := s.config.SecurityDefinitions; security != nil {
 		config.SecuritySchemes = schemesV3(security)
@@ -100,10 +101,16 @@ func (s *Service) buildV3(c container) ([]byte, error) {
 		if gv, ok := groupVersionOf(c.root); ok {
 			narrowKinds(document, gv)
 		}
-		// The encoder of the standard library goes over what the document's own
-		// has written and escapes it for HTML; so does kube-apiserver.
-		encoded, err = json.Marshal(document)
-		return err
+		if encoded, err = document.MarshalJSON(); err != nil {
+			return err
+		}
+		// kube-apiserver's v3 documents, unlike those of v2, come out of an encoder
+		// that escapes what could be HTML.
+		var escaped bytes.Buffer
+		escaped.Grow(len(encoded) + len(encoded)/64)
+		json.HTMLEscape(&escaped, encoded)
+		encoded = escaped.Bytes()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("build OpenAPI v3 of %s: %w", c.root, err)

@@ -28,9 +28,9 @@ type definitions struct {
 	using sync.Mutex
 	v3    map[string]common.OpenAPIDefinition
 
-	// mu guards names, which are read-only once made, and drop.
+	// mu guards names and drop.
 	mu    sync.Mutex
-	names *apiopenapi.DefinitionNamer
+	names *names
 	drop  *time.Timer
 }
 
@@ -46,13 +46,16 @@ func (d *definitions) use(f func(v3 map[string]common.OpenAPIDefinition) error) 
 	return f(d.v3)
 }
 
-// namer tells which group-version-kinds a definition stands for.
-func (d *definitions) namer() *apiopenapi.DefinitionNamer {
+// naming tells which group-version-kinds a definition stands for.
+func (d *definitions) naming() *names {
 	d.touch()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.names == nil {
-		d.names = apiopenapi.NewDefinitionNamer(d.schemes...)
+		d.names = &names{
+			namer:      apiopenapi.NewDefinitionNamer(d.schemes...),
+			extensions: map[string]spec.Extensions{},
+		}
 	}
 	return d.names
 }
@@ -81,4 +84,25 @@ func references(prefix string) common.ReferenceCallback {
 	return func(name string) spec.Ref {
 		return spec.MustCreateRef(prefix + common.EscapeJsonPointer(name))
 	}
+}
+
+// names remembers the group-version-kinds of definitions in the form in which
+// they stand in documents. The builders ask for them with every reference.
+type names struct {
+	namer *apiopenapi.DefinitionNamer
+
+	mu         sync.Mutex
+	extensions map[string]spec.Extensions // never written to once they are in here
+}
+
+// of returns the name of a definition in a document and its extensions.
+func (n *names) of(definition string) (string, spec.Extensions) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	extensions, known := n.extensions[definition]
+	if !known {
+		_, extensions = n.namer.GetDefinitionName(definition)
+		n.extensions[definition] = extensions
+	}
+	return definition, extensions
 }

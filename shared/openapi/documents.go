@@ -149,16 +149,25 @@ func newDocument(source Source, toProto func([]byte) ([]byte, error)) *document 
 	return &document{source: source, toProto: toProto, hash: source.Tag, encoded: map[encoding]packed{}}
 }
 
-// tag returns the hash of the document, which it builds if it has to.
+// tag returns the hash of the document, which it builds if it has to. It does not
+// keep what it has built: who asks for the index wants one or two of its documents,
+// not all.
 func (d *document) tag() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hash == "" {
-		if _, err := d.packLocked(inJSON); err != nil {
+		if _, err := d.jsonLocked(); err != nil {
 			return "", err
 		}
 	}
 	return d.hash, nil
+}
+
+// knownTag returns the hash of the document if it is known without building it.
+func (d *document) knownTag() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hash
 }
 
 // get returns the document in an encoding, and its hash.

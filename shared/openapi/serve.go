@@ -80,25 +80,13 @@ func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	content, tag, err := document.get(media.encoding)
-	if err != nil {
-		klog.ErrorS(err, "building the openapi v2 document")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
-	d.send(w, req, content, tag, media.answer)
+	d.send(w, req, document, media)
 }
 
 // ServeIndex answers with the v3 index. Documents whose sources have no tag are
 // built for it.
 func (d *Documents) ServeIndex(w http.ResponseWriter, req *http.Request) {
-	content, tag, err := d.indexV3().get(inJSON)
-	if err != nil {
-		klog.ErrorS(err, "building the openapi v3 index")
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	}
-	d.send(w, req, content, tag, "application/json")
+	d.send(w, req, d.indexV3(), mediaTypesV3[0])
 }
 
 // ServeV3 answers with the v3 document of the request's path. A URL with a hash
@@ -117,44 +105,71 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
 	}
-	content, tag, err := document.get(media.encoding)
-	if err != nil {
-		klog.ErrorS(err, "building an openapi v3 document", "path", path)
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
-	switch hash := req.URL.Query().Get("hash"); hash {
-	case "":
-	case tag:
+	if hash := req.URL.Query().Get("hash"); hash != "" {
+		tag := document.knownTag()
+		if tag == "" {
+			var err error
+			if _, tag, err = document.get(media.encoding); err != nil {
+				unavailable(w, req, err)
+				return
+			}
+		}
+		if hash != tag {
+			describe(w, media, tag)
+			http.Redirect(w, req, urlV3(path, tag), http.StatusMovedPermanently)
+			return
+		}
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
-	default:
-		w.Header().Set("Content-Type", media.answer)
-		w.Header().Set("Etag", strconv.Quote(tag))
-		http.Redirect(w, req, urlV3(path, tag), http.StatusMovedPermanently)
-		return
 	}
-	d.send(w, req, content, tag, media.answer)
+	d.send(w, req, document, media)
 }
 
 // send answers with a document, or with 304 when the client has it. Clients that
 // accept gzip get the compressed form that is at hand.
-func (d *Documents) send(w http.ResponseWriter, req *http.Request, content packed, tag, mediaType string) {
-	w.Header().Set("Content-Type", mediaType)
-	w.Header().Set("Etag", strconv.Quote(tag))
+func (d *Documents) send(w http.ResponseWriter, req *http.Request, document *document, media mediaType) {
 	w.Header().Add("Vary", "Accept-Encoding")
+	if tag := document.knownTag(); tag != "" && matches(req.Header.Get("If-None-Match"), tag) {
+		describe(w, media, tag)
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	content, tag, err := document.get(media.encoding)
+	if err != nil {
+		unavailable(w, req, err)
+		return
+	}
+	describe(w, media, tag)
 	body := content.gzip
 	if acceptsGzip(req.Header.Get("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
-	} else {
-		var err error
-		if body, err = content.unpack(); err != nil {
-			klog.ErrorS(err, "serving an openapi document", "path", req.URL.Path)
-			w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
+	} else if body, err = content.unpack(); err != nil {
+		unavailable(w, req, err)
+		return
 	}
 	http.ServeContent(w, req, "", d.started, bytes.NewReader(body))
+}
+
+func describe(w http.ResponseWriter, media mediaType, tag string) {
+	w.Header().Set("Content-Type", media.answer)
+	w.Header().Set("Etag", strconv.Quote(tag))
+}
+
+func unavailable(w http.ResponseWriter, req *http.Request, err error) {
+	klog.FromContext(req.Context()).Error(err, "no openapi document", "path", req.URL.Path)
+	w.WriteHeader(http.StatusServiceUnavailable)
+}
+
+// matches tells whether a value of If-None-Match names the tag (RFC 9110,
+// 13.1.2); a weak comparison will do.
+func matches(header, tag string) bool {
+	for candidate := range strings.SplitSeq(header, ",") {
+		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
+		if candidate == "*" || candidate == strconv.Quote(tag) {
+			return true
+		}
+	}
+	return false
 }
 
 // acceptsGzip tells whether a value of Accept-Encoding names gzip and does not
