@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"triune.dev/tests/cluster"
+)
+
+var (
+	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune or tiers")
+	replicas = flag.Int("replicas", 2, "replicas of every tier of the tiers topology")
+	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")
+)
+
+// shared is the server of this run, and what has been done to it.
+var shared struct {
+	cluster *cluster.Cluster
+
+	mu        sync.Mutex
+	started   int // tests that asked for the server
+	disrupted int // tiers that were killed so far
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (int, error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if f := flag.Lookup("test.list"); f.Value.String() != "" {
+		return m.Run(), nil
+	}
+	c, err := cluster.Start(ctx, targetConfig())
+	if err != nil {
+		return 1, err
+	}
+	shared.cluster = c
+	code := m.Run()
+	err = c.Close()
+	if code != 0 {
+		fmt.Fprintln(os.Stderr, c.Logs(16<<10))
+	}
+	return code, errors.Join(err, os.RemoveAll(c.Dir))
+}
+
+// targetConfig is the topology under test, for the shared server and for tests
+// that start one of their own.
+func targetConfig() cluster.Config {
+	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas}
+}
+
+// server returns the shared server. With -disrupt, every third test that asks
+// finds one more tier killed and started again.
+func server(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	c := shared.cluster
+	shared.started++
+	tiers := c.ServingTiers()
+	if *disrupt && shared.started%3 == 0 && shared.disrupted < len(tiers) {
+		tier := tiers[shared.disrupted]
+		shared.disrupted++
+		t.Logf("kill and restart %s", tier)
+		for i := 0; c.Process(tier, i) != nil; i++ {
+			c.Kill(tier, i)
+		}
+		for i := 0; c.Process(tier, i) != nil; i++ {
+			if err := c.StartReplica(t.Context(), tier, i); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return c
+}
+
+// full skips a test that is not part of the fast half.
+func full(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not part of the fast half (-short)")
+	}
+}
+
+// slug makes the name of a test usable as the name of an object.
+func slug(t *testing.T) string {
+	name := strings.ToLower(t.Name())
+	name = strings.NewReplacer("/", "-", "_", "-").Replace(name)
+	return strings.TrimSuffix(name[:min(len(name), 50)], "-")
+}
