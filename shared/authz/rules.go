@@ -1,0 +1,52 @@
+package authz
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+)
+
+// rules is the mode RBAC on rules that may have grown old.
+type rules struct {
+	*rbac.RBACAuthorizer
+	age   func() time.Duration
+	limit time.Duration
+}
+
+func newRules(factory informers.SharedInformerFactory, age func() time.Duration, limit time.Duration) rules {
+	v1 := factory.Rbac().V1()
+	return rules{
+		RBACAuthorizer: rbac.New(
+			&rbac.RoleGetter{Lister: v1.Roles().Lister()},
+			&rbac.RoleBindingLister{Lister: v1.RoleBindings().Lister()},
+			&rbac.ClusterRoleGetter{Lister: v1.ClusterRoles().Lister()},
+			&rbac.ClusterRoleBindingLister{Lister: v1.ClusterRoleBindings().Lister()},
+		),
+		age:   age,
+		limit: limit,
+	}
+}
+
+// Authorize implements authorizer.Authorizer. A right to write that is read from
+// rules older than the limit may have been revoked since and is not granted.
+// Other modes may still grant it.
+func (r rules) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if r.limit > 0 && !readOnly(a) {
+		if age := r.age(); age > r.limit {
+			return authorizer.DecisionNoOpinion, fmt.Sprintf(
+				"RBAC: rules were last seen %s ago, and writes are refused after %s (--authorization-max-staleness)",
+				age.Truncate(time.Second), r.limit), nil
+		}
+	}
+	return r.RBACAuthorizer.Authorize(ctx, a)
+}
+
+// readOnly counts in HEAD and OPTIONS of paths that are no resources, whose
+// method is their verb.
+func readOnly(a authorizer.Attributes) bool {
+	return a.IsReadOnly() || !a.IsResourceRequest() && (a.GetVerb() == "head" || a.GetVerb() == "options")
+}

@@ -1,0 +1,198 @@
+package options
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	metricsfeatures "k8s.io/component-base/metrics/features"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/utils/clock"
+
+	"triune.dev/shared/apiserver"
+	"triune.dev/shared/authz"
+	"triune.dev/shared/delegate"
+	"triune.dev/shared/inprocess"
+	"triune.dev/shared/peer"
+)
+
+// Config is what a tier's server is built of. The embedded Config lacks what
+// only the service knows: storage, admission, type converters, further paths.
+type Config struct {
+	apiserver.Config
+
+	// CoreConfig reaches core in this tier's name; Client and Dynamic are made of
+	// it. Informers of the embedded Config use it, too.
+	CoreConfig *rest.Config
+	Client     kubernetes.Interface
+	Dynamic    *dynamic.DynamicClient
+	// Rules is how fresh the RBAC rules are; nil if the mode RBAC is off.
+	Rules *authz.Freshness
+
+	// core is the way to core, if that is not the next tier's.
+	core    *delegate.Proxy
+	handler atomic.Pointer[http.Handler]
+}
+
+// Config builds the parts of the server from valid options. It opens the
+// listener; nothing else runs yet.
+func (o *Options) Config(ctx context.Context) (*Config, error) {
+	g := genericapiserver.NewConfig(o.Tier.Codecs)
+	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g}}
+	if err := o.Server.ApplyTo(g); err != nil {
+		return nil, err
+	}
+	metricsfeatures.ApplyFeatureGates(g.FeatureGate)
+	o.Metrics.Apply()
+	if err := o.listen(g); err != nil {
+		return nil, err
+	}
+	c.loopback()
+	if err := o.peers(c); err != nil {
+		return nil, err
+	}
+	if err := o.Features.ApplyTo(g, c.Client, c.Informers); err != nil {
+		return nil, fmt.Errorf("--enable-priority-and-fairness: %w", err)
+	}
+	if o.Tier.Resources != nil {
+		if err := o.APIEnablement.ApplyTo(g, o.Tier.Resources, o.Tier.Scheme); err != nil {
+			return nil, fmt.Errorf("--runtime-config=%s: %w", o.APIEnablement.RuntimeConfig.String(), err)
+		}
+	}
+	if err := o.EgressSelector.ApplyTo(g); err != nil {
+		return nil, fmt.Errorf("--egress-selector-config-file=%s: %w", o.EgressSelector.ConfigFile, err)
+	}
+	if g.FeatureGate.Enabled(genericfeatures.APIServerTracing) {
+		if err := o.Traces.ApplyTo(g.EgressSelector, g); err != nil {
+			return nil, fmt.Errorf("--tracing-config-file=%s: %w", o.Traces.ConfigFile, err)
+		}
+	}
+	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+	g.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+
+	if err := o.Authentication.ApplyTo(&g.Authentication, g.SecureServing, c.Client.AuthenticationV1()); err != nil {
+		return nil, err
+	}
+	if err := o.authorization(c); err != nil {
+		return nil, err
+	}
+	genericapiserver.AuthorizeClientBearerToken(g.LoopbackClientConfig, &g.Authentication, &g.Authorization)
+	if err := o.Audit.ApplyTo(g); err != nil {
+		return nil, fmt.Errorf("audit flags: %w", err)
+	}
+	return c, nil
+}
+
+// listen opens the listener and loads or makes the certificates.
+func (o *Options) listen(g *genericapiserver.Config) error {
+	if err := SelfSigned(o.SecureServing, o.Server.AdvertiseAddress.String(), dnsNames(o.Tier.Name), nil); err != nil {
+		return err
+	}
+	if err := o.SecureServing.ApplyTo(&g.SecureServing); err != nil {
+		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", o.SecureServing.BindAddress, o.SecureServing.BindPort, err)
+	}
+	return nil
+}
+
+// loopback makes the client with which this tier calls itself. Its token is
+// known to this process alone.
+func (c *Config) loopback() {
+	c.Generic.LoopbackClientConfig = inprocess.Config(func() http.Handler {
+		if handler := c.handler.Load(); handler != nil {
+			return *handler
+		}
+		return nil
+	}, uuid.NewString())
+}
+
+// peers makes the ways to the other tiers, and what reads from core.
+func (o *Options) peers(c *Config) error {
+	registerer := legacyregistry.Registerer()
+	limit := max(0, o.Server.MaxRequestsInFlight) + max(0, o.Server.MaxMutatingRequestsInFlight)
+	var next *delegate.Proxy
+	if o.Next != nil {
+		var err error
+		if next, err = o.Next.proxy(o, limit, registerer); err != nil {
+			return err
+		}
+		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check}
+	}
+	way := next
+	if !o.nextIsCore() || !o.Core.equal(o.Next) {
+		var err error
+		if way, err = o.Core.proxy(o, 0, registerer); err != nil {
+			return err
+		}
+		c.core = way
+	}
+	c.CoreConfig = peer.Config(o.Tier.Name, way)
+	if slices.Contains(o.Authorization.Modes, authz.RBAC) {
+		c.Rules = authz.NewFreshness(clock.RealClock{})
+		c.CoreConfig.Wrap(c.Rules.Observe)
+	}
+	client, err := kubernetes.NewForConfig(c.CoreConfig)
+	if err != nil {
+		return fmt.Errorf("make a client of core: %w", err)
+	}
+	c.Client = client
+	if c.Dynamic, err = dynamic.NewForConfig(c.CoreConfig); err != nil {
+		return fmt.Errorf("make a client of core: %w", err)
+	}
+	c.Informers = Informers(client)
+	return nil
+}
+
+// Informers returns a factory whose objects have no managed fields: nobody here
+// reads them, and they are half of many objects.
+func Informers(client kubernetes.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(object any) (any, error) {
+		if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
+			accessor.SetManagedFields(nil)
+		}
+		return object, nil
+	}))
+}
+
+func (o *Options) authorization(c *Config) error {
+	deps := authz.Dependencies{Informers: c.Informers, Registerer: legacyregistry.Registerer()}
+	if c.Rules != nil {
+		deps.Age = c.Rules.Age
+	}
+	made, err := o.Authorization.New(deps)
+	if err != nil {
+		return err
+	}
+	c.Generic.Authorization.Authorizer = made
+	c.Generic.RuleResolver = made
+	return nil
+}
+
+// Attach ties the parts that need the server to it: call it with the server that
+// was made of the embedded Config, before it is prepared.
+func (c *Config) Attach(server *apiserver.Server) error {
+	handler := server.Handler()
+	c.handler.Store(&handler)
+	if c.core == nil {
+		return nil
+	}
+	// Started like the way to the next tier: before anybody waits for what it
+	// brings, until after the last request.
+	return server.AddPostStartHook("triune-way-to-core", func(ctx genericapiserver.PostStartHookContext) error {
+		go func() { _ = c.core.Run(ctx) }()
+		return nil
+	})
+}

@@ -1,0 +1,62 @@
+// Package peer makes client-go configurations that reach another tier.
+//
+// The way to another tier is an [http.Handler] that takes requests with the user
+// in their context: a reverse proxy that asserts this user over mutual TLS, or
+// the tier's own handler in the same process. A client needs more than that, a
+// user and the request info, which a chain would have put there. [Config] stands
+// in for the chain.
+package peer
+
+import (
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/rest"
+
+	"triune.dev/shared/inprocess"
+)
+
+// UserPrefix begins the name under which a tier talks to the others.
+const UserPrefix = "system:triune:"
+
+// User is who a tier is to the other tiers. It reads RBAC rules, webhook
+// configurations and whatever else decides about requests, and reviews tokens,
+// before any role could have been bound to it; so it is privileged like
+// kube-apiserver's loopback client, whose work it does.
+func User(tier string) user.Info {
+	return &user.DefaultInfo{
+		Name:   UserPrefix + tier,
+		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+	}
+}
+
+// Config returns a configuration for clients that call way in the name of the
+// given tier. Built-in types travel as protobuf.
+func Config(tier string, way http.Handler) *rest.Config {
+	handler := As(User(tier), way)
+	config := inprocess.Config(func() http.Handler { return handler }, "")
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	config.UserAgent = rest.DefaultKubernetesUserAgent() + "/" + tier
+	return config
+}
+
+// As returns a handler that calls next in the name of who, whatever the request
+// says about its sender.
+func As(who user.Info, next http.Handler) http.Handler {
+	resolver := &request.RequestInfoFactory{
+		APIPrefixes:          sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api"),
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		info, err := resolver.NewRequestInfo(req)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		ctx := request.WithRequestInfo(request.WithUser(req.Context(), who), info)
+		next.ServeHTTP(w, req.WithContext(ctx))
+	})
+}
