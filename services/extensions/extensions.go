@@ -1,0 +1,184 @@
+// Package extensions is the tail of the chain: it serves
+// CustomResourceDefinitions and the objects they define, and answers 404 for
+// everything that no tier owns.
+//
+// A CRD becomes a served resource without any route being added. The tier reads
+// its own CRDs with an informer, over a client that calls its own handler; every
+// change goes to the table of package customresource, to the discovery documents
+// and to the OpenAPI documents.
+package extensions
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/openapi"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+
+	"triune.dev/services/extensions/internal/customresource"
+	"triune.dev/services/extensions/internal/definition"
+	"triune.dev/services/extensions/internal/discovery"
+	crdopenapi "triune.dev/services/extensions/internal/openapi"
+	"triune.dev/services/extensions/internal/scheme"
+	"triune.dev/shared/apiserver"
+	triuneopenapi "triune.dev/shared/openapi"
+	"triune.dev/shared/peer"
+)
+
+// Tier is the name of this tier in messages, metrics and logs.
+const Tier = "extensions"
+
+// Server is the extensions tier. Its handlers are safe for concurrent use.
+type Server struct {
+	server      *apiserver.Server
+	objects     *customresource.Handler
+	tail        *tail
+	controllers *definition.Controllers
+	informers   apiextensionsinformers.SharedInformerFactory
+	// synced tells that the table, discovery and OpenAPI know the CRDs that
+	// existed at the start.
+	synced cache.InformerSynced
+	// background counts what the hooks have started and Run waits for.
+	background sync.WaitGroup
+}
+
+// New builds the server. Nothing runs yet.
+func New(config Config) (*Server, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{tail: newTail()}
+	documents := newOpenAPI(config.Generic)
+	if err := s.build(config, documents); err != nil {
+		return nil, err
+	}
+	group, err := definition.APIGroup(config.Storage)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.server.Install(group); err != nil {
+		return nil, err
+	}
+	documents.Describe(s.server.Table(), triuneopenapi.Version())
+	s.server.UnlistedHandle(triuneopenapi.PathV2, documents.Documents())
+	s.server.UnlistedHandle(triuneopenapi.PathV3, documents.Documents())
+	s.server.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents.Documents())
+	if err := s.observe(config, documents); err != nil {
+		return nil, err
+	}
+	return s, s.addHooks(config)
+}
+
+// build makes the handlers: the server with its chain, whose paths without a
+// route end in the tail.
+func (s *Server) build(config Config, documents *triuneopenapi.Service) (err error) {
+	generic := *config.Generic
+	generic.Serializer = scheme.Codecs
+	generic.EquivalentResourceRegistry = nil
+	generic.RESTOptionsGetter = nil
+	generic.AggregatedDiscoveryGroupManager = nil
+	// The CRDs are read and their status is written with full rights and without
+	// a socket, so that this works before and after the server listens.
+	generic.LoopbackClientConfig = peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.Delegated().ServeHTTP(w, req)
+	}))
+	completed, err := apiserver.Config{
+		Tier:          Tier,
+		Generic:       &generic,
+		Informers:     config.Informers,
+		TypeConverter: documents.TypeConverter,
+		NotFound:      s.tail,
+	}.Complete()
+	if err != nil {
+		return err
+	}
+	if s.server, err = completed.New(); err != nil {
+		return err
+	}
+	s.objects, err = customresource.New(customresource.Config{
+		NotFound:            http.HandlerFunc(s.tail.notFound),
+		RESTOptionsGetter:   config.Storage,
+		Admission:           generic.AdmissionControl,
+		Authorizer:          generic.Authorization.Authorizer,
+		ServiceResolver:     config.ServiceResolver,
+		WebhookAuth:         config.WebhookAuth,
+		WebhookTimeout:      webhookTimeout,
+		RequestTimeout:      generic.RequestTimeout,
+		MinRequestTimeout:   time.Duration(generic.MinRequestTimeout) * time.Second,
+		MaxRequestBodyBytes: generic.MaxRequestBodyBytes,
+		PeerDelay:           config.PeerDelay,
+	})
+	return err
+}
+
+// newOpenAPI describes the resources of the tier itself.
+func newOpenAPI(generic *genericapiserver.Config) *triuneopenapi.Service {
+	config := triuneopenapi.Config{
+		Definitions: openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
+		Schemes:     []*runtime.Scheme{scheme.Scheme, kubescheme.Scheme},
+		Title:       "Kubernetes",
+	}
+	if v := generic.EffectiveVersion; v != nil {
+		config.Version = v.EmulationVersion().String()
+	}
+	if c := generic.OpenAPIConfig; c != nil && c.SecurityDefinitions != nil {
+		config.SecurityDefinitions = *c.SecurityDefinitions
+	}
+	return triuneopenapi.New(config)
+}
+
+// observe connects the CRDs to everything that depends on them.
+func (s *Server) observe(config Config, documents *triuneopenapi.Service) error {
+	client, err := apiextensionsclient.NewForConfig(s.server.LoopbackClientConfig())
+	if err != nil {
+		return fmt.Errorf("make the client of custom resource definitions: %w", err)
+	}
+	s.informers = apiextensionsinformers.NewSharedInformerFactory(client, resync)
+	crds := s.informers.Apiextensions().V1().CustomResourceDefinitions()
+	s.controllers = definition.NewControllers(crds, client.ApiextensionsV1(), s.objects, config.PeerDelay)
+
+	published := discovery.NewPublisher(s.server.Groups, s.server.Aggregated.WithSource(aggregated.CRDSource))
+	s.tail.complete(s.objects, published)
+	// Discovery last: who finds a resource there may use it.
+	registration, err := definition.Observe(crds.Informer(),
+		s.objects,
+		s.controllers,
+		crdopenapi.NewPublisher(documents.Documents(), documents.V2()),
+		published,
+	)
+	if err != nil {
+		return err
+	}
+	s.synced = registration.HasSynced
+	s.server.AwaitPaths(s.tail.known)
+	return nil
+}
+
+// Handler takes requests as they come from a client.
+func (s *Server) Handler() http.Handler { return s.server.Handler() }
+
+// Delegated takes requests that a tier of the same process has authenticated.
+func (s *Server) Delegated() http.Handler { return s.server.Delegated() }
+
+// Server is the server underneath, for a tier of the same process to adopt its
+// health checks.
+func (s *Server) Server() *apiserver.Server { return s.server }
+
+// Run serves until ctx ends and every request in flight has been answered; then
+// it closes the storage and returns nil. Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	err := s.server.Prepare().Run(ctx)
+	s.background.Wait()
+	s.objects.Close()
+	return err
+}

@@ -1,0 +1,65 @@
+package extensions
+
+import (
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/services/extensions/internal/customresource"
+	"triune.dev/services/extensions/internal/discovery"
+	"triune.dev/services/extensions/internal/scheme"
+)
+
+// tail answers what no route of the tier takes: custom resources, the documents
+// that describe them, and 404.
+type tail struct {
+	objects   *customresource.Handler
+	documents *discovery.Publisher
+	// known is closed when the CRDs that existed at the start are.
+	known chan struct{}
+}
+
+func newTail() *tail { return &tail{known: make(chan struct{})} }
+
+// complete must be called before the first request.
+func (t *tail) complete(objects *customresource.Handler, documents *discovery.Publisher) {
+	t.objects, t.documents = objects, documents
+}
+
+func (t *tail) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok && info.IsResourceRequest {
+		t.objects.ServeHTTP(w, req)
+		return
+	}
+	if document, ok := t.documents.Find(req.URL.Path); ok {
+		document.ServeHTTP(w, req)
+		return
+	}
+	t.notFound(w, req)
+}
+
+// retryAfter is how many seconds kube-apiserver tells clients to wait.
+const retryAfter = 5
+
+// notFound ends the chain. Until the CRDs are known it is not known either that
+// the path does not exist, and a controller that is told so may delete what it
+// should not.
+func (t *tail) notFound(w http.ResponseWriter, req *http.Request) {
+	select {
+	case <-t.known:
+		refuse(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
+	default:
+		err := apierrors.NewServiceUnavailable("the request has been made before all known HTTP paths have been installed, please try again")
+		err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
+		refuse(w, req, err)
+	}
+}
+
+func refuse(w http.ResponseWriter, req *http.Request, err error) {
+	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{}, w, req)
+}
