@@ -134,6 +134,9 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	for _, url := range o.coreURLs {
 		flags = append(flags, "--core-url="+url)
 	}
+	if len(o.coreURLs) > 0 {
+		flags = append(flags, "--core-ca-file="+o.pki.ClusterCA.CertFile)
+	}
 	switch tier {
 	case Core:
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
