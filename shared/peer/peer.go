@@ -3,12 +3,13 @@
 // The way to another tier is an [http.Handler] that takes requests with the user
 // in their context: a reverse proxy that asserts this user over mutual TLS, or
 // the tier's own handler in the same process. A client needs more than that, a
-// user and the request info, which a chain would have put there. [Config] stands
-// in for the chain.
+// user, the request info and the time of arrival, which a chain would have put
+// there. [Config] stands in for the chain.
 package peer
 
 import (
 	"net/http"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -56,7 +57,8 @@ func As(who user.Info, next http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ctx := request.WithRequestInfo(request.WithUser(req.Context(), who), info)
+		ctx := request.WithReceivedTimestamp(req.Context(), time.Now())
+		ctx = request.WithRequestInfo(request.WithUser(ctx, who), info)
 		next.ServeHTTP(w, req.WithContext(ctx))
 	})
 }

@@ -1,0 +1,314 @@
+package extensions_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/kube-openapi/pkg/common"
+	"sigs.k8s.io/yaml"
+
+	"triune.dev/services/extensions"
+	"triune.dev/services/extensions/internal/scheme"
+	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/inprocess"
+)
+
+// patience bounds every wait of these tests. Nothing takes that long.
+const patience = 20 * time.Second
+
+// fixture is an extensions tier over an etcd of its own, with one user who may do
+// everything.
+type fixture struct {
+	server  *extensions.Server
+	etcd    *clientv3.Client
+	config  *rest.Config
+	crds    apiextensionsclient.Interface
+	dynamic dynamic.Interface
+}
+
+// newFixture starts the tier; change may adapt its configuration. The tier ends
+// with the test, and the test fails if a goroutine of it does not.
+func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		goleak.VerifyNone(t, before,
+			// Process-wide singletons that libraries start once.
+			goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+			goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
+		)
+	})
+	f := &fixture{etcd: startEtcd(t)}
+	config := extensions.Config{
+		Generic: newGeneric(t),
+		Storage: newStorage(f.etcd),
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	var err error
+	if f.server, err = extensions.New(config); err != nil {
+		t.Fatalf("new server: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("run: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("the server does not end")
+		}
+	})
+	f.config = inprocess.Config(func() http.Handler { return f.server.Handler() }, "")
+	if f.crds, err = apiextensionsclient.NewForConfig(f.config); err != nil {
+		t.Fatal(err)
+	}
+	if f.dynamic, err = dynamic.NewForConfig(f.config); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "readyz is green", func() (bool, string) {
+		answer := f.do(t, http.MethodGet, "/readyz?verbose", "")
+		return answer.code == http.StatusOK, answer.body
+	})
+	return f
+}
+
+func startEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir = filepath.Join(t.TempDir(), "etcd")
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	config.UnsafeNoFsync = true
+	config.TickMs, config.ElectionMs = 10, 100
+	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	config.ListenClientUrls, config.AdvertiseClientUrls = local, local
+	config.ListenPeerUrls, config.AdvertisePeerUrls = local, local
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	t.Cleanup(server.Close)
+	select {
+	case <-server.Server.ReadyNotify():
+	case <-time.After(patience):
+		t.Fatal("etcd is not ready")
+	}
+	client := v3client.New(server.Server)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func newStorage(etcd *clientv3.Client) *etcdstore.Getter {
+	config := storagebackend.NewDefaultConfig("/registry", nil)
+	return etcdstore.RESTOptions(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, etcd)
+}
+
+func newGeneric(t *testing.T) *genericapiserver.Config {
+	t.Helper()
+	g := genericapiserver.NewConfig(scheme.Codecs)
+	g.FeatureGate = utilfeature.DefaultFeatureGate
+	g.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	g.ExternalAddress = "127.0.0.1:443"
+	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
+	g.OpenAPIConfig = &common.Config{}
+	everybody := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+	g.Authentication.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return &authenticator.Response{User: everybody}, true, nil
+	})
+	g.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
+	return g
+}
+
+// eventually waits until done says so; on failure it tells what done said last.
+func eventually(t *testing.T, what string, done func() (bool, string)) {
+	t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
+		ok, last = done()
+		return ok, nil
+	})
+	if err != nil {
+		t.Fatalf("%s: not after %s: %s", what, patience, last)
+	}
+}
+
+// answer is the response to one request.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// status returns the answer's body as a Status.
+func (a answer) status(t *testing.T) metav1.Status {
+	t.Helper()
+	var status metav1.Status
+	if err := json.Unmarshal([]byte(a.body), &status); err != nil || status.Kind != "Status" {
+		t.Fatalf("%d %s is not a Status: %v", a.code, a.body, err)
+	}
+	return status
+}
+
+// object returns the answer's body as an object.
+func (a answer) object(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON([]byte(a.body)); err != nil {
+		t.Fatalf("%d %s: %v", a.code, a.body, err)
+	}
+	return u
+}
+
+// do sends a request with a body in YAML (or none) and headers as "Name: value".
+// A PATCH is a merge patch if no header says otherwise.
+func (f *fixture) do(t *testing.T, method, path, body string, headers ...string) answer {
+	t.Helper()
+	req := httptest.NewRequest(method, path, bytes.NewReader([]byte(body)))
+	req.RemoteAddr = "127.0.0.1:1"
+	req.Header.Set("Accept", "application/json")
+	switch {
+	case method == http.MethodPatch:
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	case strings.HasPrefix(body, "{"):
+		req.Header.Set("Content-Type", "application/json")
+	case body != "":
+		req.Header.Set("Content-Type", "application/yaml")
+	}
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		req.Header.Set(name, value)
+	}
+	w := httptest.NewRecorder()
+	f.server.Handler().ServeHTTP(w, req)
+	return answer{code: w.Code, header: w.Header(), body: w.Body.String()}
+}
+
+// want fails the test unless the answer has this code.
+func (a answer) want(t *testing.T, code int) answer {
+	t.Helper()
+	if a.code != code {
+		t.Fatalf("answer %d, want %d: %s", a.code, code, a.body)
+	}
+	return a
+}
+
+// define creates a CRD and waits until it is established.
+func (f *fixture) define(t *testing.T, manifest string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict([]byte(manifest), &crd); err != nil {
+		t.Fatalf("manifest: %v", err)
+	}
+	if _, err := f.crds.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), &crd, metav1.CreateOptions{}); err != nil {
+		t.Fatalf("create CRD: %v", err)
+	}
+	return f.established(t, crd.Name)
+}
+
+// established waits until the CRD is served under its group-version.
+func (f *fixture) established(t *testing.T, name string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	var crd *apiextensionsv1.CustomResourceDefinition
+	eventually(t, name+" is established", func() (bool, string) {
+		var err error
+		crd, err = f.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established), fmt.Sprintf("%+v", crd.Status)
+	})
+	for _, v := range crd.Spec.Versions {
+		if v.Served {
+			eventually(t, name+" is in discovery", func() (bool, string) {
+				a := f.do(t, http.MethodGet, "/apis/"+crd.Spec.Group+"/"+v.Name, "")
+				return strings.Contains(a.body, `"`+crd.Spec.Names.Plural+`"`), a.body
+			})
+		}
+	}
+	return crd
+}
+
+// change edits a CRD and waits until the table knows it: until condition holds.
+func (f *fixture) change(t *testing.T, name string, edit func(*apiextensionsv1.CustomResourceDefinition), what string, condition func() bool) {
+	t.Helper()
+	eventually(t, "update of "+name, func() (bool, string) {
+		crd, err := f.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		edit(crd)
+		_, err = f.crds.ApiextensionsV1().CustomResourceDefinitions().Update(t.Context(), crd, metav1.UpdateOptions{})
+		if err != nil && !apierrors.IsConflict(err) {
+			t.Fatalf("update CRD: %v", err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
+	eventually(t, what, func() (bool, string) { return condition(), "" })
+}
+
+// stored returns the bytes in etcd below /registry.
+func (f *fixture) stored(t *testing.T, key string) string {
+	t.Helper()
+	got, err := f.etcd.Get(t.Context(), "/registry/"+key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Kvs) == 0 {
+		return ""
+	}
+	return string(got.Kvs[0].Value)
+}
+
+func widgetsIn(namespace string) (dynamicResource, string) {
+	return dynamicResource{schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, namespace},
+		"/apis/example.com/v1/namespaces/" + namespace + "/widgets"
+}
+
+type dynamicResource struct {
+	schema.GroupVersionResource
+	namespace string
+}
+
+func (r dynamicResource) of(f *fixture) dynamic.ResourceInterface {
+	return f.dynamic.Resource(r.GroupVersionResource).Namespace(r.namespace)
+}
