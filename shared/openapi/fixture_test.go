@@ -1,0 +1,156 @@
+package openapi
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	generated "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"triune.dev/shared/table"
+)
+
+// The tests describe a tier that serves a bit of autoscaling/v1, with real types
+// and generated definitions, and storages that exist to be described.
+
+// everything is a storage of a namespaced resource that can do all verbs and
+// returns what it deletes.
+type everything struct{ rest.StandardStorage }
+
+func (everything) New() runtime.Object              { return &autoscalingv1.HorizontalPodAutoscaler{} }
+func (everything) NewList() runtime.Object          { return &autoscalingv1.HorizontalPodAutoscalerList{} }
+func (everything) Destroy()                         {}
+func (everything) NamespaceScoped() bool            { return true }
+func (everything) GetSingularName() string          { return "horizontalpodautoscaler" }
+func (everything) DeleteReturnsDeletedObject() bool { return true }
+func (everything) ConvertToTable(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error) {
+	return nil, nil
+}
+
+// cluster is a storage of a cluster-scoped resource that can only be listed,
+// read and deleted.
+type cluster struct {
+	rest.Getter
+	rest.Lister
+	rest.GracefulDeleter
+}
+
+func (cluster) New() runtime.Object     { return &autoscalingv1.HorizontalPodAutoscaler{} }
+func (cluster) NewList() runtime.Object { return &autoscalingv1.HorizontalPodAutoscalerList{} }
+func (cluster) Destroy()                {}
+func (cluster) NamespaceScoped() bool   { return false }
+func (cluster) GetSingularName() string { return "policies" }
+func (cluster) ConvertToTable(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error) {
+	return nil, nil
+}
+
+// scale is a subresource of another kind than its parent.
+type scale struct {
+	rest.Getter
+	rest.Updater
+}
+
+func (scale) New() runtime.Object { return &autoscalingv1.Scale{} }
+func (scale) Destroy()            {}
+
+// binding is a subresource that is created.
+type binding struct{ rest.NamedCreater }
+
+func (binding) New() runtime.Object { return &autoscalingv1.Scale{} }
+func (binding) Destroy()            {}
+
+// proxy is a subresource that is connected to, with a path below it.
+type proxy struct{ rest.Connecter }
+
+func (proxy) New() runtime.Object { return &autoscalingv1.HorizontalPodAutoscaler{} }
+func (proxy) Destroy()            {}
+func (proxy) NewConnectOptions() (runtime.Object, bool, string) {
+	return &corev1.PodProxyOptions{}, true, "path"
+}
+func (proxy) ConnectMethods() []string { return []string{http.MethodGet, http.MethodPost} }
+
+// log is a subresource that is read with options of its own, and is a text.
+type log struct{ rest.GetterWithOptions }
+
+func (log) New() runtime.Object { return &autoscalingv1.HorizontalPodAutoscaler{} }
+func (log) Destroy()            {}
+func (log) NewGetOptions() (runtime.Object, bool, string) {
+	return &corev1.PodLogOptions{}, false, ""
+}
+func (log) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
+func (log) ProducesObject(string) any         { return "" }
+
+// tier is a service whose definitions are counted as they are made.
+type tier struct {
+	*Service
+	table *table.Table
+	made  *int // how often definitions have been generated
+}
+
+func newTier(t testing.TB) tier {
+	t.Helper()
+	made := 0
+	s := New(Config{
+		Definitions: func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+			made++
+			return generated.GetOpenAPIDefinitions(ref)
+		},
+		Schemes: []*runtime.Scheme{scheme.Scheme},
+		Title:   "Kubernetes",
+		Version: "1.36",
+		SecurityDefinitions: spec.SecurityDefinitions{"BearerToken": &spec.SecurityScheme{SecuritySchemeProps: spec.SecuritySchemeProps{
+			Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
+		}}},
+	})
+	served := table.New(table.Config{
+		Equivalents:   runtime.NewEquivalentResourceRegistry(),
+		TypeConverter: s.TypeConverter,
+		Major:         1,
+		Minor:         36,
+	})
+	gv := schema.GroupVersion{Group: "autoscaling", Version: "v1"}
+	info := &genericapiserver.APIGroupInfo{
+		PrioritizedVersions: []schema.GroupVersion{gv},
+		VersionedResourcesStorageMap: map[string]map[string]rest.Storage{"v1": {
+			"horizontalpodautoscalers":         everything{},
+			"horizontalpodautoscalers/binding": binding{},
+			"horizontalpodautoscalers/log":     log{},
+			"horizontalpodautoscalers/proxy":   proxy{},
+			"horizontalpodautoscalers/scale":   scale{},
+			"policies":                         cluster{},
+		}},
+		OptionsExternalVersion: &schema.GroupVersion{Version: "v1"},
+		Scheme:                 scheme.Scheme,
+		NegotiatedSerializer:   scheme.Codecs,
+		ParameterCodec:         scheme.ParameterCodec,
+	}
+	if err := served.Install(table.GroupPrefix, info); err != nil {
+		t.Fatal(err)
+	}
+	s.Describe(served, Version())
+	return tier{Service: s, table: served, made: &made}
+}
+
+var codecs = scheme.Codecs
+
+// get asks a handler; header is names and values in turn.
+func get(h http.Handler, path string, header ...string) *http.Response {
+	req := httptest.NewRequest(http.MethodGet, path, nil)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w.Result()
+}

@@ -1,0 +1,90 @@
+package openapi
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestNothingIsBuiltAtStart: a tier that has been described has made no
+// definitions, and each kind of request makes them at most once.
+func TestNothingIsBuiltAtStart(t *testing.T) {
+	served := newTier(t)
+	if *served.made != 0 {
+		t.Fatalf("definitions made %d times before the first request", *served.made)
+	}
+	for range 3 {
+		get(served.Documents(), autoscaling)
+	}
+	if *served.made != 1 {
+		t.Errorf("definitions made %d times for one document", *served.made)
+	}
+	get(served.Documents(), PathV3)
+	if *served.made != 1 {
+		t.Errorf("definitions made %d times for all v3 documents", *served.made)
+	}
+	for range 3 {
+		get(served.Documents(), PathV2)
+	}
+	if *served.made != 2 {
+		t.Errorf("definitions made %d times for v3 and v2", *served.made)
+	}
+}
+
+// TestIndexKeepsNothing: the index leaves hashes behind and no documents.
+func TestIndexKeepsNothing(t *testing.T) {
+	documents := newTier(t).Documents()
+	get(documents, PathV3)
+	for path, document := range documents.v3 {
+		if document.knownTag() == "" || len(document.encoded) > 0 {
+			t.Errorf("%s: hash %q, %d forms kept", path, document.knownTag(), len(document.encoded))
+		}
+	}
+}
+
+// TestRebuildingGivesTheSame: a document that is built again is the one whose
+// hash was in the index, also in another process.
+func TestRebuildingGivesTheSame(t *testing.T) {
+	documents := newTier(t).Documents()
+	for _, path := range []string{PathV2, autoscaling, PathV3 + "/apis/autoscaling"} {
+		want := get(documents, path).Header.Get("Etag")
+		for range 5 {
+			if got := get(newTier(t).Documents(), path).Header.Get("Etag"); got != want {
+				t.Fatalf("%s: hash %s, then %s", path, want, got)
+			}
+		}
+	}
+}
+
+// TestDefinitionsAreForgotten: a while after their last use, definitions are
+// dropped; they are made again when needed.
+func TestDefinitionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := newTier(t)
+		held := func() bool {
+			synctest.Wait()
+			served.definitions.using.Lock()
+			defer served.definitions.using.Unlock()
+			return served.definitions.v3 != nil
+		}
+		get(served.Documents(), autoscaling)
+		time.Sleep(9 * time.Second)
+		get(served.Documents(), PathV3+"/version")
+		time.Sleep(9 * time.Second)
+		if !held() {
+			t.Error("forgotten nine seconds after the last use")
+		}
+		time.Sleep(time.Second)
+		if held() {
+			t.Error("held ten seconds after the last use")
+		}
+		if served.definitions.names != nil {
+			t.Error("names are held")
+		}
+		if res := get(served.Documents(), PathV3+"/apis/autoscaling"); res.StatusCode != 200 || *served.made != 2 {
+			t.Errorf("after that: %s, made %d times", res.Status, *served.made)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+	})
+}
