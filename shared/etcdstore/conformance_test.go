@@ -1,0 +1,234 @@
+package etcdstore
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	storagetesting "k8s.io/apiserver/pkg/storage/testing"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+)
+
+// TestConformance runs the tests that kube-apiserver's own storage has to pass,
+// each in an etcd of its own: those of its watch cache against a Store that
+// answers like one, and those of its bare etcd storage against an uncached one.
+func TestConformance(t *testing.T) {
+	type test struct {
+		name string
+		run  func(ctx context.Context, t *testing.T, f *fixture)
+	}
+	// Expectations that both of kube-apiserver's storages have.
+	both := []test{
+		{"create", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestCreate(ctx, t, f, f.checkStored)
+		}},
+		{"create with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestCreateWithTTL(ctx, t, f)
+		}},
+		{"create existing", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestCreateWithKeyExist(ctx, t, f)
+		}},
+		{"get", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestGet(ctx, t, f) }},
+		{"unconditional delete", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestUnconditionalDelete(ctx, t, f)
+		}},
+		{"conditional delete", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestConditionalDelete(ctx, t, f)
+		}},
+		{"delete with suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDeleteWithSuggestion(ctx, t, f)
+		}},
+		{"delete with suggestion and conflict", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDeleteWithSuggestionAndConflict(ctx, t, f)
+		}},
+		{"delete with conflict", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDeleteWithConflict(ctx, t, f)
+		}},
+		{"delete with suggestion of a deleted object", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDeleteWithSuggestionOfDeletedObject(ctx, t, f)
+		}},
+		{"validate deletion with suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestValidateDeletionWithSuggestion(ctx, t, f)
+		}},
+		{"validate deletion with only the suggestion valid", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestValidateDeletionWithOnlySuggestionValid(ctx, t, f)
+		}},
+		{"delete with precondition and suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestPreconditionalDeleteWithSuggestion(ctx, t, f)
+		}},
+		{"delete with precondition passed only by the suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(ctx, t, f)
+		}},
+		{"list paging", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestListPaging(ctx, t, f) }},
+		{"list non-recursive", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGetListNonRecursive(ctx, t, f.increaseRevision, f)
+		}},
+		{"list recursive prefix", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGetListRecursivePrefix(ctx, t, f)
+		}},
+		{"list in a namespace", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestNamespaceScopedList(ctx, t, f)
+		}},
+		{"list continuation", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestListContinuation(ctx, t, f, anyCalls)
+		}},
+		{"list rare object", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestListPaginationRareObject(ctx, t, f, anyCalls)
+		}},
+		{"list continuation with filter", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestListContinuationWithFilter(ctx, t, f, anyCalls)
+		}},
+		{"list resource version match", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestListResourceVersionMatch(ctx, t, f)
+		}},
+		{"key schema", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestKeySchema(ctx, t, f) }},
+		{"guaranteed update", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdate(ctx, t, f, f.checkStored)
+		}},
+		{"guaranteed update with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdateWithTTL(ctx, t, f)
+		}},
+		{"guaranteed update checks stored data", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdateChecksStoredData(ctx, t, f)
+		}},
+		{"guaranteed update with conflict", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdateWithConflict(ctx, t, f)
+		}},
+		{"guaranteed update with suggestion and conflict", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(ctx, t, f)
+		}},
+		{"transformation failure", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestTransformationFailure(ctx, t, f)
+		}},
+		{"stats", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestStats(ctx, t, f, f.codec, f.transformer, true)
+		}},
+		{"watch", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatch(ctx, t, f) }},
+		{"watch cluster-scoped", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestClusterScopedWatch(ctx, t, f)
+		}},
+		{"watch namespace-scoped", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestNamespaceScopedWatch(ctx, t, f)
+		}},
+		{"watch deletion", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDeleteTriggerWatch(ctx, t, f)
+		}},
+		{"watch from zero", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchFromZero(ctx, t, f, f.compact)
+		}},
+		{"watch from non-zero", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchFromNonZero(ctx, t, f)
+		}},
+		{"watch delayed delivery", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestDelayedWatchDelivery(ctx, t, f)
+		}},
+		{"watch error", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatchError(ctx, t, f) }},
+		{"watch context cancelled", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchContextCancel(ctx, t, f)
+		}},
+		{"watch timeout", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatcherTimeout(ctx, t, f)
+		}},
+		{"watch deletion has its revision", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV(ctx, t, f)
+		}},
+		{"watch initialization signal", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchInitializationSignal(ctx, t, f)
+		}},
+		{"watch without sendInitialEvents", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunSendInitialEventsBackwardCompatibility(ctx, t, f)
+		}},
+		{"watch semantics", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunWatchSemantics(ctx, t, f) }},
+		{"watch initial events", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunWatchSemanticInitialEventsExtended(ctx, t, f)
+		}},
+		{"watch one object", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunWatchListMatchSingle(ctx, t, f)
+		}},
+		{"watch error ends the watch", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunWatchErrorIsBlockingFurtherEvents(ctx, t, f)
+		}},
+	}
+	cached := []test{
+		{"bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, true)
+		}},
+		{"bookmarks with correct versions", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(ctx, t, f)
+		}},
+	}
+	bare := []test{
+		// It pages with resourceVersion=0, whose limit a watch cache ignores.
+		{"list inconsistent continuation", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestListInconsistentContinuation(ctx, t, f, f.compact)
+		}},
+		{"no bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, false)
+		}},
+		{"watch with unsafe delete", func(ctx context.Context, t *testing.T, f *fixture) {
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
+			f.salvage = true
+			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, f)
+		}},
+	}
+	run := func(t *testing.T, tests []test, uncached bool) {
+		for _, tc := range tests {
+			t.Run(tc.name, func(t *testing.T) {
+				f := newFixture(t, func(c *Config) { c.Uncached = uncached })
+				// Not deferred: some of them leave parallel subtests behind.
+				ctx, cancel := context.WithCancel(context.Background())
+				t.Cleanup(cancel)
+				tc.run(ctx, t, f)
+			})
+		}
+	}
+	t.Run("as with a watch cache", func(t *testing.T) { run(t, append(cached, both...), false) })
+	t.Run("as without", func(t *testing.T) { run(t, append(bare, both...), true) })
+}
+
+func anyCalls(*testing.T, uint64, uint64) {}
+
+// checkStored is a storagetesting.KeyValidation: nothing is stored that only
+// the API shows.
+func (f *fixture) checkStored(ctx context.Context, t *testing.T, key string) {
+	t.Helper()
+	resp, err := f.etcd.Get(ctx, "/registry"+strings.TrimPrefix(key, "/registry"))
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("get %s: %v, %d keys", key, err, len(resp.Kvs))
+	}
+	obj, err := runtime.Decode(f.codec, resp.Kvs[0].Value[len(sealPrefix):])
+	if err != nil {
+		t.Fatalf("decode what is stored at %s: %v", key, err)
+	}
+	if pod := obj.(*example.Pod); pod.ResourceVersion != "" || pod.SelfLink != "" {
+		t.Errorf("stored with resourceVersion %q and selfLink %q", pod.ResourceVersion, pod.SelfLink)
+	}
+}
+
+// compact is a storagetesting.Compaction.
+func (f *fixture) compact(ctx context.Context, t *testing.T, version string) {
+	t.Helper()
+	rev, err := storage.APIObjectVersioner{}.ParseResourceVersion(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.etcd.Compact(ctx, int64(rev), clientv3.WithCompactPhysical()); err != nil {
+		t.Fatalf("compact at %s: %v", version, err)
+	}
+}
+
+// increaseRevision is a storagetesting.IncreaseRVFunc.
+func (f *fixture) increaseRevision(ctx context.Context, t *testing.T) int64 {
+	t.Helper()
+	resp, err := f.etcd.Put(ctx, "increase", "ok")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header.Revision
+}

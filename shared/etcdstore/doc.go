@@ -1,0 +1,27 @@
+// Package etcdstore keeps Kubernetes objects in etcd, in kube-apiserver's keys
+// and encodings, byte for byte: either server can be pointed at what the other
+// one wrote.
+//
+// Two layers. Package kv reads, writes and watches keys, bytes and revisions and
+// knows no objects. Store, here, puts objects on top of it: codec, encryption at
+// rest, resource versions, selection. What can be decided without I/O is a pure
+// function in a file of its own: which revision a LIST reads (listplan.go), where
+// a WATCH starts (watchplan.go), what a change means to a selector (event.go),
+// when a bookmark is due (bookmark.go).
+//
+// # What a client sees
+//
+// A resourceVersion is an etcd revision: an object's is its mod revision, a
+// list's is the revision at which it is true. kube-apiserver answers most reads
+// from its watch cache, and clients can tell: a resourceVersion that is not
+// there yet is waited for three seconds and then refused with a retry hint,
+// resourceVersion=0 ignores the limit, watches carry bookmarks. Store gives the
+// same answers out of etcd. With Config.Uncached it answers as kube-apiserver
+// does for resources without a watch cache, which is how it serves Events.
+//
+// # Concurrency
+//
+// All methods of Store are safe for concurrent use and return when their context
+// is done. A watch owns one goroutine, which ends when the context does or when
+// Stop is called; its result channel is closed then.
+package etcdstore

@@ -1,0 +1,46 @@
+package etcdstore
+
+import (
+	"k8s.io/apimachinery/pkg/watch"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// needsPrevious tells whether the previous object has to be decoded: it is what
+// a DELETED event shows, and what a selector is judged by.
+func needsPrevious(kind kv.Kind, everything bool) bool {
+	switch kind {
+	case kv.Deleted:
+		return true
+	case kv.Modified:
+		return !everything
+	default:
+		return false
+	}
+}
+
+// outcome is what a change means to a watcher.
+type outcome struct {
+	// event is empty if it means nothing.
+	event watch.EventType
+	// previous: the event shows the object as it was, at the change's revision.
+	previous bool
+}
+
+// classify says what a watcher whose selector matches the object now, or matched
+// it before, is told. An object that leaves the selection looks deleted, one
+// that enters it looks added.
+func classify(kind kv.Kind, now, before bool) outcome {
+	now = now && kind != kv.Deleted
+	before = before && kind != kv.Created
+	switch {
+	case now && before:
+		return outcome{event: watch.Modified}
+	case now:
+		return outcome{event: watch.Added}
+	case before:
+		return outcome{event: watch.Deleted, previous: true}
+	default:
+		return outcome{}
+	}
+}

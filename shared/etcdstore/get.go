@@ -1,0 +1,62 @@
+package etcdstore
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// Get implements storage.Interface. Without a resource version the answer is
+// linearizable; with one it is not older, and with "0" it may be as old as the
+// etcd member that answers.
+func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	etcdKey, err := s.keys.etcdKey(key, false)
+	if err != nil {
+		return err
+	}
+	want, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		if s.uncached {
+			return invalidResourceVersion(err)
+		}
+		return err
+	}
+	item, err := s.get(ctx, etcdKey, kv.ReadOptions{Serializable: opts.ResourceVersion == "0"})
+	if err != nil {
+		return err
+	}
+	if int64(want) > item.Revision {
+		if s.uncached {
+			return tooLarge(int64(want), item.Revision)
+		}
+		if err := s.awaitRevision(ctx, int64(want)); err != nil {
+			return err
+		}
+		if item, err = s.get(ctx, etcdKey, kv.ReadOptions{}); err != nil {
+			return err
+		}
+	}
+	if item.KV == nil {
+		if opts.IgnoreNotFound {
+			return runtime.SetZeroValue(out)
+		}
+		return storage.NewKeyNotFoundError(etcdKey, 0)
+	}
+	data, _, err := s.open(ctx, etcdKey, item.KV.Value)
+	if err != nil {
+		return s.salvaged(key, storage.NewInternalError(err))
+	}
+	return s.salvaged(key, s.decodeOut(etcdKey, data, item.KV.ModRevision, out))
+}
+
+func (s *Store) get(ctx context.Context, etcdKey string, o kv.ReadOptions) (kv.Item, error) {
+	start := time.Now()
+	item, err := s.reader.Get(ctx, etcdKey, o)
+	metrics.RecordEtcdRequest("get", s.resource, err, start)
+	return item, err
+}

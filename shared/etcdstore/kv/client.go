@@ -1,0 +1,49 @@
+package kv
+
+import (
+	"context"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// KeyValue is one key as etcd stores it, with its create and mod revisions.
+type KeyValue = mvccpb.KeyValue
+
+// Client reads, writes and watches one etcd cluster.
+type Client struct {
+	etcd     *clientv3.Client
+	observe  func(context.Context, time.Duration)
+	progress progressLimiter
+}
+
+// Option changes a Client while New makes it.
+type Option func(*Client)
+
+// WithObserver reports the duration of every read and write together with the
+// context of the request that waited for it. It is called on that request's
+// goroutine and must not block.
+func WithObserver(observe func(context.Context, time.Duration)) Option {
+	return func(c *Client) { c.observe = observe }
+}
+
+// New wraps an etcd client, which may be a dialed one or one made by etcd's
+// v3client.New in the same process. The caller keeps it and closes it.
+func New(etcd *clientv3.Client, opts ...Option) *Client {
+	c := &Client{etcd: etcd}
+	for _, opt := range opts {
+		opt(c)
+	}
+	return c
+}
+
+// Etcd returns the wrapped client.
+func (c *Client) Etcd() *clientv3.Client { return c.etcd }
+
+// timed reports how long a call took, when somebody wants to know.
+func (c *Client) timed(ctx context.Context, start time.Time) {
+	if c.observe != nil {
+		c.observe(ctx, time.Since(start))
+	}
+}

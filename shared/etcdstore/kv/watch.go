@@ -1,0 +1,184 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// Kind tells what happened to a key.
+type Kind int
+
+const (
+	Created Kind = iota + 1
+	Modified
+	Deleted
+)
+
+// Event is one change of one key.
+type Event struct {
+	Kind     Kind
+	Key      string
+	Revision int64
+	// Value is the new value, nil for Deleted.
+	Value []byte
+	// Previous is the value before, nil for Created.
+	Previous []byte
+}
+
+// Batch is what a Stream delivers at once. It never ends inside a revision.
+type Batch struct {
+	Events []Event
+	// Revision: no event at or before it is still to come on this stream.
+	Revision int64
+	// Progress marks a batch that says nothing but how far the stream is.
+	Progress bool
+}
+
+// CompactedError says that etcd no longer has the history a watch needs. The
+// oldest revision that it does have is Oldest, or 0 where etcd did not say.
+type CompactedError struct {
+	Wanted, Oldest int64
+}
+
+func (e *CompactedError) Error() string {
+	return fmt.Sprintf("history after revision %d is compacted (oldest %d)", e.Wanted, e.Oldest)
+}
+
+// Unwrap makes errors.Is(err, rpctypes.ErrCompacted) true.
+func (e *CompactedError) Unwrap() error { return rpctypes.ErrCompacted }
+
+// WatchOptions names the keys and the point in history a stream starts at.
+type WatchOptions struct {
+	// Key is one key, or with Prefix the beginning of all wanted keys.
+	Key    string
+	Prefix bool
+	// After is the revision before the first wanted one. It may lie in the
+	// future, then everything up to it is left out.
+	After int64
+	// ProgressNotify asks etcd for progress on its own schedule, in addition
+	// to what RequestProgress asks for.
+	ProgressNotify bool
+}
+
+// Stream is one watch. It is used by one goroutine: receive from C, hand what
+// was received to Accept. It ends with its context.
+type Stream struct {
+	client *Client
+	ctx    context.Context
+	opts   WatchOptions
+	after  int64
+	ch     clientv3.WatchChan
+}
+
+// Watch opens a stream. The call returns when etcd has accepted the watch or
+// the context is done; there is no error, it comes through C.
+func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
+	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After}
+	s.Reopen()
+	return s
+}
+
+// watchContext gives all watches and progress requests the same gRPC metadata,
+// by which etcd's client decides whether they share a stream. Sharing is what
+// makes one progress request reach every watch. A watch that requires a leader
+// is ended by etcd when there is none, instead of staying silent.
+func watchContext(ctx context.Context) context.Context {
+	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.MD{}))
+}
+
+// Reopen starts the watch again from where it stopped, after Accept returned an
+// error for which Retriable is true.
+func (s *Stream) Reopen() {
+	// A revision may carry more than a gRPC message should: fragments are put
+	// together by the client before they are delivered.
+	opts := []clientv3.OpOption{clientv3.WithRev(s.after + 1), clientv3.WithPrevKV(), clientv3.WithFragment()}
+	if s.opts.Prefix {
+		opts = append(opts, clientv3.WithPrefix())
+	}
+	if s.opts.ProgressNotify {
+		opts = append(opts, clientv3.WithProgressNotify())
+	}
+	s.ch = s.client.etcd.Watch(s.ctx, s.opts.Key, opts...)
+}
+
+// C delivers what Accept understands. It is closed when the context is done or
+// the client is closed.
+func (s *Stream) C() <-chan clientv3.WatchResponse { return s.ch }
+
+// Accept turns what C delivered into a batch. It fails with a *CompactedError
+// when history is missing; after any error the stream is over, unless Retriable
+// says that Reopen may help.
+func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
+	if err := resp.Err(); err != nil {
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return Batch{}, &CompactedError{Wanted: s.after, Oldest: resp.CompactRevision}
+		}
+		return Batch{}, err
+	}
+	batch, err := parse(resp, s.after)
+	if err != nil {
+		return Batch{}, err
+	}
+	s.after = max(s.after, batch.Revision)
+	return batch, nil
+}
+
+// parse is the pure part of Accept; after is the last revision seen before.
+func parse(resp clientv3.WatchResponse, after int64) (Batch, error) {
+	if len(resp.Events) == 0 {
+		if !resp.IsProgressNotify() {
+			// Acknowledgements of the watch itself say nothing about progress.
+			return Batch{Revision: after}, nil
+		}
+		return Batch{Revision: resp.Header.GetRevision(), Progress: true}, nil
+	}
+	events := make([]Event, len(resp.Events))
+	for i, e := range resp.Events {
+		ev := Event{Kind: kindOf(e), Key: string(e.Kv.Key), Revision: e.Kv.ModRevision}
+		if ev.Kind != Deleted {
+			ev.Value = e.Kv.Value
+		}
+		if ev.Kind != Created {
+			if e.PrevKv == nil {
+				// The value before was compacted away between the change and
+				// now. Without it a selector cannot be judged, so this is the
+				// end of the history we can tell.
+				return Batch{}, &CompactedError{Wanted: after}
+			}
+			ev.Previous = e.PrevKv.Value
+		}
+		events[i] = ev
+	}
+	return Batch{Events: events, Revision: events[len(events)-1].Revision}, nil
+}
+
+func kindOf(e *clientv3.Event) Kind {
+	switch {
+	case e.Type == clientv3.EventTypeDelete:
+		return Deleted
+	case e.IsCreate():
+		return Created
+	default:
+		return Modified
+	}
+}
+
+// Retriable tells whether a stream that ended with err can be continued on the
+// same cluster: etcd lost its leader, or could not be reached for a while.
+func Retriable(err error) bool {
+	if errors.Is(err, rpctypes.ErrCompacted) {
+		return false
+	}
+	var etcdErr rpctypes.EtcdError
+	if errors.As(err, &etcdErr) {
+		return etcdErr.Code() == codes.Unavailable
+	}
+	return status.Code(err) == codes.Unavailable
+}

@@ -1,0 +1,64 @@
+package etcdstore
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// listPlan is what a LIST asks of etcd.
+type listPlan struct {
+	// exact is the revision to read at; 0 means the newest.
+	exact int64
+	// atLeast is the revision the newest state must have reached.
+	atLeast int64
+	// start is the etcd key to begin with; empty means the first.
+	start string
+	// limit is the number of objects after which to stop; 0 means none.
+	limit int64
+	// anyState: the answer of any etcd member will do.
+	anyState bool
+	// wait for a revision that does not exist yet, instead of refusing at once.
+	wait bool
+}
+
+// planList applies the semantics of resourceVersion and resourceVersionMatch
+// (API concepts, "Resource versions": semantics for get and list) to a LIST
+// below the etcd prefix. Errors are the client's.
+func planList(prefix string, versioner storage.Versioner, opts storage.ListOptions, uncached bool) (listPlan, error) {
+	exact, start, err := storage.ValidateListOptions(prefix, versioner, opts)
+	if err != nil {
+		return listPlan{}, err
+	}
+	// ValidateListOptions has parsed it, except next to a continue token, where
+	// nothing but "" and "0" pass.
+	version, err := versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return listPlan{}, invalidResourceVersion(err)
+	}
+	p := listPlan{exact: exact, start: start, limit: opts.Predicate.Limit}
+	if exact == 0 {
+		p.atLeast = int64(version)
+	}
+	if opts.ResourceVersion == "0" {
+		p.anyState = exact == 0 && start == ""
+		if !uncached {
+			// The watch cache answers such a LIST whole, limit or not.
+			p.limit = 0
+		}
+	}
+	p.wait = !uncached && (opts.Recursive || !bypassesCache(opts))
+	return p, nil
+}
+
+// bypassesCache tells which LISTs of a single object kube-apiserver sends to
+// etcd although the resource has a watch cache: those at an exact revision.
+func bypassesCache(opts storage.ListOptions) bool {
+	switch opts.ResourceVersionMatch {
+	case metav1.ResourceVersionMatchExact:
+		return true
+	case "":
+		return opts.Predicate.Limit > 0 && opts.ResourceVersion != "" && opts.ResourceVersion != "0"
+	default:
+		return false
+	}
+}

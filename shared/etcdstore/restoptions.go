@@ -1,0 +1,211 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage"
+	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/tools/cache"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// ClientFor returns the etcd client for a list of servers. It is called once
+// per list; the caller of RESTOptions closes the clients.
+type ClientFor func(servers []string) (*clientv3.Client, error)
+
+// Option changes what RESTOptions returns.
+type Option func(*Getter)
+
+// WithClientFor chooses the etcd of a resource by the servers its storage
+// configuration names (--etcd-servers-overrides). Without it all resources are
+// in one etcd.
+func WithClientFor(clientFor ClientFor) Option {
+	return func(g *Getter) { g.clientFor = clientFor }
+}
+
+// WithTransformers encrypts the resources at rest (--encryption-provider-config).
+func WithTransformers(transformers value.ResourceTransformers) Option {
+	return func(g *Getter) { g.transformers = transformers }
+}
+
+// WithGarbageCollection sets --enable-garbage-collector, true by default.
+func WithGarbageCollection(enabled bool) Option {
+	return func(g *Getter) { g.garbageCollection = enabled }
+}
+
+// WithDeleteCollectionWorkers sets --delete-collection-workers, 1 by default.
+func WithDeleteCollectionWorkers(workers int) Option {
+	return func(g *Getter) { g.deleteWorkers = workers }
+}
+
+// WithUncached names resources that are served as kube-apiserver serves those
+// without a watch cache (--watch-cache-sizes=resource#0). By default these are
+// the two kinds of Events, as there.
+func WithUncached(resources ...schema.GroupResource) Option {
+	return func(g *Getter) {
+		for _, r := range resources {
+			g.uncached[r] = true
+		}
+	}
+}
+
+// WithCompaction says where a Store learns of compactions.
+func WithCompaction(source CompactionSource) Option {
+	return func(g *Getter) { g.compaction = source }
+}
+
+// Getter is generic.RESTOptionsGetter over Stores. The Stores of one etcd share
+// its client. It is safe for concurrent use.
+type Getter struct {
+	storages          serverstorage.StorageFactory
+	client            *clientv3.Client
+	clientFor         ClientFor
+	transformers      value.ResourceTransformers
+	garbageCollection bool
+	deleteWorkers     int
+	uncached          map[schema.GroupResource]bool
+	compaction        CompactionSource
+
+	mu      sync.Mutex
+	clients map[string]*kv.Client // by server list; guarded by mu
+}
+
+var _ generic.RESTOptionsGetter = (*Getter)(nil)
+
+// RESTOptions returns the options of every resource that factory knows, with
+// storage in the given etcd. client may be nil if WithClientFor is given.
+func RESTOptions(storages serverstorage.StorageFactory, client *clientv3.Client, opts ...Option) *Getter {
+	g := &Getter{
+		storages:          storages,
+		client:            client,
+		garbageCollection: true,
+		deleteWorkers:     1,
+		uncached: map[schema.GroupResource]bool{
+			{Resource: "events"}:                         true,
+			{Group: "events.k8s.io", Resource: "events"}: true,
+		},
+		clients: map[string]*kv.Client{},
+	}
+	for _, opt := range opts {
+		opt(g)
+	}
+	return g
+}
+
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	config, err := g.storages.NewConfig(resource, example)
+	if err != nil {
+		return generic.RESTOptions{}, fmt.Errorf("unable to find storage destination for %v, due to %w", resource, err)
+	}
+	if g.transformers != nil {
+		own := *config
+		own.Transformer = g.transformers.TransformerForResource(resource)
+		config = &own
+	}
+	return generic.RESTOptions{
+		StorageConfig:             config,
+		Decorator:                 g.decorate,
+		EnableGarbageCollection:   g.garbageCollection,
+		DeleteCollectionWorkers:   g.deleteWorkers,
+		ResourcePrefix:            g.storages.ResourcePrefix(resource),
+		CountMetricPollPeriod:     config.CountMetricPollPeriod,
+		StorageObjectCountTracker: config.StorageObjectCountTracker,
+	}, nil
+}
+
+// decorate is the generic.StorageDecorator: it makes the Store of a resource.
+// Keys, attributes and indexes of a watch cache have no use here.
+func (g *Getter) decorate(
+	config *storagebackend.ConfigForResource,
+	resourcePrefix string,
+	_ func(obj runtime.Object) (string, error),
+	newFunc func() runtime.Object,
+	newListFunc func() runtime.Object,
+	_ storage.AttrFunc,
+	_ storage.IndexerFuncs,
+	_ *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+	client, err := g.clientOf(config.Transport.ServerList)
+	if err != nil {
+		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	}
+	store, err := New(Config{
+		Client:         client,
+		Codec:          config.Codec,
+		Transformer:    config.Transformer,
+		NewFunc:        newFunc,
+		NewListFunc:    newListFunc,
+		Prefix:         config.Prefix,
+		ResourcePrefix: resourcePrefix,
+		GroupResource:  config.GroupResource,
+		LeaseReuse:     time.Duration(config.LeaseManagerConfig.ReuseDurationSeconds) * time.Second,
+		LeaseObjects:   config.LeaseManagerConfig.MaxObjectCount,
+		Compaction:     g.compaction,
+		Uncached:       g.uncached[config.GroupResource],
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	// A Store holds nothing of its own: its client belongs to the caller.
+	return store, func() {}, nil
+}
+
+// clientOf returns the one client of a list of servers.
+func (g *Getter) clientOf(servers []string) (*kv.Client, error) {
+	if g.clientFor == nil {
+		servers = nil
+	}
+	key := strings.Join(slices.Sorted(slices.Values(servers)), ",")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c, ok := g.clients[key]; ok {
+		return c, nil
+	}
+	etcd := g.client
+	if g.clientFor != nil {
+		var err error
+		if etcd, err = g.clientFor(servers); err != nil {
+			return nil, err
+		}
+	}
+	if etcd == nil {
+		return nil, errors.New("no etcd client")
+	}
+	c := kv.New(etcd, kv.WithObserver(request.TrackStorageLatency))
+	// The cost estimate of priority and fairness asks this checker whether
+	// consistent reads are cheap.
+	etcdfeature.DefaultFeatureSupportChecker.CheckClient(etcd.Ctx(), versioned{etcd}, storage.RequestWatchProgress)
+	g.clients[key] = c
+	return c, nil
+}
+
+// versioned gives an etcd in the same process an endpoint to be asked for its
+// version by.
+type versioned struct{ *clientv3.Client }
+
+func (v versioned) Endpoints() []string {
+	if endpoints := v.Client.Endpoints(); len(endpoints) > 0 {
+		return endpoints
+	}
+	return []string{fmt.Sprintf("in-process-%p", v.Client)}
+}
+
+func (v versioned) Status(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+	return v.Client.Status(ctx, endpoint)
+}

@@ -1,0 +1,45 @@
+package etcdstore
+
+import "k8s.io/apiserver/pkg/storage"
+
+// watchPlan is what a WATCH begins with.
+type watchPlan struct {
+	// list: first the objects that exist, as ADDED events.
+	list bool
+	// atLeast is the revision which the listed state must have reached.
+	atLeast int64
+	// anyState: the list may come from any etcd member.
+	anyState bool
+	// after is the revision after which events are sent, where there is no
+	// list; 0 means the current one.
+	after int64
+	// endBookmark marks the end of the list with a bookmark.
+	endBookmark bool
+	// bookmarks are sent from time to time.
+	bookmarks bool
+}
+
+// planWatch applies the semantics of resourceVersion and sendInitialEvents (API
+// concepts, "Resource versions": semantics for watch; KEP-3157) to a watch from
+// the given version. initialEvents is the state of the WatchList feature, without
+// which sendInitialEvents does not exist.
+func planWatch(version int64, opts storage.ListOptions, initialEvents, uncached bool) watchPlan {
+	send := opts.SendInitialEvents
+	if !initialEvents {
+		send = nil
+	}
+	p := watchPlan{bookmarks: opts.Predicate.AllowWatchBookmarks && !uncached}
+	switch {
+	case send == nil && version == 0:
+		// Both no version and "0" have always begun with the existing objects.
+		p.list = true
+	case send != nil && *send:
+		p.list = true
+		p.atLeast = version
+		p.endBookmark = opts.Predicate.AllowWatchBookmarks
+	default:
+		p.after = version
+	}
+	p.anyState = p.list && opts.ResourceVersion == "0"
+	return p
+}
