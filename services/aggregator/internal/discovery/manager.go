@@ -83,7 +83,8 @@ type Manager struct {
 	mu        sync.Mutex
 	snapshot  *apiservices.Snapshot
 	next      nextTier
-	followers map[server]*follower
+	ready     bool // what Ready has found once
+	followers map[remote.Server]*follower
 }
 
 // NewManager returns a manager that knows nothing yet.
@@ -96,8 +97,7 @@ func NewManager(config Config) *Manager {
 		pace:      config.Pace.withDefaults(),
 		hint:      make(chan struct{}, 1),
 		dirty:     make(chan struct{}, 1),
-		followers: map[server]*follower{},
-		next:      nextTier{},
+		followers: map[remote.Server]*follower{},
 	}
 }
 
@@ -143,17 +143,21 @@ func (m *Manager) touch() {
 }
 
 // Ready returns an error until there is a document that every source had its
-// chance to be in. A source that is down does not hold it up.
+// chance to be in; from then on it is nil. An extension server that is down does
+// not hold it up, the next tier does.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.ready {
+		return nil
+	}
 	var missing []string
 	if m.next.answered.IsZero() {
 		missing = append(missing, "the next tier")
 	}
 	for key, f := range m.followers {
 		if !f.asked {
-			missing = append(missing, key.namespace+"/"+key.name)
+			missing = append(missing, key.String())
 		}
 	}
 	if m.snapshot == nil {
@@ -163,6 +167,7 @@ func (m *Manager) Ready() error {
 		missing = append(missing, "the first merge")
 	}
 	if missing == nil {
+		m.ready = true
 		return nil
 	}
 	slices.Sort(missing)
@@ -202,9 +207,9 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 		return
 	}
 	backends := m.snapshot.Backends()
-	seen := make(map[server]bool, len(m.followers))
+	seen := make(map[remote.Server]bool, len(m.followers))
 	for _, backend := range backends {
-		seen[serverOf(backend.APIService())] = true
+		seen[backend.Server()] = true
 	}
 	for key, f := range m.followers {
 		if !seen[key] {
@@ -214,7 +219,7 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 		}
 	}
 	for key := range seen {
-		mine := slices.DeleteFunc(slices.Clone(backends), func(b *remote.Backend) bool { return serverOf(b.APIService()) != key })
+		mine := slices.DeleteFunc(slices.Clone(backends), func(b *remote.Backend) bool { return b.Server() != key })
 		if f := m.followers[key]; f != nil {
 			if !slices.Equal(f.backends, mine) {
 				f.backends = mine

@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"net/http"
 	"time"
@@ -10,33 +9,9 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
-	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"triune.dev/services/aggregator/internal/remote"
 	"triune.dev/shared/fetch"
 )
-
-// server identifies an extension server: APIServices of one server are described
-// by one document.
-type server struct {
-	namespace, name string
-	port            int32
-	ca              [sha256.Size]byte
-	insecure        bool
-}
-
-func serverOf(apiService *apiregistrationv1.APIService) server {
-	key := server{
-		namespace: apiService.Spec.Service.Namespace,
-		name:      apiService.Spec.Service.Name,
-		port:      443,
-		ca:        sha256.Sum256(apiService.Spec.CABundle),
-		insecure:  apiService.Spec.InsecureSkipTLSVerify,
-	}
-	if apiService.Spec.Service.Port != nil {
-		key.port = *apiService.Spec.Service.Port
-	}
-	return key
-}
 
 // follower keeps what one extension server says about itself.
 type follower struct {

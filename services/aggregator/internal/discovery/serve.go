@@ -25,7 +25,7 @@ func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
 	snapshot := m.snapshot
 	m.mu.Unlock()
 	if snapshot == nil {
-		notYet(w, req)
+		NotYet(w, req)
 		return
 	}
 	write(w, req, &metav1.APIGroupList{Groups: slices.Concat([]metav1.APIGroup{m.ownGroup()}, snapshot.Groups())})
@@ -67,7 +67,7 @@ func (m *Manager) ServeLegacy(addresses endpointdiscovery.Addresses) http.Handle
 
 func (m *Manager) serve(w http.ResponseWriter, req *http.Request, d *document) {
 	if d == nil {
-		notYet(w, req)
+		NotYet(w, req)
 		return
 	}
 	d.ServeHTTP(w, req)
@@ -92,9 +92,9 @@ func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 	responsewriters.WriteObjectNegotiated(aggregatorscheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)
 }
 
-// notYet answers while we do not know what there is: a shorter list would be
+// NotYet answers while we do not know what there is: a shorter list would be
 // taken for the truth, by the garbage collector for one.
-func notYet(w http.ResponseWriter, req *http.Request) {
+func NotYet(w http.ResponseWriter, req *http.Request) {
 	err := apierrors.NewServiceUnavailable("the list of APIs has not been read yet")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	responsewriters.ErrorNegotiated(err, aggregatorscheme.Codecs, schema.GroupVersion{}, w, req)

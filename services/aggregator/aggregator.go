@@ -1,0 +1,233 @@
+// Package aggregator is the head of the chain: the tier that clients talk to.
+//
+// It owns APIServices. One that names a Service makes this tier serve its
+// group-version: a request for it is authorized, audited and limited here, then
+// proxied to the extension server in the user's name. Everything else goes to the
+// next tier. Discovery and OpenAPI are answered here for the whole chain, merged
+// out of what this tier, the tiers behind it and the extension servers say.
+//
+// The parts, each a package of its own below internal: apiservices is the table of
+// who serves what, remote reaches extension servers, discovery merges discovery,
+// and autoregister keeps APIServices for what the tiers behind this one serve.
+package aggregator
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/util/openapi"
+	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
+	generatedopenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
+
+	"triune.dev/services/aggregator/internal/apiservices"
+	"triune.dev/services/aggregator/internal/autoregister"
+	"triune.dev/services/aggregator/internal/discovery"
+	"triune.dev/services/aggregator/internal/registration"
+	"triune.dev/shared/apiserver"
+	"triune.dev/shared/fetch"
+	triuneopenapi "triune.dev/shared/openapi"
+	"triune.dev/shared/openapi/merged"
+	"triune.dev/shared/peer"
+)
+
+// Tier is the name of this tier in messages, metrics and logs.
+const Tier = "aggregator"
+
+// Server is the aggregator. Its handlers are safe for concurrent use.
+type Server struct {
+	server *apiserver.Server
+
+	table     *apiservices.Table
+	network   *network
+	discovery *discovery.Manager
+	registrar *autoregister.Registrar
+	openapi   *merged.Documents
+	// chainOpenAPI are the sources of OpenAPI that are always there.
+	chainOpenAPI []merged.Source
+
+	apiServices apiregistrationinformers.SharedInformerFactory
+	crds        cache.SharedIndexInformer
+	crdsCounted func(context.Context)
+	// known is closed when the table has been read.
+	known chan struct{}
+	// background counts what the hooks have started and Run waits for.
+	background sync.WaitGroup
+}
+
+// New builds the server. Nothing runs yet.
+func New(config Config) (*Server, error) {
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{known: make(chan struct{})}
+	documents := newOpenAPI(config)
+	if err := s.build(config, documents); err != nil {
+		return nil, err
+	}
+	if err := s.server.Install(registration.APIGroup(config.Storage)); err != nil {
+		return nil, err
+	}
+	documents.Describe(s.server.Table(), triuneopenapi.Version(), triuneopenapi.GroupList(aggregatorscheme.Codecs))
+
+	client, err := apiregistrationclient.NewForConfig(s.server.LoopbackClientConfig())
+	if err != nil {
+		return nil, fmt.Errorf("make the client of apiservices: %w", err)
+	}
+	s.apiServices = apiregistrationinformers.NewSharedInformerFactory(client, 0)
+	if s.network, err = newNetwork(config, s.recheck); err != nil {
+		return nil, err
+	}
+	informer := s.apiServices.Apiregistration().V1().APIServices()
+	if s.table, err = apiservices.NewTable(informer, s.network.backend); err != nil {
+		return nil, err
+	}
+	if s.registrar, err = autoregister.New(informer, client.ApiregistrationV1()); err != nil {
+		return nil, err
+	}
+	if err := s.addDiscovery(config); err != nil {
+		return nil, err
+	}
+	if err := s.followCRDs(config); err != nil {
+		return nil, err
+	}
+	s.addOpenAPI(config, documents)
+	s.table.OnSwap(s.swap)
+	s.server.AwaitPaths(s.known)
+	return s, s.addHooks(config, client)
+}
+
+// build makes the handlers: the server with its chain.
+func (s *Server) build(config Config, documents *triuneopenapi.Service) (err error) {
+	generic := *config.Generic
+	generic.Serializer = aggregatorscheme.Codecs
+	generic.EquivalentResourceRegistry = nil
+	generic.RESTOptionsGetter = nil
+	generic.AggregatedDiscoveryGroupManager = nil
+	// APIServices are read and written with full rights and without a socket, so
+	// that this works before and after the server listens.
+	generic.LoopbackClientConfig = peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.Delegated().ServeHTTP(w, req)
+	}))
+	completed, err := apiserver.Config{
+		Tier:          Tier,
+		Generic:       &generic,
+		Informers:     config.Informers,
+		Next:          config.Next,
+		Owns:          s.owns,
+		TypeConverter: documents.TypeConverter,
+	}.Complete()
+	if err != nil {
+		return err
+	}
+	s.server, err = completed.New()
+	return err
+}
+
+// newOpenAPI describes the resources of the tier itself.
+func newOpenAPI(config Config) *triuneopenapi.Service {
+	c := triuneopenapi.Config{
+		Definitions: openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
+		Schemes:     []*runtime.Scheme{aggregatorscheme.Scheme, kubescheme.Scheme},
+		Title:       "Kubernetes",
+	}
+	if v := config.Generic.EffectiveVersion; v != nil {
+		c.Version = v.EmulationVersion().String()
+	}
+	if o := config.Generic.OpenAPIConfig; o != nil && o.SecurityDefinitions != nil {
+		c.SecurityDefinitions = *o.SecurityDefinitions
+	}
+	return triuneopenapi.New(c)
+}
+
+// addDiscovery answers /api and /apis over all tiers and extension servers.
+func (s *Server) addDiscovery(config Config) error {
+	own, err := registration.Discovery(s.server.Table().Groups()[0])
+	if err != nil {
+		return err
+	}
+	s.discovery = discovery.NewManager(discovery.Config{
+		Next:     fetch.Handler(config.Next.Handler),
+		Own:      own,
+		Priority: placeOf,
+		OnNext:   s.registrar.Serves,
+		Pace:     config.pace,
+	})
+	groups := s.server.GetOnly(http.HandlerFunc(s.discovery.ServeGroups))
+	legacy := s.server.GetOnly(s.discovery.ServeLegacy(s.server.Generic().DiscoveryAddresses))
+	s.server.Handle("/apis", groups)
+	s.server.UnlistedHandle("/apis/", groups)
+	s.server.Handle("/api", legacy)
+	s.server.UnlistedHandle("/api/", legacy)
+	return nil
+}
+
+// followCRDs reads the CRDs of the extensions tier.
+func (s *Server) followCRDs(config Config) error {
+	client, err := apiextensionsclient.NewForConfig(peer.Config(Tier, config.Next.Handler))
+	if err != nil {
+		return fmt.Errorf("make the client of custom resource definitions: %w", err)
+	}
+	s.crds = crdinformers.NewCustomResourceDefinitionInformer(client, 0, cache.Indexers{})
+	if err := s.crds.SetTransform(autoregister.Outline); err != nil {
+		return fmt.Errorf("watch customresourcedefinitions: %w", err)
+	}
+	s.crdsCounted, err = s.registrar.FollowCRDs(s.crds, s.discovery.Hint)
+	return err
+}
+
+// addOpenAPI answers /openapi over all tiers and extension servers.
+func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
+	s.chainOpenAPI = []merged.Source{
+		{Name: Tier, From: fetch.Handler(own.Documents()), Handler: own.Documents(), Patience: buildPatience},
+		{Name: config.Next.Tier, From: fetch.Handler(config.Next.Handler), Handler: config.Next.Handler, Patience: buildPatience},
+	}
+	s.openapi = merged.NewDocuments(s.chainOpenAPI...)
+	documents := s.server.GetOnly(s.openapi)
+	s.server.Handle(triuneopenapi.PathV2, documents)
+	s.server.Handle(triuneopenapi.PathV3, documents)
+	s.server.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents)
+}
+
+// swap tells everybody of a new table.
+func (s *Server) swap(snapshot *apiservices.Snapshot) {
+	s.network.transports.Retain(snapshot.All())
+	s.discovery.Swap(snapshot)
+	s.openapi.SetSources(append(s.chainOpenAPI[:2:2], openapiSources(snapshot)...))
+	select {
+	case <-s.known:
+	default:
+		close(s.known)
+	}
+}
+
+// recheck is called when an extension server could not be reached.
+func (s *Server) recheck(apiService string) { s.discovery.Recheck(apiService) }
+
+// Handler takes requests as they come from a client.
+func (s *Server) Handler() http.Handler { return s.server.Handler() }
+
+// Delegated takes requests that somebody in the same process has authenticated.
+func (s *Server) Delegated() http.Handler { return s.server.Delegated() }
+
+// Server is the server underneath, to adopt the health checks of other tiers of
+// the process with.
+func (s *Server) Server() *apiserver.Server { return s.server }
+
+// Run serves until ctx ends and every request in flight has been answered; then
+// it closes the storage and returns nil. Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	err := s.server.Prepare().Run(ctx)
+	s.background.Wait()
+	s.openapi.Close()
+	s.network.transports.Enqueue()
+	return err
+}

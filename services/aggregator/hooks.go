@@ -1,0 +1,65 @@
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+)
+
+// availabilityWorkers is how many APIServices are checked at the same time. One
+// check may take five seconds.
+const availabilityWorkers = 5
+
+// addHooks adds what runs with the server, under kube-apiserver's names, and the
+// checks that say what the server waits for. No hook waits for another tier: a
+// hook that does not return is a failed liveness check too, and restarting this
+// process does not bring back another one.
+func (s *Server) addHooks(config Config, client apiregistrationclient.Interface) error {
+	available, err := s.network.newAvailability(config, s.apiServices.Apiregistration().V1().APIServices(), client)
+	if err != nil {
+		return err
+	}
+	in := func(name string, runs ...func(context.Context)) error {
+		return s.server.AddPostStartHook(name, func(ctx genericapiserver.PostStartHookContext) error {
+			for _, run := range runs {
+				s.background.Go(func() { run(ctx) })
+			}
+			return nil
+		})
+	}
+	errs := []error{
+		in("aggregator-reload-proxy-client-cert", s.network.runCertificates),
+		in("start-kube-aggregator-informers", s.runInformers),
+		in("apiservice-registration-controller", s.table.Run),
+		in("apiservice-discovery-controller", s.discovery.Run),
+		in("apiservice-status-local-available-controller", func(ctx context.Context) {
+			available.local.Run(availabilityWorkers, ctx.Done())
+		}),
+		in("apiservice-status-remote-available-controller", func(ctx context.Context) {
+			available.remote.Run(availabilityWorkers, ctx.Done())
+		}),
+		in("kube-apiserver-autoregistration", s.registrar.Run, s.crds.RunWithContext, s.crdsCounted),
+	}
+	for name, hook := range config.Hooks {
+		errs = append(errs, s.server.AddPostStartHook(name, hook))
+	}
+	ready := func(name string, check func() error) healthz.HealthChecker {
+		return healthz.NamedCheck(name, func(*http.Request) error { return check() })
+	}
+	s.server.AddReadyzChecks(
+		ready("apiservice-registration", s.table.Ready),
+		ready("apiservice-discovery", s.discovery.Ready),
+		ready("autoregister-completion", s.registrar.Ready),
+	)
+	return errors.Join(errs...)
+}
+
+func (s *Server) runInformers(ctx context.Context) {
+	s.apiServices.StartWithContext(ctx)
+	<-ctx.Done()
+	s.apiServices.Shutdown()
+}

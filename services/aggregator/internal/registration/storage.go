@@ -1,0 +1,72 @@
+// Package registration is the API group that this tier owns,
+// apiregistration.k8s.io: its storage, and what discovery says of it.
+package registration
+
+import (
+	"fmt"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	apiservicerest "k8s.io/kube-aggregator/pkg/registry/apiservice/rest"
+
+	"triune.dev/shared/table"
+)
+
+// APIGroup returns apiregistration.k8s.io/v1 over the storage that getter gives.
+// v1beta1 can be read from storage and is not served, as in kube-apiserver since
+// Kubernetes 1.22.
+func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
+	enabled := serverstorage.NewResourceConfig()
+	enabled.EnableVersions(apiregistrationv1.SchemeGroupVersion)
+	info := apiservicerest.NewRESTStorage(enabled, storageOptions{getter}, false)
+	info.PrioritizedVersions = []schema.GroupVersion{apiregistrationv1.SchemeGroupVersion}
+	return &info
+}
+
+// storageOptions puts APIServices where kube-apiserver puts them, in its encoding.
+type storageOptions struct{ generic.RESTOptionsGetter }
+
+func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err != nil {
+		return options, fmt.Errorf("storage options of %s: %w", resource, err)
+	}
+	options.ResourcePrefix = resource.Group + "/" + resource.Resource
+	storage := *options.StorageConfig
+	storage.GroupResource = resource
+	storage.Codec = aggregatorscheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
+	storage.EncodeVersioner = runtime.NewMultiGroupVersioner(apiregistrationv1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
+	options.StorageConfig = &storage
+	return options, nil
+}
+
+// Discovery returns what aggregated discovery says of a group of the resource
+// table.
+func Discovery(group table.Group) (apidiscoveryv2.APIGroupDiscovery, error) {
+	described := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: group.Name}}
+	for _, version := range group.Versions {
+		var list []metav1.APIResource
+		for _, resource := range version.Resources() {
+			list = append(list, resource.Discovery)
+		}
+		resources, err := endpoints.ConvertGroupVersionIntoToDiscovery(list)
+		if err != nil {
+			return described, fmt.Errorf("describe %s: %w", version.GroupVersion, err)
+		}
+		described.Versions = append(described.Versions, apidiscoveryv2.APIVersionDiscovery{
+			Version:   version.Version,
+			Resources: resources,
+			Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		})
+	}
+	return described, nil
+}

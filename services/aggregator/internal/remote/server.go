@@ -1,0 +1,32 @@
+package remote
+
+import (
+	"crypto/sha256"
+	"fmt"
+)
+
+// Server identifies an extension server: APIServices with equal Servers are served
+// by one process, or by replicas of one, which describes them in one document.
+type Server struct {
+	namespace, name string
+	port            int32
+	ca              [sha256.Size]byte
+	insecure        bool
+}
+
+// Server returns which server it is.
+func (b *Backend) Server() Server {
+	trust := trustOf(b.apiService)
+	return Server{
+		namespace: b.apiService.Spec.Service.Namespace,
+		name:      b.apiService.Spec.Service.Name,
+		port:      b.port(),
+		ca:        trust.caBundle,
+		insecure:  trust.insecure,
+	}
+}
+
+// String returns a name that differs for different servers.
+func (s Server) String() string {
+	return fmt.Sprintf("%s/%s:%d (ca %x, insecure %t)", s.namespace, s.name, s.port, s.ca[:4], s.insecure)
+}

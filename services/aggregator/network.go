@@ -1,0 +1,129 @@
+package aggregator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+	"k8s.io/component-base/metrics/legacyregistry"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
+	localavailability "k8s.io/kube-aggregator/pkg/controllers/status/local"
+	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
+	remoteavailability "k8s.io/kube-aggregator/pkg/controllers/status/remote"
+
+	"triune.dev/services/aggregator/internal/remote"
+)
+
+// network is the way to extension servers.
+type network struct {
+	remote.Network
+	transports *remote.Transports
+	identity   *remote.Identity
+	// certificates follows the files of the client certificate; nil for none.
+	certificates *dynamiccertificates.DynamicCertKeyPairContent
+	// dial is the egress selector's, nil for a plain one.
+	dial remote.DialFunc
+}
+
+func newNetwork(config Config, unreachable func(string)) (*network, error) {
+	n := &network{}
+	if file := config.Proxy.CertFile; file != "" {
+		var err error
+		n.certificates, err = dynamiccertificates.NewDynamicServingContentFromFiles("aggregator-proxy-cert", file, config.Proxy.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--proxy-client-cert-file, --proxy-client-key-file: %w", err)
+		}
+		n.identity = remote.NewIdentity(n.certificates)
+	}
+	if selector := config.Generic.EgressSelector; selector != nil {
+		dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
+		if err != nil {
+			return nil, fmt.Errorf("egress selector: %w", err)
+		}
+		n.dial = remote.DialFunc(dial)
+	}
+	n.transports = remote.NewTransports(n.identity, n.dial)
+	if n.certificates != nil {
+		n.certificates.AddListener(n.transports)
+	}
+	resolver, err := newResolver(config)
+	if err != nil {
+		return nil, err
+	}
+	n.Network = remote.Network{
+		Transports:      n.transports,
+		Resolver:        resolver,
+		Ejected:         remote.NewEjected(),
+		Unreachable:     unreachable,
+		FollowRedirects: config.Proxy.ForwardRedirects,
+	}
+	return n, nil
+}
+
+func newResolver(config Config) (remote.Resolver, error) {
+	services := config.Informers.Core().V1().Services().Lister()
+	resolver := remote.ClusterIPs(services)
+	if config.Proxy.EndpointRouting {
+		slices, err := serviceproxy.NewEndpointSliceIndexerGetter(config.Informers.Discovery().V1().EndpointSlices())
+		if err != nil {
+			return nil, fmt.Errorf("watch endpointslices: %w", err)
+		}
+		resolver = remote.Endpoints(services, slices)
+	}
+	if self := config.Generic.ExternalAddress; self != "" {
+		resolver = remote.Loopback(resolver, self)
+	}
+	return resolver, nil
+}
+
+func (n *network) backend(apiService *apiregistrationv1.APIService) *remote.Backend {
+	return remote.New(apiService, n.Network)
+}
+
+// runCertificates reads the client certificate again when it changes.
+func (n *network) runCertificates(ctx context.Context) {
+	if n.certificates != nil {
+		n.certificates.Run(ctx, 1)
+	}
+}
+
+// availability are the controllers that write the Available condition.
+type availability struct {
+	local  *localavailability.AvailableConditionController
+	remote *remoteavailability.AvailableConditionController
+}
+
+// registerMetrics registers aggregator_unavailable_apiservice and its counter:
+// once in a process, as the registry is the process's.
+var registerMetrics = sync.OnceValues(func() (*availabilitymetrics.Metrics, error) {
+	metrics := availabilitymetrics.New()
+	return metrics, metrics.Register(legacyregistry.Register, legacyregistry.CustomRegister)
+})
+
+func (n *network) newAvailability(config Config, informer apiregistrationinformers.APIServiceInformer, client apiregistrationclient.Interface) (*availability, error) {
+	metrics, err := registerMetrics()
+	if err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	a := &availability{}
+	if a.local, err = localavailability.New(informer, client.ApiregistrationV1(), metrics); err != nil {
+		return nil, fmt.Errorf("availability of local apiservices: %w", err)
+	}
+	var dial *transport.DialHolder
+	if n.dial != nil {
+		dial = &transport.DialHolder{Dial: n.dial}
+	}
+	a.remote, err = remoteavailability.New(informer,
+		config.Informers.Core().V1().Services(), config.Informers.Discovery().V1().EndpointSlices(),
+		client.ApiregistrationV1(), dial, n.identity.PEM, remote.URLs{Resolver: n.Resolver}, metrics)
+	if err != nil {
+		return nil, fmt.Errorf("availability of remote apiservices: %w", err)
+	}
+	return a, nil
+}
