@@ -26,32 +26,31 @@ type Freshness struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// watches has an entry for each resource that has ever been watched.
+	// watches has an entry for each of ruleResources.
 	watches map[string]*watched
-	// began is when waiting for the first watch began.
-	began time.Time
 }
 
 // watched is the watches of one resource.
 type watched struct {
 	open int
-	// ended is when open went to zero.
+	// ended is when open went to zero; at first, when the process began.
 	ended time.Time
 }
 
 // NewFreshness returns a Freshness that has seen nothing yet.
 func NewFreshness(c clock.PassiveClock) *Freshness {
-	return &Freshness{clock: c, watches: map[string]*watched{}, began: c.Now()}
+	f := &Freshness{clock: c, watches: map[string]*watched{}}
+	for _, resource := range ruleResources {
+		f.watches[resource] = &watched{ended: c.Now()}
+	}
+	return f
 }
 
-// Age is how long the oldest of the watches has been down, zero when all are up.
-// Until a watch has been opened, it is the time since the start.
+// Age is how long some kind of rules has not been watched, zero when all are.
+// What has never been watched has not been since the start.
 func (f *Freshness) Age() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.watches) == 0 {
-		return f.clock.Since(f.began)
-	}
 	var age time.Duration
 	for w := range maps.Values(f.watches) {
 		if w.open == 0 {
@@ -111,12 +110,7 @@ var ruleResources = []string{"clusterrolebindings", "clusterroles", "rolebinding
 func (f *Freshness) opened(resource string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := f.watches[resource]
-	if w == nil {
-		w = &watched{}
-		f.watches[resource] = w
-	}
-	w.open++
+	f.watches[resource].open++
 }
 
 func (f *Freshness) ended(resource string) {
