@@ -282,3 +282,30 @@ func TestExtras(t *testing.T) {
 		}
 	}
 }
+
+// TestV2AndV3Differ: what kube-apiserver does in one of the two only. Defaults are
+// in v3, for clients of v2 take them for constraints; the kinds of other groups
+// are in v2; and v3 is escaped as if it were part of a page.
+func TestV2AndV3Differ(t *testing.T) {
+	served := newTier(t)
+	v3 := string(body(t, get(served.Documents(), autoscaling)))
+	v2 := string(body(t, get(served.Documents(), PathV2)))
+	for _, test := range []struct {
+		text       string
+		inV2, inV3 bool
+	}{
+		{`"default":`, false, true},
+		{`{"group":"batch","kind":"WatchEvent","version":"v1"}`, true, false},
+		{`{"group":"autoscaling","kind":"WatchEvent","version":"v1"}`, true, true},
+		{`{"group":"","kind":"DeleteOptions","version":"v1"}`, true, true},
+		{`'f:<name>'`, true, false},
+		{`'f:\u003cname\u003e'`, false, true},
+	} {
+		if got := strings.Contains(v2, test.text); got != test.inV2 {
+			t.Errorf("v2 has %s: %t", test.text, got)
+		}
+		if got := strings.Contains(v3, test.text); got != test.inV3 {
+			t.Errorf("v3 has %s: %t", test.text, got)
+		}
+	}
+}
