@@ -7,9 +7,11 @@ import (
 	"net/url"
 
 	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/filters"
@@ -46,11 +48,12 @@ type Environment struct {
 	// in one process it is the head of the chain, so that controllers and
 	// admission plugins see what clients see.
 	Loopback func() http.Handler
-	// Storage opens the store of every resource. Required.
-	Storage func(context.Context, StorageOptions) (*Storage, error)
-	// Listen makes core take requests from its socket. In one process only the
-	// head of the chain does.
-	Listen bool
+	// Etcd is the client of an etcd inside the process. Nil means to dial
+	// --etcd-servers.
+	Etcd *clientv3.Client
+	// Follower is set where another tier of the process stands in front of core
+	// and runs what they share; see apiserver.Follower.
+	Follower bool
 }
 
 // Config is everything core is built from. Nothing runs yet.
@@ -61,13 +64,24 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 	// Services finds the address of a Service for webhooks and APIServices.
 	Services webhook.ServiceResolver
-	Storage  *Storage
 
+	storage      *storage
 	options      CompletedOptions
 	environment  Environment
 	admission    *triuneadmission.Chain
 	controlPlane controlplane.Config
 	server       *Server // set by New, for the loopback client
+}
+
+// CustomStorage stores objects in core's etcd whose encoding the caller sets, for
+// the other tiers of the process.
+func (c *Config) CustomStorage() generic.RESTOptionsGetter { return c.storage.custom }
+
+// WebhookCredentials are what webhooks are called with.
+func (c *Config) WebhookCredentials() webhook.AuthenticationInfoResolverWrapper {
+	g := c.Generic
+	return webhook.NewDefaultAuthenticationInfoResolverWrapper(
+		c.controlPlane.ControlPlane.ProxyTransport, g.EgressSelector, g.LoopbackClientConfig, g.TracerProvider)
 }
 
 // Config turns completed options into a configuration.
@@ -180,13 +194,13 @@ func (c *Config) addStorage(ctx context.Context) error {
 	// What upstream opens by itself from this factory (the allocators, the
 	// master leases) must not compact: ours does.
 	factory.StorageConfig.CompactionInterval = 0
-	c.Storage, err = c.environment.Storage(ctx, StorageOptions{Etcd: &etcd, Factory: factory, Generic: c.Generic})
+	c.storage, err = storageOptions{etcd: &etcd, factory: factory, generic: c.Generic, client: c.environment.Etcd}.open(ctx)
 	if err != nil {
 		return err
 	}
-	c.Generic.RESTOptionsGetter = c.Storage.RESTOptions
-	c.Generic.AddHealthChecks(c.Storage.HealthChecks...)
-	c.Generic.AddReadyzChecks(c.Storage.ReadyzChecks...)
+	c.Generic.RESTOptionsGetter = c.storage.options
+	c.Generic.AddHealthChecks(c.storage.healthChecks...)
+	c.Generic.AddReadyzChecks(c.storage.readyzChecks...)
 	c.controlPlane.ControlPlane.StorageFactory = factory
 	return nil
 }
@@ -315,4 +329,3 @@ func (c *Config) addAdmission(context.Context) error {
 	g.AdmissionControl = admission.Interface(c.admission)
 	return nil
 }
-

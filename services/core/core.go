@@ -18,6 +18,7 @@ import (
 
 	"triune.dev/shared/apiserver"
 	triuneopenapi "triune.dev/shared/openapi"
+	"triune.dev/shared/openapi/merged"
 )
 
 // Tier is the name of this tier in messages, metrics and logs.
@@ -27,14 +28,17 @@ const Tier = "core"
 type Server struct {
 	*apiserver.Server
 
-	storage *Storage
+	storage *storage
 	openapi *triuneopenapi.Service
+	merged  *merged.Documents // nil at the end of the chain
+	// hasIssuer tells that the ServiceAccount issuer is published.
+	hasIssuer bool
 }
 
 // New builds the server. Nothing runs yet.
 func (c *Config) New(context.Context) (*Server, error) {
 	completed := c.controlPlane.Complete()
-	s := &Server{storage: c.Storage}
+	s := &Server{storage: c.storage}
 	c.server = s
 	s.openapi = triuneopenapi.New(triuneopenapi.Config{
 		Definitions:         openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
@@ -43,13 +47,14 @@ func (c *Config) New(context.Context) (*Server, error) {
 		Version:             c.Generic.EffectiveVersion.EmulationVersion().String(),
 		SecurityDefinitions: *c.Generic.OpenAPIConfig.SecurityDefinitions,
 	})
-	generic := *c.Generic
-	if !c.environment.Listen {
-		generic.SecureServing = nil
+	generic := c.Generic
+	if c.environment.Follower {
+		generic = apiserver.Follower(c.Generic)
+		generic.HealthzChecks, generic.LivezChecks, generic.ReadyzChecks = c.Generic.HealthzChecks, c.Generic.LivezChecks, c.Generic.ReadyzChecks
 	}
 	server, err := build(apiserver.Config{
 		Tier:          Tier,
-		Generic:       &generic,
+		Generic:       generic,
 		Informers:     c.Informers,
 		Next:          c.environment.Next,
 		TypeConverter: s.openapi.TypeConverter,
@@ -68,7 +73,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 	if err := s.installIssuer(completed); err != nil {
 		return nil, err
 	}
-	s.openapi.Describe(s.Table(), triuneopenapi.Version())
+	s.installOpenAPI(c)
 	return s, s.addHooks(c, completed, client)
 }
 
@@ -87,13 +92,16 @@ func (s *Server) Run(ctx context.Context) error {
 	storage, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, failed := errgroup.WithContext(storage)
-	if s.storage.Run != nil {
-		group.Go(func() error { return s.storage.Run(failed) })
+	if s.storage.run != nil {
+		group.Go(func() error { return s.storage.run(failed) })
 	}
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(failed, cancel)()
 	err := prepared.Run(serving)
+	if s.merged != nil {
+		s.merged.Close()
+	}
 	stop()
 	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
 		err = errors.Join(failure, err)
@@ -145,4 +153,3 @@ func (s *Server) installAPIs(c *Config, completed controlplane.CompletedConfig, 
 	}
 	return nil
 }
-

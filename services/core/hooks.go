@@ -78,7 +78,7 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 		}))
 	}
 	errs = append(errs, s.AddPostStartHook(c.admission.HookName, c.admission.Hook))
-	for name, run := range c.Storage.Hooks {
+	for name, run := range c.storage.hooks {
 		errs = append(errs, s.AddPostStartHook(name, run))
 	}
 	return errors.Join(errs...)
@@ -106,15 +106,14 @@ func namespacesExist(lister corelisters.NamespaceLister, names []string) bool {
 	return true
 }
 
-// kubernetesService keeps the Service default/kubernetes and its endpoints; see
-// systemNamespaces for why the hook waits.
+// kubernetesService keeps the Service default/kubernetes and its endpoints. Its
+// hook cannot wait for them: the controller publishes an endpoint only once
+// readyz is green.
 func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) (hook, error) {
 	_, port, err := c.Generic.SecureServing.HostPort()
 	if err != nil {
 		return hook{}, fmt.Errorf("listener address: %w", err)
 	}
-	services := c.Informers.Core().V1().Services()
-	lister := services.Lister()
 	controller := kubernetesservice.New(kubernetesservice.Config{
 		PublicIP:                  c.Generic.PublicAddress,
 		EndpointReconciler:        completed.Extra.EndpointReconcilerConfig.Reconciler,
@@ -123,17 +122,14 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 		ServicePort:               completed.Extra.APIServerServicePort,
 		PublicServicePort:         port,
 		KubernetesServiceNodePort: completed.Extra.KubernetesServiceNodePort,
-	}, client, services)
+	}, client, c.Informers.Core().V1().Services())
 	s.AddPreShutdownHook("stop-kubernetes-service-controller", func() error {
 		controller.Stop()
 		return nil
 	})
 	return hook{"bootstrap-controller", func(ctx context.Context) error {
 		controller.Start(ctx.Done())
-		return poll(ctx, func() bool {
-			_, err := lister.Services(metav1.NamespaceDefault).Get("kubernetes")
-			return err == nil
-		})
+		return nil
 	}}, nil
 }
 

@@ -20,6 +20,7 @@ func (s *Server) installIssuer(completed controlplane.CompletedConfig) error {
 		klog.Background().Info("service account issuer discovery is off", "reason", err.Error())
 		return nil
 	}
+	s.hasIssuer = true
 	s.Handle(serviceaccount.OpenIDConfigPath, s.GetOnly(document("application/json", provider.GetConfigJSON)))
 	s.Handle(serviceaccount.JWKSPath, s.GetOnly(document("application/jwk-set+json", provider.GetKeysetJSON)))
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/url"
 
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
@@ -25,15 +24,22 @@ func NewOptions() *Options {
 	return &Options{ServerRunOptions: options.NewServerRunOptions()}
 }
 
-// Flags returns the flags in their sections.
-func (o *Options) Flags() cliflag.NamedFlagSets {
-	sections := o.ServerRunOptions.Flags()
+// AddFlags adds the flags in their sections.
+func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
+	o.AddServerFlags(sections)
 	fs := sections.FlagSet("next tier")
 	fs.StringSliceVar(&o.NextURLs, "next-url", o.NextURLs,
 		"URL of a replica of the next tier, which gets what core does not own. May be given several times; a DNS name may stand for several replicas.")
 	fs.StringVar(&o.NextCAFile, "next-ca-file", o.NextCAFile,
 		"CA bundle that verifies the next tier's serving certificates.")
-	return sections
+}
+
+// AddServerFlags adds kube-apiserver's flags.
+func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
+	flags := o.ServerRunOptions.Flags()
+	for _, name := range flags.Order {
+		sections.FlagSet(name).AddFlagSet(flags.FlagSets[name])
+	}
 }
 
 // CompletedOptions can only be made by Complete.
@@ -57,7 +63,7 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 }
 
 // Validate returns everything that is wrong, each naming its flag.
-func (o CompletedOptions) Validate() error {
+func (o CompletedOptions) Validate() []error {
 	errs := o.CompletedOptions.Validate()
 	for _, target := range o.next.urls {
 		if parsed, err := url.Parse(target); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
@@ -72,5 +78,5 @@ func (o CompletedOptions) Validate() error {
 			errs = append(errs, errors.New("--next-url needs --next-ca-file"))
 		}
 	}
-	return utilerrors.NewAggregate(errs)
+	return errs
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -12,33 +13,63 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+
+	"triune.dev/shared/etcdstore"
 )
 
-// StorageOptions is what a storage is opened from.
-type StorageOptions struct {
-	Etcd    *genericoptions.EtcdOptions
-	Factory *serverstorage.DefaultStorageFactory
-	Generic *genericapiserver.Config
+// storageOptions is what the storage is opened from.
+type storageOptions struct {
+	etcd    *genericoptions.EtcdOptions
+	factory *serverstorage.DefaultStorageFactory
+	generic *genericapiserver.Config
+	client  *clientv3.Client // nil: dial
 }
 
-// Storage is where objects are kept.
-type Storage struct {
-	RESTOptions generic.RESTOptionsGetter
-	// HealthChecks go into healthz, livez and readyz, ReadyzChecks into readyz.
-	HealthChecks, ReadyzChecks []healthz.HealthChecker
-	// Run does the storage's background work (compaction) and blocks until ctx
-	// ends. It outlives every request.
-	Run func(ctx context.Context) error
-	// Hooks are post-start hooks by name.
-	Hooks map[string]genericapiserver.PostStartHookFunc
+// storage is where objects are kept.
+type storage struct {
+	options generic.RESTOptionsGetter
+	// custom stores objects whose encoding the caller sets: custom resources and
+	// APIServices, where tiers share one process and one etcd.
+	custom generic.RESTOptionsGetter
+	// healthChecks go into healthz, livez and readyz, readyzChecks into readyz.
+	healthChecks, readyzChecks []healthz.HealthChecker
+	// run does the background work (compaction) and blocks until ctx ends. It
+	// outlives every request.
+	run func(ctx context.Context) error
+	// hooks are post-start hooks by name.
+	hooks map[string]genericapiserver.PostStartHookFunc
 }
 
-// AddEncryption reads --encryption-provider-config into the resource
+// open reads the encryption configuration and opens the store of every resource.
+func (o storageOptions) open(ctx context.Context) (*storage, error) {
+	s := &storage{hooks: map[string]genericapiserver.PostStartHookFunc{}}
+	name, hook, err := o.addEncryption()
+	if err != nil {
+		return nil, err
+	}
+	if hook != nil {
+		s.hooks[name] = hook
+	}
+	s.options = o.getter(o.factory)
+	config := o.etcd.StorageConfig
+	config.StorageObjectCountTracker = o.generic.StorageObjectCountTracker
+	s.custom = o.getter(&genericoptions.SimpleStorageFactory{StorageConfig: config})
+	return s, nil
+}
+
+func (o storageOptions) getter(factory serverstorage.StorageFactory) generic.RESTOptionsGetter {
+	return etcdstore.RESTOptions(factory, o.client,
+		etcdstore.WithTransformers(o.generic.ResourceTransformers),
+		etcdstore.WithGarbageCollection(o.etcd.EnableGarbageCollection),
+		etcdstore.WithDeleteCollectionWorkers(o.etcd.DeleteCollectionWorkers))
+}
+
+// addEncryption reads --encryption-provider-config into the resource
 // transformers of the configuration. With automatic reload, the hook that is
 // returned follows the file.
-func (o StorageOptions) AddEncryption() (name string, hook genericapiserver.PostStartHookFunc, err error) {
-	file, reload := o.Etcd.EncryptionProviderConfigFilepath, o.Etcd.EncryptionProviderConfigAutomaticReload
-	g := o.Generic
+func (o storageOptions) addEncryption() (name string, hook genericapiserver.PostStartHookFunc, err error) {
+	file, reload := o.etcd.EncryptionProviderConfigFilepath, o.etcd.EncryptionProviderConfigAutomaticReload
+	g := o.generic
 	if file == "" || g.ResourceTransformers != nil {
 		return "", nil, nil
 	}

@@ -10,9 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/informers"
-	"k8s.io/component-base/version"
-
-	"k8s.io/apiserver/pkg/endpoints/deprecation"
 )
 
 // Next is the tier behind this one, reached by a function call or by a proxy.
@@ -85,11 +82,11 @@ func (c Config) Complete() (CompletedConfig, error) {
 		g.EquivalentResourceRegistry = equivalents(g)
 	}
 	completed := &completedConfig{Config: c, equivalents: g.EquivalentResourceRegistry}
-	major, minor, err := deprecation.MajorMinor(version.Get())
-	if err != nil {
-		return CompletedConfig{}, err
+	if g.EffectiveVersion == nil {
+		return CompletedConfig{}, errors.New("a tier needs a version")
 	}
-	completed.major, completed.minor = major, minor
+	version := g.EffectiveVersion.EmulationVersion()
+	completed.major, completed.minor = int(version.Major()), int(version.Minor())
 	return CompletedConfig{completed}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 
+	"triune.dev/shared/fetch"
 	"triune.dev/shared/table"
 )
 
@@ -103,7 +104,7 @@ func (d *discoveryRoutes) next(path string, manager aggregated.ResourceManager, 
 	}
 	return &nextDiscovery{
 		path:    path,
-		handler: d.server.config.Next.Handler,
+		from:    fetch.Handler(d.server.config.Next.Handler),
 		manager: manager.WithSource(aggregated.CRDSource),
 		groups:  groups,
 	}

@@ -97,6 +97,17 @@ func (h *hooks) stop() error {
 	return errors.Join(errs...)
 }
 
+// The hooks that keep the limits of requests in flight, under kube-apiserver's
+// names.
+const (
+	fairnessConfigHook = "priority-and-fairness-config-consumer"
+	fairnessFilterHook = "priority-and-fairness-filter"
+	maxInFlightHook    = "max-in-flight-filter"
+	objectCountHook    = "storage-object-count-tracker-hook"
+)
+
+var limitHooks = []string{fairnessConfigHook, fairnessFilterHook, maxInFlightHook, objectCountHook}
+
 // addGenericHooks adds what every tier runs, under kube-apiserver's names.
 func (s *Server) addGenericHooks() error {
 	g := s.config.Generic
@@ -113,17 +124,17 @@ func (s *Server) addGenericHooks() error {
 	}
 	if flow := g.FlowControl; flow != nil {
 		errs = append(errs,
-			add("priority-and-fairness-config-consumer", func(ctx context.Context) { go flow.Run(ctx.Done()) }),
-			add("priority-and-fairness-filter", func(ctx context.Context) {
+			add(fairnessConfigHook, func(ctx context.Context) { go flow.Run(ctx.Done()) }),
+			add(fairnessFilterHook, func(ctx context.Context) {
 				genericfilters.StartPriorityAndFairnessWatermarkMaintenance(ctx.Done())
 			}))
 	} else {
-		errs = append(errs, add("max-in-flight-filter", func(ctx context.Context) {
+		errs = append(errs, add(maxInFlightHook, func(ctx context.Context) {
 			genericfilters.StartMaxInFlightWatermarkMaintenance(ctx.Done())
 		}))
 	}
 	if tracker := g.StorageObjectCountTracker; tracker != nil {
-		errs = append(errs, add("storage-object-count-tracker-hook", func(ctx context.Context) { go tracker.RunUntil(ctx.Done()) }))
+		errs = append(errs, add(objectCountHook, func(ctx context.Context) { go tracker.RunUntil(ctx.Done()) }))
 	}
 	return errors.Join(errs...)
 }

@@ -1,21 +1,20 @@
 package apiserver
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/klog/v2"
+
+	"triune.dev/shared/fetch"
 )
 
 const (
@@ -35,13 +34,13 @@ const (
 // *nextDiscovery has no next tier.
 type nextDiscovery struct {
 	path    string
-	handler http.Handler
+	from    fetch.Getter
 	manager aggregated.ResourceManager
 	groups  discovery.GroupManager // nil when only the aggregated form is kept
 
 	mu    sync.Mutex
 	until time.Time // what is known counts as fresh until then
-	etag  string
+	tag   fetch.Tag
 	known []apidiscoveryv2.APIGroupDiscovery
 }
 
@@ -56,21 +55,19 @@ func (n *nextDiscovery) before(handler http.Handler) http.Handler {
 	})
 }
 
-// refresh asks the next tier in the name of req's user, if it was not asked a
-// moment ago. Concurrent callers wait for one answer.
+// refresh asks the next tier, if it was not asked a moment ago. Concurrent callers
+// wait for one answer, so it is asked in this tier's name.
 func (n *nextDiscovery) refresh(req *http.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if time.Now().Before(n.until) {
 		return
 	}
-	response, err := ask(req, n.handler, n.path, http.Header{
-		"Accept": {acceptAggregated}, "If-None-Match": {n.etag},
-	})
-	if err == nil && response.code == http.StatusOK {
-		err = n.learnLocked(response)
-	} else if err == nil && response.code != http.StatusNotModified {
-		err = fmt.Errorf("status %d", response.code)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), discoveryTimeout)
+	defer cancel()
+	answer, err := fetch.Document(ctx, n.from, fetch.Query{Path: n.path, Accept: acceptAggregated, Known: n.tag})
+	if err == nil && answer.Modified {
+		err = n.learnLocked(answer)
 	}
 	if err != nil {
 		klog.Background().Info("next tier's discovery unavailable", "path", n.path, "error", err.Error())
@@ -81,19 +78,19 @@ func (n *nextDiscovery) refresh(req *http.Request) {
 	n.until = time.Now().Add(discoveryFresh)
 }
 
-func (n *nextDiscovery) learnLocked(response *answer) error {
+func (n *nextDiscovery) learnLocked(answer fetch.Answer) error {
 	var list apidiscoveryv2.APIGroupDiscoveryList
-	if err := json.Unmarshal(response.body.Bytes(), &list); err != nil {
+	if err := json.Unmarshal(answer.Body, &list); err != nil {
 		return fmt.Errorf("decode: %w", err)
 	}
 	n.publishLocked(list.Items)
-	n.known, n.etag = list.Items, response.header.Get("Etag")
+	n.known, n.tag = list.Items, answer.Tag
 	return nil
 }
 
 // staleLocked marks what is known as possibly out of date.
 func (n *nextDiscovery) staleLocked() {
-	if n.etag == "" {
+	if n.tag == (fetch.Tag{}) {
 		return
 	}
 	for i := range n.known {
@@ -102,72 +99,34 @@ func (n *nextDiscovery) staleLocked() {
 		}
 	}
 	n.publishLocked(n.known)
-	n.etag = "" // the next answer must replace what was marked
+	n.tag = fetch.Tag{} // the next answer must replace what was marked
 }
 
+// publishLocked makes groups what is known to be served behind this tier. A
+// group-version that is as it was is left alone, so that its ETag stays.
 func (n *nextDiscovery) publishLocked(groups []apidiscoveryv2.APIGroupDiscovery) {
-	copied := make([]apidiscoveryv2.APIGroupDiscovery, 0, len(groups))
+	present := map[metav1.GroupVersion]bool{}
 	for _, group := range groups {
-		copied = append(copied, *group.DeepCopy())
-	}
-	n.manager.SetGroups(copied)
-	if n.groups == nil {
-		return
-	}
-	present := map[string]bool{}
-	for _, group := range groups {
-		present[group.Name] = true
-		n.groups.AddGroup(groupOf(group))
+		for _, version := range group.Versions {
+			present[metav1.GroupVersion{Group: group.Name, Version: version.Version}] = true
+			n.manager.AddGroupVersion(group.Name, *version.DeepCopy())
+		}
+		if n.groups != nil {
+			n.groups.AddGroup(groupOf(group))
+		}
 	}
 	for _, group := range n.known {
-		if !present[group.Name] {
+		kept := false
+		for _, version := range group.Versions {
+			gv := metav1.GroupVersion{Group: group.Name, Version: version.Version}
+			if present[gv] {
+				kept = true
+				continue
+			}
+			n.manager.RemoveGroupVersion(gv)
+		}
+		if !kept && n.groups != nil {
 			n.groups.RemoveGroup(group.Name)
 		}
 	}
-}
-
-// answer is a response held in memory.
-type answer struct {
-	code   int
-	header http.Header
-	body   bytes.Buffer
-}
-
-func (a *answer) Header() http.Header         { return a.header }
-func (a *answer) Write(p []byte) (int, error) { a.WriteHeader(http.StatusOK); return a.body.Write(p) }
-func (a *answer) WriteHeader(code int) {
-	if a.code == 0 {
-		a.code = code
-	}
-}
-
-// ask sends a GET for path to the next tier, in the name of req's user. It is a
-// request of its own: the audit trail of req does not see it.
-func ask(req *http.Request, handler http.Handler, path string, header http.Header) (response *answer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), discoveryTimeout)
-	defer cancel()
-	if user, ok := apirequest.UserFrom(req.Context()); ok {
-		ctx = apirequest.WithUser(ctx, user)
-	}
-	ctx = apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Path: path, Verb: "get"})
-	question, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	question.Header = header
-	question.RemoteAddr = req.RemoteAddr
-	response = &answer{header: http.Header{}}
-	defer func() {
-		// A proxy that loses its backend in the middle of a body panics, as
-		// net/http wants it to.
-		switch reason := recover(); reason {
-		case nil:
-		case http.ErrAbortHandler:
-			err = errors.New("connection lost")
-		default:
-			panic(reason)
-		}
-	}()
-	handler.ServeHTTP(response, question)
-	return response, nil
 }

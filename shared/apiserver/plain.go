@@ -49,4 +49,3 @@ func (s *Server) installIndex() {
 	s.UnlistedHandle("/", index)
 	s.UnlistedHandle("/index.html", index)
 }
-

@@ -167,4 +167,3 @@ func isLongRunning(check apirequest.LongRunningRequestCheck, req *http.Request) 
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	return ok && check(req, info)
 }
-

@@ -1,0 +1,12 @@
+// Command core serves every built-in resource of Kubernetes: the middle tier of
+// Triune.
+package main
+
+import (
+	"os"
+
+	"triune.dev/services/core"
+	"triune.dev/shared/command"
+)
+
+func main() { os.Exit(command.Main(core.Command())) }

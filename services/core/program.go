@@ -1,0 +1,84 @@
+package core
+
+import (
+	"context"
+	"fmt"
+
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"triune.dev/shared/apiserver"
+	"triune.dev/shared/command"
+	"triune.dev/shared/delegate"
+)
+
+// Command is the program core.
+func Command() command.Spec {
+	program := &program{options: NewOptions()}
+	return command.Spec{
+		Use: "core",
+		Long: `The core tier of Triune serves every built-in resource of Kubernetes. What it
+does not own it passes to the next tier, named by --next-url.`,
+		Program: program,
+		Logs:    program.options.Logs,
+	}
+}
+
+type program struct {
+	options   *Options
+	completed CompletedOptions
+}
+
+func (p *program) AddFlags(sections *cliflag.NamedFlagSets) { p.options.AddFlags(sections) }
+
+func (p *program) Complete(ctx context.Context) (err error) {
+	p.completed, err = p.options.Complete(ctx)
+	return err
+}
+
+func (p *program) Validate() []error { return p.completed.Validate() }
+
+func (p *program) Run(ctx context.Context) error {
+	next, err := p.completed.nextTier()
+	if err != nil {
+		return err
+	}
+	config, err := p.completed.Config(ctx, Environment{Next: next})
+	if err != nil {
+		return err
+	}
+	server, err := config.New(ctx)
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
+}
+
+// nextTier is the proxy to the next tier; nil if no flag names one.
+func (o CompletedOptions) nextTier() (*apiserver.Next, error) {
+	if len(o.next.urls) == 0 {
+		return nil, nil
+	}
+	const tier = "extensions"
+	headers := o.Authentication.RequestHeader
+	limits := o.GenericServerRunOptions
+	proxy, err := delegate.New(delegate.Config{
+		Tier:        tier,
+		Targets:     o.next.urls,
+		CAFile:      o.next.caFile,
+		CertFile:    o.ProxyClientCertFile,
+		KeyFile:     o.ProxyClientKeyFile,
+		MaxInFlight: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight,
+		Registerer:  legacyregistry.Registerer(),
+		Headers: delegate.Headers{
+			User:        headers.UsernameHeaders,
+			UID:         headers.UIDHeaders,
+			Group:       headers.GroupHeaders,
+			ExtraPrefix: headers.ExtraHeaderPrefixes,
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--next-url=%v: %w", o.next.urls, err)
+	}
+	return &apiserver.Next{Tier: tier, Handler: proxy, Run: proxy.Run, Check: proxy.Check}, nil
+}

@@ -1,0 +1,11 @@
+// Command triune is the whole Kubernetes API server in one process.
+package main
+
+import (
+	"os"
+
+	"triune.dev/services/standalone"
+	"triune.dev/shared/command"
+)
+
+func main() { os.Exit(command.Main(standalone.Command())) }

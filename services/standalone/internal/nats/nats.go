@@ -1,0 +1,77 @@
+// Package nats runs a NATS server with JetStream inside the process.
+//
+// It has no listener: connections are made in memory, so nobody outside the
+// process can subscribe to what it carries.
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// MaxPayload is the largest message. An event carries an object and its
+	// previous state, and etcd takes requests of up to 1.5 MiB.
+	MaxPayload = 4 << 20
+
+	startLimit = 10 * time.Second
+)
+
+// Server is a running NATS server.
+type Server struct {
+	server *server.Server
+}
+
+// Start runs a server that keeps its streams below dir, and returns when it
+// accepts connections. The caller must Close it.
+func Start(ctx context.Context, dir string) (*Server, error) {
+	s, err := server.NewServer(&server.Options{
+		ServerName: "triune",
+		DontListen: true,
+		JetStream:  true,
+		StoreDir:   dir,
+		MaxPayload: MaxPayload,
+		NoLog:      true,
+		NoSigs:     true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("NATS in %s: %w", dir, err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(startLimit) {
+		s.Shutdown()
+		return nil, fmt.Errorf("NATS in %s: not ready after %v", dir, startLimit)
+	}
+	if ctx.Err() != nil {
+		s.Shutdown()
+		return nil, ctx.Err()
+	}
+	return &Server{server: s}, nil
+}
+
+// Connect opens a connection in memory.
+func (s *Server) Connect() (*nats.Conn, error) {
+	return nats.Connect("", nats.InProcessServer(s.server), nats.MaxReconnects(-1))
+}
+
+// Check reports whether the server runs with its streams available.
+func (s *Server) Check() error {
+	switch {
+	case !s.server.Running():
+		return errors.New("NATS has stopped")
+	case !s.server.JetStreamEnabled():
+		return errors.New("JetStream is disabled")
+	}
+	return nil
+}
+
+// Close stops the server and waits for its files to be closed.
+func (s *Server) Close() {
+	s.server.Shutdown()
+	s.server.WaitForShutdown()
+}

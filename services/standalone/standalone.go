@@ -1,0 +1,146 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+
+	"triune.dev/services/core"
+	"triune.dev/services/extensions"
+	"triune.dev/services/standalone/internal/controllers"
+	"triune.dev/services/standalone/internal/etcd"
+	"triune.dev/services/standalone/internal/nats"
+	"triune.dev/shared/apiserver"
+)
+
+// Server is the whole chain.
+type Server struct {
+	options    CompletedOptions
+	member     *etcd.Member // nil with an outside etcd
+	nats       *nats.Server // nil with an outside NATS
+	core       *core.Server
+	extensions *extensions.Server
+	head       http.Handler
+	client     *rest.Config
+}
+
+// New starts etcd and NATS, unless others are named, and builds the chain on
+// them. Nothing serves yet. The caller must call Run, which also ends them.
+func (o CompletedOptions) New(ctx context.Context) (*Server, error) {
+	s := &Server{options: o}
+	if err := s.build(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) build(ctx context.Context) (err error) {
+	if s.options.embedEtcd {
+		if s.member, err = etcd.Start(ctx, filepath.Join(s.options.dataDir, "etcd")); err != nil {
+			return err
+		}
+		s.options.core.Etcd.StorageConfig.Transport.ServerList = []string{s.member.Endpoint}
+	}
+	if s.options.natsURL == "" {
+		if s.nats, err = nats.Start(ctx, filepath.Join(s.options.dataDir, "nats")); err != nil {
+			return err
+		}
+	}
+	return s.buildChain(ctx)
+}
+
+// buildChain builds the tiers, tail first, on what core's configuration gives all
+// of them: authentication, authorization, admission, audit and limits.
+func (s *Server) buildChain(ctx context.Context) error {
+	config, err := s.options.core.Config(ctx, core.Environment{
+		Loopback: func() http.Handler { return s.head },
+		Etcd:     s.etcdClient(),
+		Next: &apiserver.Next{
+			Tier:    extensions.Tier,
+			Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.extensions.Delegated().ServeHTTP(w, req) }),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	s.client = config.Generic.LoopbackClientConfig
+	if s.nats != nil {
+		config.Generic.AddReadyzChecks(healthz.NamedCheck("nats", func(*http.Request) error { return s.nats.Check() }))
+	}
+	if s.extensions, err = extensions.New(extensions.Config{
+		Generic:         apiserver.Follower(config.Generic),
+		Storage:         config.CustomStorage(),
+		ServiceResolver: config.Services,
+		WebhookAuth:     config.WebhookCredentials(),
+	}); err != nil {
+		return err
+	}
+	if s.core, err = config.New(ctx); err != nil {
+		return err
+	}
+	s.core.Adopt(s.extensions.Server())
+	s.head = s.core.Handler()
+	return s.options.writeKubeconfig(config.Generic.SecureServing.Listener.Addr())
+}
+
+func (s *Server) etcdClient() *clientv3.Client {
+	if s.member == nil {
+		return nil
+	}
+	return s.member.Client
+}
+
+// Run serves until ctx ends and everything in flight has been answered; etcd and
+// NATS end last. Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.close()
+	group, running := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.core.Run(running) })
+	group.Go(func() error { return s.extensions.Run(running) })
+	if len(s.options.controllers) > 0 {
+		group.Go(func() error { return s.runControllers(running) })
+	}
+	if s.member != nil {
+		group.Go(func() error {
+			select {
+			case err := <-s.member.Failed():
+				return fmt.Errorf("etcd: %w", err)
+			case <-running.Done():
+				return nil
+			}
+		})
+	}
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (s *Server) runControllers(ctx context.Context) error {
+	var rootCA []byte
+	if file := s.options.rootCAFile; file != "" {
+		var err error
+		if rootCA, err = os.ReadFile(file); err != nil {
+			return fmt.Errorf("controllers: root CA: %w", err)
+		}
+	}
+	return controllers.Run(ctx, controllers.Config{Client: s.client, RootCA: rootCA}, s.options.controllers)
+}
+
+func (s *Server) close() {
+	if s.nats != nil {
+		s.nats.Close()
+	}
+	if s.member != nil {
+		s.member.Close()
+	}
+}
