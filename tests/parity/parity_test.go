@@ -1,0 +1,120 @@
+package parity
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestWrittenCases sends every case of testdata to both servers.
+func TestWrittenCases(t *testing.T) {
+	files, err := LoadCases("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			for _, c := range files[file] {
+				t.Run(c.Name, func(t *testing.T) {
+					t.Parallel()
+					pair := newPair(t)
+					if c.usesNamespace() {
+						pair.createNamespace()
+					}
+					for i, r := range c.Steps {
+						if !pair.same(r) {
+							t.Logf("in step %d of %d", i+1, len(c.Steps))
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// pair is a conversation with both servers, each with its own variables.
+type pair struct {
+	t                 *testing.T
+	reference, tested map[string]string
+	normalisers       [2]*Normaliser
+}
+
+var namespaces atomic.Int64
+
+// newPair starts a conversation. Its namespace has the same name on both sides
+// and is there once it is created.
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	ns := fmt.Sprintf("case-%d", namespaces.Add(1))
+	p := &pair{t: t, reference: map[string]string{"ns": ns}, tested: map[string]string{"ns": ns}}
+	for i, peer := range []*Peer{peers.reference, peers.tested} {
+		host := strings.TrimPrefix(peer.Cluster.URL, "https://")
+		p.normalisers[i] = &Normaliser{Now: time.Now(), Hosts: []string{host}}
+	}
+	return p
+}
+
+func (p *pair) createNamespace() {
+	p.t.Helper()
+	ns := p.reference["ns"]
+	p.same(Request{Do: "POST /api/v1/namespaces", Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": ns}}, Unchecked: true})
+	p.same(Request{Do: "POST /api/v1/namespaces/${ns}/serviceaccounts", Object: map[string]any{"metadata": map[string]any{"name": "default"}}, Unchecked: true})
+}
+
+// same sends a request to both and reports whether the answers are the same.
+func (p *pair) same(r Request) bool {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
+	defer cancel()
+	want, err := peers.reference.Send(ctx, r, p.reference)
+	if err != nil {
+		p.t.Fatalf("%s: %v", r.Do, err)
+	}
+	got, err := peers.tested.Send(ctx, r, p.tested)
+	if err != nil {
+		p.t.Fatalf("%s: %v", r.Do, err)
+	}
+	if r.Unchecked {
+		for name, a := range map[string]*Answer{peers.reference.Name: want, peers.tested.Name: got} {
+			if a.Code >= http.StatusBadRequest {
+				p.t.Fatalf("%s: %s answered %d: %s", r.Do, name, a.Code, a.Body)
+			}
+		}
+		return true
+	}
+	return p.compare(r, want, got)
+}
+
+func (p *pair) compare(r Request, want, got *Answer) bool {
+	p.t.Helper()
+	p.normalisers[0].Volatile, p.normalisers[1].Volatile = r.Volatile, r.Volatile
+	wantNormal, err := want.Normal(p.normalisers[0])
+	if err != nil {
+		p.t.Fatalf("%s: kube-apiserver: %v\n%.2000s", r.Do, err, want.Body)
+	}
+	gotNormal, err := got.Normal(p.normalisers[1])
+	if err != nil {
+		p.t.Errorf("%s: %v\n%d %v %.2000s", r.Do, err, got.Code, got.Header, got.Body)
+		return false
+	}
+	if diff := cmp.Diff(wantNormal, gotNormal); diff != "" {
+		p.t.Errorf("%s (-kube-apiserver +tested):\n%s", r.Do, limit(diff, 6000))
+		return false
+	}
+	return true
+}
+
+func limit(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + fmt.Sprintf("\n… and %d bytes more", len(s)-n)
+}
