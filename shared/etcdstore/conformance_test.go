@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/features"
@@ -156,6 +155,9 @@ func TestConformance(t *testing.T) {
 		}},
 	}
 	cached := []test{
+		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestList(ctx, t, f, f.compact, true, storagetesting.NewKubernetesRecorder(nil))
+		}},
 		{"bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, true)
 		}},
@@ -170,6 +172,12 @@ func TestConformance(t *testing.T) {
 		}},
 		{"no bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, false)
+		}},
+		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestList(ctx, t, f, f.compact, false, storagetesting.NewKubernetesRecorder(nil))
+		}},
+		{"consistent list", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestConsistentList(ctx, t, f, f.increaseRevision, false, true, false)
 		}},
 		{"watch with unsafe delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
@@ -211,16 +219,26 @@ func (f *fixture) checkStored(ctx context.Context, t *testing.T, key string) {
 	}
 }
 
-// compact is a storagetesting.Compaction.
+// compact is a storagetesting.Compaction. It takes two turns if the first one
+// only learns of the compaction before.
 func (f *fixture) compact(ctx context.Context, t *testing.T, version string) {
 	t.Helper()
 	rev, err := storage.APIObjectVersioner{}.ParseResourceVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.etcd.Compact(ctx, int64(rev), clientv3.WithCompactPhysical()); err != nil {
-		t.Fatalf("compact at %s: %v", version, err)
+	r := round{revision: int64(rev)}
+	for range 2 {
+		next, compacted, err := try(ctx, f.etcd, r)
+		if err != nil {
+			t.Fatalf("compact at %s: %v", version, err)
+		}
+		if compacted == int64(rev) {
+			return
+		}
+		r.version = next.version
 	}
+	t.Fatalf("not compacted at %s", version)
 }
 
 // increaseRevision is a storagetesting.IncreaseRVFunc.

@@ -65,8 +65,9 @@ func WithUncached(resources ...schema.GroupResource) Option {
 	}
 }
 
-// WithCompaction says where a Store learns of compactions.
-func WithCompaction(source CompactionSource) Option {
+// WithCompaction says where the Stores of an etcd learn of compactions, by the
+// servers as in ClientFor.
+func WithCompaction(source func(servers []string) CompactionSource) Option {
 	return func(g *Getter) { g.compaction = source }
 }
 
@@ -80,7 +81,8 @@ type Getter struct {
 	garbageCollection bool
 	deleteWorkers     int
 	uncached          map[schema.GroupResource]bool
-	compaction        CompactionSource
+	compaction        func(servers []string) CompactionSource
+	counter           *counter
 
 	mu      sync.Mutex
 	clients map[string]*kv.Client // by server list; guarded by mu
@@ -101,11 +103,21 @@ func RESTOptions(storages serverstorage.StorageFactory, client *clientv3.Client,
 			{Group: "events.k8s.io", Resource: "events"}: true,
 		},
 		clients: map[string]*kv.Client{},
+		counter: newCounter(),
 	}
 	for _, opt := range opts {
 		opt(g)
 	}
 	return g
+}
+
+// Run keeps the counts of stored objects, the metrics and what priority and
+// fairness knows of them, up to date until the context is done, which is no
+// error. How often is --etcd-count-metric-poll-period, from the factory's
+// configuration.
+func (g *Getter) Run(ctx context.Context) error {
+	g.counter.run(ctx)
+	return nil
 }
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
@@ -119,13 +131,14 @@ func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.O
 		own.Transformer = g.transformers.TransformerForResource(resource)
 		config = &own
 	}
+	// No CountMetricPollPeriod: the registry would start a goroutine for each
+	// resource, Run does it with one.
 	return generic.RESTOptions{
 		StorageConfig:             config,
 		Decorator:                 g.decorate,
 		EnableGarbageCollection:   g.garbageCollection,
 		DeleteCollectionWorkers:   g.deleteWorkers,
 		ResourcePrefix:            g.storages.ResourcePrefix(resource),
-		CountMetricPollPeriod:     config.CountMetricPollPeriod,
 		StorageObjectCountTracker: config.StorageObjectCountTracker,
 	}, nil
 }
@@ -145,6 +158,10 @@ func (g *Getter) decorate(
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
 	}
+	var compaction CompactionSource
+	if g.compaction != nil {
+		compaction = g.compaction(config.Transport.ServerList)
+	}
 	store, err := New(Config{
 		Client:         client,
 		Codec:          config.Codec,
@@ -156,14 +173,15 @@ func (g *Getter) decorate(
 		GroupResource:  config.GroupResource,
 		LeaseReuse:     time.Duration(config.LeaseManagerConfig.ReuseDurationSeconds) * time.Second,
 		LeaseObjects:   config.LeaseManagerConfig.MaxObjectCount,
-		Compaction:     g.compaction,
+		Compaction:     compaction,
 		Uncached:       g.uncached[config.GroupResource],
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	// A Store holds nothing of its own: its client belongs to the caller.
-	return store, func() {}, nil
+	// A Store holds nothing of its own but its place among the counted ones;
+	// its client belongs to the caller.
+	return store, g.counter.add(config.GroupResource, config.CountMetricPollPeriod, config.StorageObjectCountTracker, store.Stats), nil
 }
 
 // clientOf returns the one client of a list of servers.

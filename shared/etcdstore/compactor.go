@@ -1,0 +1,179 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// compactKey is where all API servers of an etcd, kube-apiserver included,
+	// agree on who compacts. Its value is the revision compacted to, its version
+	// counts the rounds.
+	compactKey = "compact_rev_key"
+	// compactObservePause is the time between two attempts to watch that key.
+	compactObservePause = time.Second
+)
+
+// Compactor removes the history of an etcd that is older than an interval
+// (--etcd-compaction-interval), and learns from the others that do so.
+//
+// Once per interval each API server tries to advance the key's version from the
+// one it saw last. Who succeeds compacts, to the revision that the store had
+// one interval before; who fails has seen that somebody else did, and takes
+// note of version and revision for its next try. So there is one compaction
+// per interval, and history lasts between one and two intervals when the one
+// that compacted dies.
+type Compactor struct {
+	client    *clientv3.Client
+	interval  time.Duration
+	clock     clock.Clock
+	compacted atomic.Int64
+}
+
+var _ CompactionSource = (*Compactor)(nil)
+
+// NewCompactor makes a Compactor for one etcd. With an interval of 0 it only
+// observes the others.
+func NewCompactor(client *clientv3.Client, interval time.Duration) *Compactor {
+	return &Compactor{client: client, interval: interval, clock: clock.RealClock{}}
+}
+
+// CompactRevision implements CompactionSource: the newest compaction that this
+// or another API server is known to have made, 0 before the first.
+func (c *Compactor) CompactRevision() int64 { return c.compacted.Load() }
+
+// Run compacts and observes until the context is done, which is no error. A
+// failing etcd is logged and tried again.
+func (c *Compactor) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { c.observe(ctx); return nil })
+	if c.interval > 0 {
+		g.Go(func() error { c.compact(ctx); return nil })
+	}
+	return g.Wait()
+}
+
+// round is what a Compactor remembers from one try to the next.
+type round struct {
+	// version of compactKey as last seen, 0 if the key did not exist.
+	version int64
+	// revision of the store at that time, 0 at first.
+	revision int64
+}
+
+func (c *Compactor) compact(ctx context.Context) {
+	var r round
+	for sleep(ctx, c.clock, c.interval) {
+		next, compacted, err := try(ctx, c.client, r)
+		if err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "compaction of etcd failed", "endpoints", c.client.Endpoints())
+		}
+		r = next
+		c.learn(compacted)
+	}
+}
+
+// try takes one turn. It returns what to remember and the revision that is now
+// known to be compacted, 0 if there is none.
+func try(ctx context.Context, client *clientv3.Client, r round) (next round, compacted int64, err error) {
+	resp, err := client.Txn(ctx).
+		If(clientv3.Compare(clientv3.Version(compactKey), "=", r.version)).
+		Then(clientv3.OpPut(compactKey, strconv.FormatInt(r.revision, 10))).
+		Else(clientv3.OpGet(compactKey)).
+		Commit()
+	if err != nil {
+		// If the write did happen, the next try fails and starts over.
+		return r, 0, fmt.Errorf("advance %s: %w", compactKey, err)
+	}
+	next.revision = resp.Header.GetRevision()
+	if !resp.Succeeded {
+		if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
+			next.version = kvs[0].Version
+			compacted, _ = parseCompacted(kvs[0])
+		}
+		return next, compacted, nil
+	}
+	next.version = r.version + 1
+	if r.revision == 0 {
+		return next, 0, nil // the first turn has no revision to compact to
+	}
+	if _, err := client.Compact(ctx, r.revision); err != nil {
+		return next, 0, fmt.Errorf("compact to revision %d: %w", r.revision, err)
+	}
+	klog.V(4).InfoS("compacted etcd", "revision", r.revision)
+	return next, r.revision, nil
+}
+
+// observe follows the key for as long as the context lives.
+func (c *Compactor) observe(ctx context.Context) {
+	for {
+		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "cannot observe compactions of etcd", "endpoints", c.client.Endpoints())
+		}
+		if !sleep(ctx, c.clock, compactObservePause) {
+			return
+		}
+	}
+}
+
+func (c *Compactor) follow(ctx context.Context) error {
+	resp, err := c.client.Get(ctx, compactKey)
+	if err != nil {
+		return fmt.Errorf("get %s: %w", compactKey, err)
+	}
+	for _, item := range resp.Kvs {
+		c.learnFrom(item)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for event := range c.client.Watch(ctx, compactKey, clientv3.WithRev(resp.Header.GetRevision()+1)) {
+		if err := event.Err(); err != nil {
+			return fmt.Errorf("watch %s: %w", compactKey, err)
+		}
+		for _, e := range event.Events {
+			c.learnFrom(e.Kv)
+		}
+	}
+	return nil
+}
+
+func (c *Compactor) learnFrom(item *mvccpb.KeyValue) {
+	if rev, err := parseCompacted(item); err == nil {
+		c.learn(rev)
+	}
+}
+
+// learn raises the known compaction; it never goes back.
+func (c *Compactor) learn(rev int64) {
+	for {
+		known := c.compacted.Load()
+		if rev <= known || c.compacted.CompareAndSwap(known, rev) {
+			return
+		}
+	}
+}
+
+func parseCompacted(item *mvccpb.KeyValue) (int64, error) {
+	return strconv.ParseInt(string(item.Value), 10, 64)
+}
+
+// sleep waits and returns true, or false as soon as the context is done.
+func sleep(ctx context.Context, c clock.Clock, d time.Duration) bool {
+	timer := c.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
