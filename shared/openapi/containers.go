@@ -122,8 +122,7 @@ func containersOf(t *table.Table) []container {
 // included.
 func routesOf(version *table.GroupVersion) ([]common.Route, error) {
 	list := discovery(version.Serializer, version.Root, "getAPIResources", "get available resources", metav1.APIResourceList{})
-	routes := single(version.Root, list).container.routes
-	described, err := routes()
+	all, err := single(version.Root, list).routes()
 	if err != nil {
 		return nil, err
 	}
@@ -138,8 +137,8 @@ func routesOf(version *table.GroupVersion) ([]common.Route, error) {
 			if err != nil {
 				return nil, err
 			}
-			described = append(described, one)
+			all = append(all, one)
 		}
 	}
-	return described, nil
+	return all, nil
 }

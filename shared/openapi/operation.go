@@ -44,7 +44,7 @@ type operation struct {
 }
 
 func (o operation) describe() (*route, error) {
-	described := &route{
+	r := &route{
 		method:      o.route.Method,
 		path:        o.version.Root + "/" + o.route.Path,
 		operation:   o.name(),
@@ -56,17 +56,17 @@ func (o operation) describe() (*route, error) {
 			endpoints.RouteMetaGVK:    metav1.GroupVersionKind(o.resource.Kind),
 		},
 	}
-	if len(described.consumes) == 0 {
-		described.consumes = []string{"*/*"}
+	if len(r.consumes) == 0 {
+		r.consumes = []string{"*/*"}
 	}
-	if err := o.bodies(described); err != nil {
+	if err := o.bodies(r); err != nil {
 		return nil, err
 	}
 	for _, code := range statuses[o.route.Verb] {
-		described.responses = append(described.responses, response{code, http.StatusText(code), described.writes})
+		r.responses = append(r.responses, response{code, http.StatusText(code), r.writes})
 	}
-	described.parameters = append(described.parameters, o.pathParameters()...)
-	return described, nil
+	r.parameters = append(r.parameters, o.pathParameters()...)
+	return r, nil
 }
 
 // kind is the kind that names and texts speak of: a subresource is one of its

@@ -30,35 +30,35 @@ type sampler struct {
 }
 
 func samplesOf(version *table.GroupVersion, resource *table.Resource) (*samples, error) {
-	make := sampler{version: version}
+	sample := sampler{version: version}
 	storage := resource.Storage
 	s := &samples{
 		storage:       storage,
-		object:        make.new(resource.Kind),
-		status:        make.option("Status"),
-		listOptions:   make.option("ListOptions"),
-		createOptions: make.option("CreateOptions"),
-		updateOptions: make.option("UpdateOptions"),
-		patchOptions:  make.option("PatchOptions"),
-		deleteOptions: make.option("DeleteOptions"),
+		object:        sample.new(resource.Kind),
+		status:        sample.option("Status"),
+		listOptions:   sample.option("ListOptions"),
+		createOptions: sample.option("CreateOptions"),
+		updateOptions: sample.option("UpdateOptions"),
+		patchOptions:  sample.option("PatchOptions"),
+		deleteOptions: sample.option("DeleteOptions"),
 	}
 	if lister, ok := storage.(rest.Lister); ok {
-		s.list = make.versioned(lister.NewList())
+		s.list = sample.versioned(lister.NewList())
 	}
 	if _, ok := storage.(rest.Watcher); ok {
-		s.watchEvent = make.new(version.WithKind("WatchEvent"))
+		s.watchEvent = sample.new(version.WithKind("WatchEvent"))
 	}
 	if getter, ok := storage.(rest.GetterWithOptions); ok {
 		options, _, _ := getter.NewGetOptions()
-		s.getOptions = make.versioned(options)
+		s.getOptions = sample.versioned(options)
 	}
 	if connecter, ok := storage.(rest.Connecter); ok {
 		if options, _, _ := connecter.NewConnectOptions(); options != nil {
-			s.connectOptions = make.versioned(options)
+			s.connectOptions = sample.versioned(options)
 		}
 	}
-	if make.err != nil {
-		return nil, fmt.Errorf("describe resource %q of %s: %w", resource.Key(), version.GroupVersion, make.err)
+	if sample.err != nil {
+		return nil, fmt.Errorf("describe resource %q of %s: %w", resource.Key(), version.GroupVersion, sample.err)
 	}
 	return s, nil
 }
