@@ -11,8 +11,11 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 )
@@ -109,6 +112,16 @@ func decodeBody(n *Normaliser, contentType string, body []byte) (any, error) {
 	}
 }
 
+// known are the types of client-go, and those that an Accept header can ask for
+// in their place.
+var known = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(scheme.AddToScheme(s))
+	utilruntime.Must(metav1.AddMetaToScheme(s))
+	utilruntime.Must(metav1beta1.AddMetaToScheme(s))
+	return s
+}()
+
 // decodeProtobuf reads the envelope and, where client-go knows the type, what is
 // in it. protobuf itself has no null and no empty list that could be mixed up.
 func decodeProtobuf(n *Normaliser, body []byte) (any, error) {
@@ -120,7 +133,7 @@ func decodeProtobuf(n *Normaliser, body []byte) (any, error) {
 		return nil, fmt.Errorf("read protobuf: %w", err)
 	}
 	head := fmt.Sprintf("%s, Kind=%s, encoding %q, type %q", envelope.APIVersion, envelope.Kind, envelope.ContentEncoding, envelope.ContentType)
-	object, _, err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Decode(body, nil, nil)
+	object, _, err := protobuf.NewSerializer(known, known).Decode(body, nil, nil)
 	if runtime.IsNotRegisteredError(err) {
 		return map[string]any{"envelope": head, "raw": fmt.Sprintf("%d bytes", len(envelope.Raw))}, nil
 	}

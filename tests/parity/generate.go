@@ -16,9 +16,10 @@ var generators = map[string]func(namespace string) []byte{
 	"large config map": func(ns string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"big","namespace":%q},"data":{"x":%q}}`, ns, strings.Repeat("x", 1<<20+1))
 	},
-	// Below it, and above etcd's 1.5 MiB: kinds without a limit of their own.
+	// Below it and below the 2 MiB of an etcd client, above etcd's own 1.5 MiB:
+	// for kinds without a limit of their own.
 	"large pod template": func(ns string) []byte {
-		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"PodTemplate","metadata":{"name":"big","namespace":%q},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"a","args":[%q]}]}}}`, ns, strings.Repeat("x", 2<<20))
+		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"PodTemplate","metadata":{"name":"big","namespace":%q},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"a","args":[%q]}]}}}`, ns, strings.Repeat("x", 1600<<10))
 	},
 	"large annotations": func(ns string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"big","namespace":%q,"annotations":{"x":%q}}}`, ns, strings.Repeat("x", 256<<10+1))

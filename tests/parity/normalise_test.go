@@ -56,6 +56,7 @@ func TestNormaliserShowsWhatAClientSees(t *testing.T) {
 		{"a volatile value and null", `{"pick":"a"}`, `{"pick":null}`},
 		{"a volatile value and absent", `{"pick":"a","x":1}`, `{"x":1}`},
 		{"a volatile string and a number", `{"pick":"a"}`, `{"pick":1}`},
+		{"a manager of fields", `{"manager":"kubectl"}`, `{"manager":"triune"}`},
 		{"the case of a key", `{"apiVersion":"v1"}`, `{"apiversion":"v1"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -72,6 +73,7 @@ func TestNormaliserHidesWhatServersCannotAgreeOn(t *testing.T) {
 		{"resource versions", `{"metadata":{"resourceVersion":"17"}}`, `{"metadata":{"resourceVersion":"1234"}}`},
 		{"times of now", `{"creationTimestamp":"2026-06-01T11:59:59Z"}`, `{"creationTimestamp":"2026-06-01T12:00:03Z"}`},
 		{"microseconds of now", `{"t":"2026-06-01T11:59:59.123456Z"}`, `{"t":"2026-06-01T12:00:03.000001Z"}`},
+		{"the program's own name", `{"manager":"kube-apiserver"}`, `{"manager":"triune"}`},
 		{"the order of keys", `{"a":1,"b":2}`, `{"b":2,"a":1}`},
 		{"the server's address", `{"message":"https://127.0.0.1:6443/x"}`, `{"message":"https://<server>/x"}`},
 		{"a resource version in a message", `{"message":"too old resource version: 10 (2345)"}`, `{"message":"too old resource version: 10 (99)"}`},

@@ -8,7 +8,8 @@
 // selection for all of its modules) have a module of their own below this
 // directory, outside go.work, and are built with GOWORK=off.
 //
-// A tool is built once per version into .tools/<name>@<version> at the root of
-// the checkout; .tools/<name> is a link to the newest build. Building is safe
-// from several processes at once.
+// A tool is built once per version into .tools/<name>@<version>/<name> at the
+// root of the checkout (programs call themselves by the name of their file);
+// .tools/<name> is a link to the newest build. Building is safe from several
+// processes at once.
 package tools

@@ -103,11 +103,11 @@ func (t Tool) path(ctx context.Context) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(root, ".tools")
-	path := filepath.Join(dir, t.Name+"@"+version)
+	path := filepath.Join(dir, t.Name+"@"+version, t.Name)
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("build %s: %w", t.Name, err)
 	}
 	unlock, err := lock(filepath.Join(dir, t.Name+".lock"))
@@ -138,11 +138,11 @@ func (t Tool) build(ctx context.Context, root, version, path string) error {
 	if err := os.Rename(part, path); err != nil {
 		return fmt.Errorf("build %s: %w", t.Name, err)
 	}
-	link := filepath.Join(filepath.Dir(path), t.Name)
+	link := filepath.Join(root, ".tools", t.Name)
 	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("build %s: %w", t.Name, err)
 	}
-	if err := os.Symlink(filepath.Base(path), link); err != nil {
+	if err := os.Symlink(filepath.Join(t.Name+"@"+version, t.Name), link); err != nil {
 		return fmt.Errorf("build %s: %w", t.Name, err)
 	}
 	return nil
