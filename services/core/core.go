@@ -15,7 +15,9 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
+	"triune.dev/services/core/internal/bootstrap"
 	"triune.dev/shared/apiserver"
 	triuneopenapi "triune.dev/shared/openapi"
 	"triune.dev/shared/openapi/merged"
@@ -142,6 +144,9 @@ func (s *Server) installAPIs(c *Config, completed controlplane.CompletedConfig, 
 			name, hook, err := hooked.PostStartHook()
 			if err != nil {
 				return fmt.Errorf("post-start hook of API group %q: %w", group, err)
+			}
+			if name == rbacrest.PostStartHookName {
+				hook = func(ctx genericapiserver.PostStartHookContext) error { return bootstrap.RBAC(ctx, client) }
 			}
 			if err := s.AddPostStartHook(name, hook); err != nil {
 				return err

@@ -2,6 +2,7 @@ package core
 
 import (
 	"net/http"
+	"time"
 
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -11,6 +12,10 @@ import (
 	"triune.dev/shared/openapi/merged"
 	"triune.dev/shared/peer"
 )
+
+// buildPatience is how long a request waits for core's own documents, which are
+// built at the first one: a second or two, more on a machine that is busy.
+const buildPatience = time.Minute
 
 // installOpenAPI serves the documents of core and of every tier behind it.
 // Nothing of them is built before somebody asks.
@@ -27,7 +32,7 @@ func (s *Server) installOpenAPI(c *Config) {
 	var documents http.Handler = s.openapi.Documents()
 	if next := c.environment.Next; next != nil {
 		s.merged = merged.NewDocuments(
-			merged.Source{Name: Tier, From: fetch.Handler(documents), Handler: documents},
+			merged.Source{Name: Tier, From: fetch.Handler(documents), Handler: documents, Patience: buildPatience},
 			nextDocuments(next),
 		)
 		documents = s.merged

@@ -1,0 +1,129 @@
+// Package bootstrap gives a new cluster its first objects.
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+)
+
+const (
+	// reconcilers is how many objects are reconciled at a time. A start waits for
+	// some 150 objects of two requests each.
+	reconcilers = 8
+	// rbacRetry is the time between two attempts, rbacLimit that for all of them:
+	// a cluster without its roles is of no use.
+	rbacRetry = 500 * time.Millisecond
+	rbacLimit = 30 * time.Second
+)
+
+// RBAC creates the roles and bindings that Kubernetes' own components need, and
+// adds to existing ones what they lack, as kube-apiserver does at every start:
+// additions by an administrator stay, and objects annotated
+// rbac.authorization.kubernetes.io/autoupdate=false are left alone. It returns
+// when all are in place.
+//
+// The policy is kube-apiserver's. Its own hook begins with a pause of a second
+// and goes through the objects one by one, which is most of a start; what it does
+// beyond this, for clusters that were set up before Kubernetes 1.14, is left out.
+func RBAC(ctx context.Context, client kubernetes.Interface) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, rbacRetry, rbacLimit, true, func(ctx context.Context) (bool, error) {
+		if last = reconcileRBAC(ctx, client); last != nil {
+			klog.FromContext(ctx).Error(last, "bootstrap roles are not complete, trying again")
+		}
+		return last == nil, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		return errors.Join(fmt.Errorf("bootstrap roles: %w", err), last)
+	}
+	return nil
+}
+
+// reconcileRBAC makes one attempt: roles before the bindings that name them.
+func reconcileRBAC(ctx context.Context, client kubernetes.Interface) error {
+	if err := inParallel(ctx, roleReconcilers(client)); err != nil {
+		return err
+	}
+	return inParallel(ctx, bindingReconcilers(client))
+}
+
+// inParallel runs all of them, whatever some return.
+func inParallel(ctx context.Context, reconcile []func() error) error {
+	errs := make([]error, len(reconcile))
+	var group errgroup.Group
+	group.SetLimit(reconcilers)
+	for i, run := range reconcile {
+		group.Go(func() error {
+			if ctx.Err() == nil {
+				errs[i] = retry.OnError(retry.DefaultBackoff, contended, run)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return no error
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// contended tells that another server, which starts at the same time, was faster.
+func contended(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err)
+}
+
+func roleReconcilers(client kubernetes.Interface) []func() error {
+	var all []func() error
+	add := func(kind, name string, owner reconciliation.RuleOwner, modifier reconciliation.RuleOwnerModifier) {
+		options := &reconciliation.ReconcileRoleOptions{Role: owner, Client: modifier, Confirm: true}
+		all = append(all, func() error {
+			if _, err := options.Run(); err != nil {
+				return fmt.Errorf("%s %s: %w", kind, name, err)
+			}
+			return nil
+		})
+	}
+	clusterRoles := reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}
+	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
+		add("clusterrole", role.Name, reconciliation.ClusterRoleRuleOwner{ClusterRole: &role}, clusterRoles)
+	}
+	roles := reconciliation.RoleModifier{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()}
+	for namespace, inNamespace := range bootstrappolicy.NamespaceRoles() {
+		for _, role := range inNamespace {
+			add("role", namespace+"/"+role.Name, reconciliation.RoleRuleOwner{Role: &role}, roles)
+		}
+	}
+	return all
+}
+
+func bindingReconcilers(client kubernetes.Interface) []func() error {
+	var all []func() error
+	add := func(kind, name string, binding reconciliation.RoleBinding, modifier reconciliation.RoleBindingModifier) {
+		options := &reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: modifier, Confirm: true}
+		all = append(all, func() error {
+			if _, err := options.Run(); err != nil {
+				return fmt.Errorf("%s %s: %w", kind, name, err)
+			}
+			return nil
+		})
+	}
+	clusterBindings := reconciliation.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()}
+	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...) {
+		add("clusterrolebinding", binding.Name, reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: &binding}, clusterBindings)
+	}
+	bindings := reconciliation.RoleBindingClientAdapter{Client: client.RbacV1(), NamespaceClient: client.CoreV1().Namespaces()}
+	for namespace, inNamespace := range bootstrappolicy.NamespaceRoleBindings() {
+		for _, binding := range inNamespace {
+			add("rolebinding", namespace+"/"+binding.Name, reconciliation.RoleBindingAdapter{RoleBinding: &binding}, bindings)
+		}
+	}
+	return all
+}
