@@ -90,6 +90,7 @@ func build(config apiserver.Config) (*apiserver.Server, error) {
 // Run serves until ctx ends and every request in flight has been answered, then
 // closes the storage. Call it once.
 func (s *Server) Run(ctx context.Context) error {
+	defer s.storage.close()
 	prepared := s.Prepare()
 	storage, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -3,6 +3,8 @@ package core
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -23,6 +25,8 @@ type storageOptions struct {
 	factory *serverstorage.DefaultStorageFactory
 	generic *genericapiserver.Config
 	client  *clientv3.Client // nil: dial
+
+	compactor *etcdstore.Compactor
 }
 
 // storage is where objects are kept.
@@ -38,6 +42,7 @@ type storage struct {
 	run func(ctx context.Context) error
 	// hooks are post-start hooks by name.
 	hooks map[string]genericapiserver.PostStartHookFunc
+	owned *clientv3.Client // nil when the client is somebody else's
 }
 
 // open reads the encryption configuration and opens the store of every resource.
@@ -50,18 +55,42 @@ func (o storageOptions) open(ctx context.Context) (*storage, error) {
 	if hook != nil {
 		s.hooks[name] = hook
 	}
+	if o.client == nil {
+		if o.client, err = etcdstore.Dial(ctx, o.etcd.StorageConfig.Transport); err != nil {
+			return nil, fmt.Errorf("--etcd-servers: %w", err)
+		}
+		s.owned = o.client
+	}
+	o.compactor = etcdstore.NewCompactor(o.client, o.etcd.StorageConfig.CompactionInterval)
+	s.run = o.compactor.Run
 	s.options = o.getter(o.factory)
 	config := o.etcd.StorageConfig
 	config.StorageObjectCountTracker = o.generic.StorageObjectCountTracker
 	s.custom = o.getter(&genericoptions.SimpleStorageFactory{StorageConfig: config})
+	s.healthChecks = []healthz.HealthChecker{o.check("etcd", o.etcd.StorageConfig.HealthcheckTimeout)}
+	s.readyzChecks = []healthz.HealthChecker{o.check("etcd-readiness", o.etcd.StorageConfig.ReadycheckTimeout)}
 	return s, nil
 }
 
 func (o storageOptions) getter(factory serverstorage.StorageFactory) generic.RESTOptionsGetter {
 	return etcdstore.RESTOptions(factory, o.client,
+		etcdstore.WithCompaction(func([]string) etcdstore.CompactionSource { return o.compactor }),
 		etcdstore.WithTransformers(o.generic.ResourceTransformers),
 		etcdstore.WithGarbageCollection(o.etcd.EnableGarbageCollection),
 		etcdstore.WithDeleteCollectionWorkers(o.etcd.DeleteCollectionWorkers))
+}
+
+// check asks etcd for a linearizable read.
+func (o storageOptions) check(name string, timeout time.Duration) healthz.HealthChecker {
+	check := etcdstore.HealthCheck(o.client, etcdstore.HealthOptions{Prefix: o.etcd.StorageConfig.Prefix, Timeout: timeout})
+	return healthz.NamedCheck(name, func(req *http.Request) error { return check(req.Context()) })
+}
+
+// close ends the connection to etcd, if it was made here.
+func (s *storage) close() {
+	if s.owned != nil {
+		_ = s.owned.Close() // nothing is in flight any more
+	}
 }
 
 // addEncryption reads --encryption-provider-config into the resource

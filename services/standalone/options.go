@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"triune.dev/services/aggregator"
 	"triune.dev/services/core"
 	"triune.dev/services/standalone/internal/controllers"
 	"triune.dev/shared/pki"
@@ -179,6 +180,16 @@ func (o CompletedOptions) Validate() []error {
 		}
 	}
 	return errs
+}
+
+// aggregatorProxy says how extension servers are reached.
+func (o CompletedOptions) aggregatorProxy() aggregator.Proxy {
+	return aggregator.Proxy{
+		CertFile:         o.core.ProxyClientCertFile,
+		KeyFile:          o.core.ProxyClientKeyFile,
+		EndpointRouting:  o.core.EnableAggregatorRouting,
+		ForwardRedirects: !o.core.AggregatorRejectForwardingRedirects,
+	}
 }
 
 // writeKubeconfig writes the administrator's kubeconfig for a server that listens

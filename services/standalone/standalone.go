@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 
+	"triune.dev/services/aggregator"
 	"triune.dev/services/core"
 	"triune.dev/services/extensions"
 	"triune.dev/services/standalone/internal/controllers"
@@ -28,6 +29,7 @@ type Server struct {
 	nats       *nats.Server // nil with an outside NATS
 	core       *core.Server
 	extensions *extensions.Server
+	aggregator *aggregator.Server
 	head       http.Handler
 	client     *rest.Config
 }
@@ -64,6 +66,7 @@ func (s *Server) buildChain(ctx context.Context) error {
 	config, err := s.options.core.Config(ctx, core.Environment{
 		Loopback: func() http.Handler { return s.head },
 		Etcd:     s.etcdClient(),
+		Follower: true,
 		Next: &apiserver.Next{
 			Tier:    extensions.Tier,
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.extensions.Delegated().ServeHTTP(w, req) }),
@@ -87,8 +90,18 @@ func (s *Server) buildChain(ctx context.Context) error {
 	if s.core, err = config.New(ctx); err != nil {
 		return err
 	}
-	s.core.Adopt(s.extensions.Server())
-	s.head = s.core.Handler()
+	if s.aggregator, err = aggregator.New(aggregator.Config{
+		Generic:   config.Generic,
+		Informers: config.Informers,
+		Storage:   config.CustomStorage(),
+		Next:      &apiserver.Next{Tier: core.Tier, Handler: s.core.Delegated()},
+		Proxy:     s.options.aggregatorProxy(),
+	}); err != nil {
+		return err
+	}
+	s.aggregator.Server().Adopt(s.core.Server)
+	s.aggregator.Server().Adopt(s.extensions.Server())
+	s.head = s.aggregator.Handler()
 	return s.options.writeKubeconfig(config.Generic.SecureServing.Listener.Addr())
 }
 
@@ -99,15 +112,25 @@ func (s *Server) etcdClient() *clientv3.Client {
 	return s.member.Client
 }
 
-// Run serves until ctx ends and everything in flight has been answered; etcd and
-// NATS end last. Call it once.
+// Run serves until ctx ends and everything in flight has been answered. The tiers
+// end head first, because a request in flight needs those behind it, and etcd and
+// NATS last. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
-	group, running := errgroup.WithContext(ctx)
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBehind()
+	group, running := errgroup.WithContext(behind)
 	group.Go(func() error { return s.core.Run(running) })
 	group.Go(func() error { return s.extensions.Run(running) })
+	group.Go(func() error {
+		defer stopBehind()
+		head, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(running, cancel)()
+		return s.aggregator.Run(head)
+	})
 	if len(s.options.controllers) > 0 {
-		group.Go(func() error { return s.runControllers(running) })
+		group.Go(func() error { return s.runControllers(ctx, running) })
 	}
 	if s.member != nil {
 		group.Go(func() error {
@@ -125,7 +148,12 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) runControllers(ctx context.Context) error {
+// runControllers ends them with the first of the contexts: they have no business
+// in a server that no longer takes requests.
+func (s *Server) runControllers(ctx, running context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(running, cancel)()
 	var rootCA []byte
 	if file := s.options.rootCAFile; file != "" {
 		var err error
