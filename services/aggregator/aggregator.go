@@ -23,7 +23,6 @@ import (
 	"k8s.io/apiserver/pkg/util/openapi"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
-	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 	generatedopenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
@@ -32,6 +31,7 @@ import (
 	"triune.dev/services/aggregator/internal/autoregister"
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/registration"
+	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/fetch"
 	triuneopenapi "triune.dev/shared/openapi"
@@ -76,13 +76,13 @@ func New(config Config) (*Server, error) {
 	if err := s.server.Install(registration.APIGroup(config.Storage)); err != nil {
 		return nil, err
 	}
-	documents.Describe(s.server.Table(), triuneopenapi.Version(), triuneopenapi.GroupList(aggregatorscheme.Codecs))
+	documents.Describe(s.server.Table(), triuneopenapi.Version(), triuneopenapi.GroupList(scheme.Codecs))
 
 	client, err := apiregistrationclient.NewForConfig(s.server.LoopbackClientConfig())
 	if err != nil {
 		return nil, fmt.Errorf("make the client of apiservices: %w", err)
 	}
-	s.apiServices = apiregistrationinformers.NewSharedInformerFactory(client, 0)
+	s.apiServices = apiregistrationinformers.NewSharedInformerFactory(client, resync)
 	if s.network, err = newNetwork(config, s.recheck); err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func New(config Config) (*Server, error) {
 // build makes the handlers: the server with its chain.
 func (s *Server) build(config Config, documents *triuneopenapi.Service) (err error) {
 	generic := *config.Generic
-	generic.Serializer = aggregatorscheme.Codecs
+	generic.Serializer = scheme.Codecs
 	generic.EquivalentResourceRegistry = nil
 	generic.RESTOptionsGetter = nil
 	generic.AggregatedDiscoveryGroupManager = nil
@@ -136,7 +136,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 func newOpenAPI(config Config) *triuneopenapi.Service {
 	c := triuneopenapi.Config{
 		Definitions: openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
-		Schemes:     []*runtime.Scheme{aggregatorscheme.Scheme, kubescheme.Scheme},
+		Schemes:     []*runtime.Scheme{scheme.Scheme, kubescheme.Scheme},
 		Title:       "Kubernetes",
 	}
 	if v := config.Generic.EffectiveVersion; v != nil {

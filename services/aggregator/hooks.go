@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -13,6 +14,10 @@ import (
 // availabilityWorkers is how many APIServices are checked at the same time. One
 // check may take five seconds.
 const availabilityWorkers = 5
+
+// resync is how often the controllers look at every APIService again; those of
+// availability ask for less and get it, but only from an informer that has one.
+const resync = 5 * time.Minute
 
 // addHooks adds what runs with the server, under kube-apiserver's names, and the
 // checks that say what the server waits for. No hook waits for another tier: a

@@ -11,7 +11,8 @@ import (
 	endpointdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+
+	"triune.dev/services/aggregator/internal/scheme"
 )
 
 // ServeGroups answers /apis: aggregated discovery for clients that ask for it,
@@ -55,7 +56,7 @@ func (m *Manager) ServeGroup(w http.ResponseWriter, req *http.Request, name stri
 // ServeLegacy answers /api. addresses says under which address a client reaches
 // us.
 func (m *Manager) ServeLegacy(addresses endpointdiscovery.Addresses) http.HandlerFunc {
-	versions := endpointdiscovery.NewLegacyRootAPIHandler(addresses, aggregatorscheme.Codecs, "/api")
+	versions := endpointdiscovery.NewLegacyRootAPIHandler(addresses, scheme.Codecs, "/api")
 	return func(w http.ResponseWriter, req *http.Request) {
 		if wantsAggregated(req) {
 			m.serve(w, req, m.api.Load())
@@ -89,7 +90,7 @@ func (m *Manager) ownGroup() metav1.APIGroup {
 }
 
 func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
-	responsewriters.WriteObjectNegotiated(aggregatorscheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)
+	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)
 }
 
 // NotYet answers while we do not know what there is: a shorter list would be
@@ -97,5 +98,5 @@ func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 func NotYet(w http.ResponseWriter, req *http.Request) {
 	err := apierrors.NewServiceUnavailable("the list of APIs has not been read yet")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-	responsewriters.ErrorNegotiated(err, aggregatorscheme.Codecs, schema.GroupVersion{}, w, req)
+	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{}, w, req)
 }

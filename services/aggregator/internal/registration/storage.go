@@ -11,13 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1"
-	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
-	apiservicerest "k8s.io/kube-aggregator/pkg/registry/apiservice/rest"
+	storage "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
+	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/table"
 )
 
@@ -25,9 +26,12 @@ import (
 // v1beta1 can be read from storage and is not served, as in kube-apiserver since
 // Kubernetes 1.22.
 func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
-	enabled := serverstorage.NewResourceConfig()
-	enabled.EnableVersions(apiregistrationv1.SchemeGroupVersion)
-	info := apiservicerest.NewRESTStorage(enabled, storageOptions{getter}, false)
+	apiServices := storage.NewREST(scheme.Scheme, storageOptions{getter})
+	info := genericapiserver.NewDefaultAPIGroupInfo(apiregistration.GroupName, scheme.Scheme, metav1.ParameterCodec, scheme.Codecs)
+	info.VersionedResourcesStorageMap[apiregistrationv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"apiservices":        apiServices,
+		"apiservices/status": storage.NewStatusREST(scheme.Scheme, apiServices),
+	}
 	info.PrioritizedVersions = []schema.GroupVersion{apiregistrationv1.SchemeGroupVersion}
 	return &info
 }
@@ -41,11 +45,11 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example ru
 		return options, fmt.Errorf("storage options of %s: %w", resource, err)
 	}
 	options.ResourcePrefix = resource.Group + "/" + resource.Resource
-	storage := *options.StorageConfig
-	storage.GroupResource = resource
-	storage.Codec = aggregatorscheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
-	storage.EncodeVersioner = runtime.NewMultiGroupVersioner(apiregistrationv1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
-	options.StorageConfig = &storage
+	config := *options.StorageConfig
+	config.GroupResource = resource
+	config.Codec = scheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
+	config.EncodeVersioner = runtime.NewMultiGroupVersioner(apiregistrationv1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
+	options.StorageConfig = &config
 	return options, nil
 }
 

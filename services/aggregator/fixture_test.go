@@ -1,0 +1,342 @@
+package aggregator
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"k8s.io/kube-openapi/pkg/common"
+
+	"triune.dev/services/aggregator/internal/discovery"
+	"triune.dev/services/aggregator/internal/scheme"
+	"triune.dev/shared/apiserver"
+	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/peer"
+	"triune.dev/shared/pki"
+)
+
+// patience bounds every wait of these tests. Nothing takes that long.
+const patience = 20 * time.Second
+
+// fixture is an aggregator over an etcd of its own, in front of a next tier and
+// extension servers that the test controls. It listens; clients are who their
+// Test-User header says, and the user "mallory" may do nothing.
+type fixture struct {
+	t           *testing.T
+	pki         *pki.PKI
+	etcd        *clientv3.Client
+	next        *nextTier
+	kube        *fake.Clientset
+	server      *Server
+	url         string
+	client      *http.Client
+	apiServices apiregistrationclient.Interface
+}
+
+func newFixture(t *testing.T, change ...func(*Config)) *fixture {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		goleak.VerifyNone(t, before,
+			// Process-wide singletons that libraries start once.
+			goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+			goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
+			goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/server/healthz.(*log).Check.func1"),
+			goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/util/wait.BackoffUntilWithContext"),
+			// Workers of kube-aggregator's controllers, which end a second after
+			// the controller at the latest, unwaited for.
+			goleak.IgnoreAnyFunction("k8s.io/kube-aggregator/pkg/controllers/status/remote.(*AvailableConditionController).runWorker"),
+			goleak.IgnoreAnyFunction("k8s.io/kube-aggregator/pkg/controllers/status/local.(*AvailableConditionController).runWorker"),
+		)
+	})
+	f := &fixture{t: t, etcd: startEtcd(t), next: newNextTier(), kube: fake.NewClientset()}
+	var err error
+	f.pki, err = pki.Ensure(filepath.Join(t.TempDir(), "pki"), pki.Options{Tiers: []string{"extension"}, ExtraNames: []string{"wardle.default.svc", "second.default.svc"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := Config{
+		Generic:   newGeneric(),
+		Informers: informers.NewSharedInformerFactory(f.kube, 0),
+		Storage:   newStorage(f.etcd),
+		Next:      &apiserver.Next{Tier: "core", Handler: f.next},
+		Proxy:     Proxy{CertFile: f.pki.FrontProxyClient.CertFile, KeyFile: f.pki.FrontProxyClient.KeyFile},
+		pace: discovery.Pace{
+			Next: 20 * time.Millisecond, Hurry: 10 * time.Millisecond, Grace: 200 * time.Millisecond,
+			Remote: 100 * time.Millisecond, Retry: 50 * time.Millisecond,
+		},
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	if f.server, err = New(config); err != nil {
+		t.Fatalf("new server: %v", err)
+	}
+	f.run()
+	f.listen()
+	if f.apiServices, err = apiregistrationclient.NewForConfig(peer.Config("test", f.server.Delegated())); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fixture) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.server.Run(ctx) }()
+	f.t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				f.t.Errorf("run: %v", err)
+			}
+		case <-time.After(patience):
+			f.t.Error("the server does not end")
+		}
+	})
+}
+
+// listen opens a socket of the test's: the tier itself has none.
+func (f *fixture) listen() {
+	server := httptest.NewUnstartedServer(f.server.Handler())
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	f.url, f.client = server.URL, server.Client()
+	f.t.Cleanup(func() {
+		f.client.CloseIdleConnections()
+		server.CloseClientConnections()
+		server.Close()
+	})
+}
+
+// ready waits until readyz is green.
+func (f *fixture) ready() *fixture {
+	f.t.Helper()
+	f.eventually("readyz is green", func() (bool, string) {
+		a := f.get("/readyz?verbose")
+		return a.code == http.StatusOK, a.body
+	})
+	return f
+}
+
+func startEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	config := embed.NewConfig()
+	config.Dir = filepath.Join(t.TempDir(), "etcd")
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	config.UnsafeNoFsync = true
+	config.TickMs, config.ElectionMs = 10, 100
+	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
+	config.ListenClientUrls, config.AdvertiseClientUrls = local, local
+	config.ListenPeerUrls, config.AdvertisePeerUrls = local, local
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	t.Cleanup(server.Close)
+	select {
+	case <-server.Server.ReadyNotify():
+	case <-time.After(patience):
+		t.Fatal("etcd is not ready")
+	}
+	client := v3client.New(server.Server)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func newStorage(etcd *clientv3.Client) *etcdstore.Getter {
+	config := storagebackend.NewDefaultConfig("/registry", nil)
+	return etcdstore.RESTOptions(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, etcd)
+}
+
+func newGeneric() *genericapiserver.Config {
+	g := genericapiserver.NewConfig(scheme.Codecs)
+	g.FeatureGate = utilfeature.DefaultFeatureGate
+	g.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	g.ExternalAddress = "127.0.0.1:443"
+	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+	g.OpenAPIConfig = &common.Config{}
+	g.Authentication.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		name := req.Header.Get("Test-User")
+		if name == "" {
+			name = "admin"
+		}
+		return &authenticator.Response{User: &user.DefaultInfo{
+			Name: name, UID: "uid-of-" + name, Groups: []string{"testers", user.AllAuthenticated},
+			Extra: map[string][]string{"example.com/scope": {"a", "b"}},
+		}}, true, nil
+	})
+	g.Authorization.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if a.GetUser().GetName() == "mallory" {
+			return authorizer.DecisionDeny, "", nil
+		}
+		return authorizer.DecisionAllow, "", nil
+	})
+	return g
+}
+
+// eventually waits until done says so; on failure it tells what done said last.
+func (f *fixture) eventually(what string, done func() (bool, string)) {
+	f.t.Helper()
+	var last string
+	err := wait.PollUntilContextTimeout(f.t.Context(), 5*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
+		ok, last = done()
+		return ok, nil
+	})
+	if err != nil {
+		f.t.Fatalf("%s: not after %s: %s", what, patience, last)
+	}
+}
+
+// answer is the response to one request.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// get sends a GET with headers given as pairs of name and value.
+func (f *fixture) get(path string, headers ...string) answer {
+	f.t.Helper()
+	return f.do(http.MethodGet, path, "", headers...)
+}
+
+func (f *fixture) do(method, path, body string, headers ...string) answer {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, f.url+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	client := *f.client
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	resp, err := client.Do(req)
+	if err != nil {
+		f.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		f.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return answer{code: resp.StatusCode, header: resp.Header, body: string(content)}
+}
+
+// decode reads the body as JSON.
+func (a answer) decode(t *testing.T, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(a.body), into); err != nil {
+		t.Fatalf("%d %q: %v", a.code, a.body, err)
+	}
+}
+
+// clusterCA returns the PEM of the CA that signed the extension servers' serving
+// certificate.
+func (f *fixture) clusterCA() []byte {
+	f.t.Helper()
+	content, err := os.ReadFile(f.pki.ClusterCA.CertFile)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return content
+}
+
+// register creates an APIService for a group-version of a server.
+func (f *fixture) register(group, version, service string, port int32, change ...func(*apiregistrationv1.APIService)) {
+	f.t.Helper()
+	object := &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: version + "." + group},
+		Spec: apiregistrationv1.APIServiceSpec{
+			Group: group, Version: version, GroupPriorityMinimum: 2000, VersionPriority: 10,
+			Service:  &apiregistrationv1.ServiceReference{Namespace: "default", Name: service, Port: &port},
+			CABundle: f.clusterCA(),
+		},
+	}
+	for _, c := range change {
+		c(object)
+	}
+	if _, err := f.apiServices.ApiregistrationV1().APIServices().Create(f.t.Context(), object, metav1.CreateOptions{}); err != nil {
+		f.t.Fatalf("create apiservice: %v", err)
+	}
+}
+
+// available waits until an APIService has the Available condition with this
+// status and reason, and returns its message.
+func (f *fixture) available(name string, status apiregistrationv1.ConditionStatus, reason string) string {
+	f.t.Helper()
+	var message string
+	f.eventually(fmt.Sprintf("%s is Available=%s, %s", name, status, reason), func() (bool, string) {
+		object, err := f.apiServices.ApiregistrationV1().APIServices().Get(f.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, condition := range object.Status.Conditions {
+			if condition.Type == apiregistrationv1.Available && condition.Status == status && condition.Reason == reason {
+				message = condition.Message
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%+v", object.Status)
+	})
+	return message
+}
+
+// trusting returns a TLS configuration of an extension server: its serving
+// certificate, and the CA of the front proxy, of which it wants a certificate.
+func (f *fixture) trusting() *tls.Config {
+	f.t.Helper()
+	serving, err := f.pki.Serving["extension"].Load()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	frontProxy, err := os.ReadFile(f.pki.FrontProxyCA.CertFile)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(frontProxy)
+	return &tls.Config{
+		Certificates: []tls.Certificate{serving},
+		ClientCAs:    pool,
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
+}
