@@ -105,7 +105,7 @@ func New(spec Spec) *cobra.Command {
 			}
 			gates := globals.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 			if err := logsapi.ValidateAndApply(spec.Logs, gates); err != nil {
-				return err
+				return fmt.Errorf("logging flags, --logging-format=%s: %w", spec.Logs.Format, err)
 			}
 			// Servers call each other and themselves; what they are warned of is for
 			// the users whose requests they carry out.
@@ -188,13 +188,30 @@ func Main(spec Spec) int {
 // are separated by semicolons.
 func Message(err error) string {
 	var problems []string
-	var aggregate utilerrors.Aggregate
-	if errors.As(err, &aggregate) {
-		for _, problem := range utilerrors.Flatten(aggregate).Errors() {
-			problems = append(problems, problem.Error())
-		}
-	} else {
-		problems = []string{err.Error()}
+	for _, problem := range parts(err) {
+		problems = append(problems, strings.Join(strings.Fields(problem.Error()), " "))
 	}
-	return strings.Join(strings.Fields(strings.Join(problems, "; ")), " ")
+	return strings.Join(problems, "; ")
+}
+
+// parts takes apart what has been put together without further words.
+func parts(err error) []error {
+	var together []error
+	switch err := err.(type) {
+	case utilerrors.Aggregate:
+		together = err.Errors()
+	case interface{ Unwrap() []error }:
+		// fmt.Errorf has words of its own around the errors it wraps.
+		if together = err.Unwrap(); errors.Join(together...).Error() != err.(error).Error() {
+			together = nil
+		}
+	}
+	if len(together) == 0 {
+		return []error{err}
+	}
+	var all []error
+	for _, one := range together {
+		all = append(all, parts(one)...)
+	}
+	return all
 }
