@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -133,7 +134,9 @@ func decodeProtobuf(n *Normaliser, body []byte) (any, error) {
 		return nil, fmt.Errorf("read protobuf: %w", err)
 	}
 	head := fmt.Sprintf("%s, Kind=%s, encoding %q, type %q", envelope.APIVersion, envelope.Kind, envelope.ContentEncoding, envelope.ContentType)
-	object, _, err := protobuf.NewSerializer(known, known).Decode(body, nil, nil)
+	// Discovery of the core group does not say its version.
+	unnamed := &schema.GroupVersionKind{Version: "v1", Kind: envelope.Kind}
+	object, _, err := protobuf.NewSerializer(known, known).Decode(body, unnamed, nil)
 	if runtime.IsNotRegisteredError(err) {
 		return map[string]any{"envelope": head, "raw": fmt.Sprintf("%d bytes", len(envelope.Raw))}, nil
 	}
