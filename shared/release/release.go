@@ -22,6 +22,9 @@ const (
 	Major, Minor = "1", "36"
 )
 
+// Commit is Triune's own commit, set by the linker; "unknown" in a plain build.
+var Commit = "unknown"
+
 // The variables have no setters. The linker would set them by these very names.
 var (
 	//go:linkname gitMajor k8s.io/component-base/version.gitMajor

@@ -1,0 +1,157 @@
+# Triune. `make` alone lists the targets. Only Go 1.26, make, git and a POSIX
+# shell are assumed; every other program is built from pinned Go modules.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+GO ?= go
+export GO
+# Static binaries that run anywhere, a scratch image included.
+export CGO_ENABLED := 0
+# The same flag for every go command, so that build, vet, test and the tools
+# share one build cache; -trimpath also keeps this machine's paths out of binaries,
+# and the commit is ours to stamp (LDFLAGS), not to be linked into every program.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -buildvcs=false)
+export GOWORK := $(CURDIR)/go.work
+
+# The four programs; `make build PROGRAMS=triune` builds one of them.
+PROGRAMS ?= aggregator core extensions triune
+MAIN_aggregator := ./services/aggregator/cmd/aggregator
+MAIN_core       := ./services/core/cmd/core
+MAIN_extensions := ./services/extensions/cmd/extensions
+MAIN_triune     := ./services/standalone/cmd/triune
+
+# The directories of the workspace's modules, and all packages in them.
+MODULES  := shared services/aggregator services/core services/extensions services/standalone tests
+PACKAGES := $(MODULES:%=./%/...)
+
+# What /version and --version say is the Kubernetes release that is implemented:
+# clients decide by it. Our own version stands beside it in package release.
+KUBERNETES := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[0-9.]*\)$$,\1,p' shared/go.mod)
+COMMIT     := $(shell git log -1 --format=%H -- shared services go.work 2>/dev/null)
+COMPONENT  := k8s.io/component-base/version
+LDFLAGS    := -s -w \
+	-X $(COMPONENT).gitVersion=$(KUBERNETES) \
+	-X $(COMPONENT).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES:v%=%))) \
+	-X $(COMPONENT).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) \
+	-X $(COMPONENT).gitTreeState=clean \
+	-X triune.dev/shared/release.Commit=$(COMMIT)
+
+# Tests that run at once. A test binary that links Kubernetes takes a core and
+# about 1 GB while it is linked.
+PARALLEL ?= 2
+# verify runs vet over everything, so tests do not run it once more.
+GOTEST = $(GO) test -vet=off -p $(PARALLEL) $(TESTFLAGS)
+
+# $(call step,<name>,<command>) runs a command, says how long it took, and
+# collects that in $(STEPS) for .ci/run.
+STEPS ?= /dev/null
+define step
+	@begin=$$(date +%s); echo "== $(1)"; \
+	{ $(2); }; status=$$?; \
+	echo "$(1) $$(( $$(date +%s) - begin ))" >> $(STEPS); \
+	echo "== $(1): $$(( $$(date +%s) - begin )) s"; exit $$status
+endef
+
+##@ Use
+
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-zA-Z0-9_-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the programs into bin/
+	$(call step,build,$(GO) build -ldflags '$(LDFLAGS)' -o bin/ $(foreach p,$(PROGRAMS),$(MAIN_$(p))))
+
+.PHONY: run
+run: PROGRAMS = triune
+run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
+	@echo 'export KUBECONFIG=$(CURDIR)/.triune/admin.kubeconfig'
+	@exec bin/triune --bind-address=127.0.0.1 --secure-port=6443 --data-dir=.triune --controllers=all-generic
+
+.PHONY: run-tiers
+run-tiers: build ## start etcd, NATS and the three services as processes
+	$(GO) run ./tests/cmd/run-tiers
+
+.PHONY: kubectl
+kubectl: ## build kubectl into .tools/
+	@$(GO) run ./tests/tools/cmd/tools kubectl >/dev/null
+
+##@ Check
+
+.PHONY: test
+test: test-unit test-api ## the fast suite: package tests, then kubectl against triune
+
+# Only what needs no binaries: tests/e2e and its like are the business of test-api.
+.PHONY: test-unit
+test-unit: ## the tests of every package
+	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/pins ./tests/tools/...)
+
+.PHONY: test-api
+test-api: build ## the fast half of the end-to-end and parity suites
+	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver)
+	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity)
+
+.PHONY: test-full
+test-full: e2e ## test without -short, and e2e
+	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/pins ./tests/tools/...)
+
+.PHONY: e2e
+e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
+	$(call step,parity,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity)
+	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
+	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
+
+.PHONY: bench
+bench: build tools ## print start-up time and idle memory next to kube-apiserver's
+	$(GO) run ./tests/cmd/bench
+
+.PHONY: verify
+verify: verify-format verify-house verify-vet verify-lint ## format, house rules, vet, lint
+
+.PHONY: verify-format
+verify-format: ## gofmt
+	$(call step,verify-format,out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l -s $(MODULES)) && [ -z "$$out" ] || { echo "not formatted; run make fix:"; echo "$$out"; false; })
+
+.PHONY: verify-house
+verify-house: ## pins, imports, package docs, links, generated files, lengths
+	$(call step,verify-house,$(GO) test -vet=off -count=1 ./tests/verify)
+
+.PHONY: verify-pins
+verify-pins: ## module versions alone
+	$(GO) run ./tests/cmd/pins
+
+.PHONY: verify-vet
+verify-vet: ## go vet
+	$(call step,verify-vet,$(GO) vet -p $(PARALLEL) $(PACKAGES))
+
+.PHONY: verify-lint
+verify-lint: ## golangci-lint
+	$(call step,verify-lint-build,$(GO) run ./tests/tools/cmd/tools golangci-lint)
+	$(call step,verify-lint,.tools/golangci-lint run --concurrency $(PARALLEL) $(PACKAGES))
+
+##@ Change
+
+.PHONY: fix
+fix: generate ## format, generate, and repair what the linter can
+	"$$($(GO) env GOROOT)/bin/gofmt" -w -s $(MODULES)
+	@$(GO) run ./tests/tools/cmd/tools golangci-lint >/dev/null
+	-.tools/golangci-lint run --concurrency $(PARALLEL) --fix $(PACKAGES)
+
+.PHONY: generate
+generate: pins ## rewrite everything that is generated
+	$(GO) generate $(PACKAGES)
+
+.PHONY: pins
+pins: ## write the pinned Kubernetes version into every go.mod
+	$(GO) run ./tests/cmd/pins -write
+
+.PHONY: tools
+tools: ## build every program that the tests use into .tools/
+	$(GO) run ./tests/tools/cmd/tools
+
+.PHONY: clean
+clean: ## remove what was built and what `make run` stored
+	rm -rf bin .tools .run .triune
