@@ -23,6 +23,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/openapi"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"triune.dev/services/extensions/internal/customresource"
@@ -87,11 +88,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 	generic.EquivalentResourceRegistry = nil
 	generic.RESTOptionsGetter = nil
 	generic.AggregatedDiscoveryGroupManager = nil
-	// The CRDs are read and their status is written with full rights and without
-	// a socket, so that this works before and after the server listens.
-	generic.LoopbackClientConfig = peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s.Delegated().ServeHTTP(w, req)
-	}))
+	generic.LoopbackClientConfig = s.loopback()
 	completed, err := apiserver.Config{
 		Tier:          Tier,
 		Generic:       &generic,
@@ -119,6 +116,19 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 		PeerDelay:           config.PeerDelay,
 	})
 	return err
+}
+
+// loopback is how the tier reads its CRDs and writes their status: with full
+// rights and without a socket, so that it works before and after the server
+// listens.
+func (s *Server) loopback() *rest.Config {
+	config := peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		s.Delegated().ServeHTTP(w, req)
+	}))
+	// The first part is the field manager of the conditions. It is the one that
+	// kube-apiserver has left on CRDs which it has served before.
+	config.UserAgent = "kube-apiserver/" + Tier
+	return config
 }
 
 // newOpenAPI describes the resources of the tier itself.

@@ -1,6 +1,7 @@
 package extensions_test
 
 import (
+	_ "embed"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -12,63 +13,9 @@ import (
 )
 
 // widgetsCRD has everything that one version can have.
-const widgetsCRD = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: widgets.example.com
-spec:
-  group: example.com
-  scope: Namespaced
-  names: {plural: widgets, singular: widget, kind: Widget, shortNames: [wd], categories: [all]}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    subresources:
-      status: {}
-      scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas, labelSelectorPath: .status.selector}
-    selectableFields:
-    - jsonPath: .spec.color
-    additionalPrinterColumns:
-    - {name: Color, type: string, jsonPath: .spec.color}
-    - {name: Replicas, type: integer, jsonPath: .spec.replicas, priority: 1}
-    schema:
-      openAPIV3Schema:
-        type: object
-        required: [spec]
-        properties:
-          spec:
-            type: object
-            x-kubernetes-validations:
-            - rule: "self.replicas <= self.limit"
-              message: replicas must not exceed limit
-            - rule: "!has(oldSelf.color) || self.color == oldSelf.color"
-              messageExpression: "'color was ' + oldSelf.color"
-            properties:
-              color: {type: string, enum: [red, green, blue], default: red}
-              replicas: {type: integer, minimum: 0, default: 1}
-              limit: {type: integer, default: 10}
-              note: {type: string, nullable: true, maxLength: 8}
-              ports:
-                type: array
-                x-kubernetes-list-type: map
-                x-kubernetes-list-map-keys: [name]
-                items:
-                  type: object
-                  required: [name]
-                  properties:
-                    name: {type: string}
-                    port: {x-kubernetes-int-or-string: true}
-              free: {type: object, x-kubernetes-preserve-unknown-fields: true}
-              template: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
-          status:
-            type: object
-            properties:
-              replicas: {type: integer}
-              selector: {type: string}
-              phase: {type: string, enum: [Ready, Pending]}
-`
+//
+//go:embed testdata/widgets.yaml
+var widgetsCRD string
 
 // blocked follows errors of the schema where there are rules, too.
 const blocked = `<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation`

@@ -1,10 +1,10 @@
 package extensions_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -37,7 +37,6 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"k8s.io/kube-openapi/pkg/common"
 	"sigs.k8s.io/yaml"
 
@@ -53,11 +52,11 @@ const patience = 20 * time.Second
 // fixture is an extensions tier over an etcd of its own, with one user who may do
 // everything.
 type fixture struct {
-	server  *extensions.Server
-	etcd    *clientv3.Client
-	config  *rest.Config
-	crds    apiextensionsclient.Interface
-	dynamic dynamic.Interface
+	server   *extensions.Server
+	etcd     *clientv3.Client
+	endpoint *endpoint
+	crds     apiextensionsclient.Interface
+	dynamic  dynamic.Interface
 }
 
 // newFixture starts the tier; change may adapt its configuration. The tier ends
@@ -98,11 +97,14 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 			t.Error("the server does not end")
 		}
 	})
-	f.config = inprocess.Config(func() http.Handler { return f.server.Handler() }, "")
-	if f.crds, err = apiextensionsclient.NewForConfig(f.config); err != nil {
+	listener := httptest.NewServer(f.server.Handler())
+	t.Cleanup(listener.Close)
+	f.endpoint = &endpoint{url: listener.URL, client: listener.Client()}
+	loopback := inprocess.Config(f.server.Handler, "")
+	if f.crds, err = apiextensionsclient.NewForConfig(loopback); err != nil {
 		t.Fatal(err)
 	}
-	if f.dynamic, err = dynamic.NewForConfig(f.config); err != nil {
+	if f.dynamic, err = dynamic.NewForConfig(loopback); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "readyz is green", func() (bool, string) {
@@ -199,28 +201,55 @@ func (a answer) object(t *testing.T) *unstructured.Unstructured {
 	return u
 }
 
-// do sends a request with a body in YAML (or none) and headers as "Name: value".
-// A PATCH is a merge patch if no header says otherwise.
-func (f *fixture) do(t *testing.T, method, path, body string, headers ...string) answer {
+// endpoint is a server that is reached over HTTP.
+type endpoint struct {
+	url, token string
+	client     *http.Client
+}
+
+// send sends a request with headers given as "Name: value", of which later ones
+// replace earlier ones.
+func (e *endpoint) send(t *testing.T, method, path, body string, headers ...string) answer {
 	t.Helper()
-	req := httptest.NewRequest(method, path, bytes.NewReader([]byte(body)))
-	req.RemoteAddr = "127.0.0.1:1"
-	req.Header.Set("Accept", "application/json")
-	switch {
-	case method == http.MethodPatch:
-		req.Header.Set("Content-Type", "application/merge-patch+json")
-	case strings.HasPrefix(body, "{"):
-		req.Header.Set("Content-Type", "application/json")
-	case body != "":
-		req.Header.Set("Content-Type", "application/yaml")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, e.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, header := range headers {
 		name, value, _ := strings.Cut(header, ": ")
 		req.Header.Set(name, value)
 	}
-	w := httptest.NewRecorder()
-	f.server.Handler().ServeHTTP(w, req)
-	return answer{code: w.Code, header: w.Header(), body: w.Body.String()}
+	if e.token != "" {
+		req.Header.Set("Authorization", "Bearer "+e.token)
+	}
+	resp, err := e.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{code: resp.StatusCode, header: resp.Header, body: string(content)}
+}
+
+// do sends a request to the tier with a body in JSON or YAML, or none. A PATCH is
+// a merge patch if no header says otherwise.
+func (f *fixture) do(t *testing.T, method, path, body string, headers ...string) answer {
+	t.Helper()
+	all := []string{"Accept: application/json"}
+	switch {
+	case method == http.MethodPatch:
+		all = append(all, "Content-Type: application/merge-patch+json")
+	case strings.HasPrefix(body, "{"):
+		all = append(all, "Content-Type: application/json")
+	case body != "":
+		all = append(all, "Content-Type: application/yaml")
+	}
+	return f.endpoint.send(t, method, path, body, append(all, headers...)...)
 }
 
 // want fails the test unless the answer has this code.

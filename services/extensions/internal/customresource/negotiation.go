@@ -92,6 +92,9 @@ func mediaTypes(t typer) []runtime.SerializerInfo {
 		return json.NewSerializerWithOptions(json.DefaultMetaFactory, creator{}, t, o)
 	}
 	streaming := gates.Enabled(features.StreamingCollectionEncodingToJSON)
+	asProtobuf := protobuf.NewSerializerWithOptions(creator{}, t, protobuf.SerializerOptions{
+		StreamingCollectionsEncoding: gates.Enabled(features.StreamingCollectionEncodingToProtobuf),
+	})
 	types := []runtime.SerializerInfo{
 		{
 			MediaType:        runtime.ContentTypeJSON,
@@ -119,9 +122,11 @@ func mediaTypes(t typer) []runtime.SerializerInfo {
 			MediaType:        runtime.ContentTypeProtobuf,
 			MediaTypeType:    "application",
 			MediaTypeSubType: "vnd.kubernetes.protobuf",
-			Serializer: protobuf.NewSerializerWithOptions(creator{}, t, protobuf.SerializerOptions{
-				StreamingCollectionsEncoding: gates.Enabled(features.StreamingCollectionEncodingToProtobuf),
-			}),
+			Serializer:       asProtobuf,
+			// Upstream has none here, and panics when a body says that it is
+			// protobuf. Unknown fields are not an error in protobuf, so strict
+			// decoding is no different.
+			StrictSerializer: asProtobuf,
 			StreamSerializer: &runtime.StreamSerializerInfo{
 				Serializer: protobuf.NewRawSerializer(creator{}, t),
 				Framer:     protobuf.LengthDelimitedFramer,
