@@ -83,8 +83,12 @@ type Config struct {
 	// ProbeInterval is the time between two probes of a replica that answers; one
 	// that does not is probed eight times as often. Default 2 s.
 	ProbeInterval time.Duration
-	// DialTimeout bounds one connection attempt, TLS included. Default 500 ms.
+	// DialTimeout bounds one connection attempt, TLS included. It may be longer
+	// than a request waits, for what it makes serves the next one. Default 3 s.
 	DialTimeout time.Duration
+	// MoveOnAfter bounds the time that one request waits for a connection to one
+	// replica while there are others. Default 400 ms.
+	MoveOnAfter time.Duration
 	// GiveUpAfter bounds all the time that one request waits for connections.
 	// Default 900 ms, to answer within a second.
 	GiveUpAfter time.Duration
@@ -157,7 +161,8 @@ func (c Config) completed() (Config, []target, error) {
 	}{
 		{&c.ResolveInterval, 5 * time.Second},
 		{&c.ProbeInterval, 2 * time.Second},
-		{&c.DialTimeout, 500 * time.Millisecond},
+		{&c.DialTimeout, 3 * time.Second},
+		{&c.MoveOnAfter, 400 * time.Millisecond},
 		{&c.GiveUpAfter, 900 * time.Millisecond},
 	} {
 		if *d.field <= 0 {

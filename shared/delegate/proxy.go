@@ -135,8 +135,8 @@ type choice struct {
 	candidates []candidate
 	start      int
 	// patience is what is left of the time that the request waits for
-	// connections.
-	patience time.Duration
+	// connections; moveOn is the most it waits for one replica if there are more.
+	patience, moveOn time.Duration
 }
 
 func (p *Proxy) choices(ctx context.Context, k kind) *choice {
@@ -154,7 +154,18 @@ func (p *Proxy) choices(ctx context.Context, k kind) *choice {
 		candidates: make([]candidate, len(replicas)),
 		start:      int(p.turn.Add(1) & 0xffff),
 		patience:   p.config.GiveUpAfter,
+		moveOn:     p.config.MoveOnAfter,
 	}
+}
+
+// wait is how long to wait for a connection to the replica at an index.
+func (c *choice) wait(at int) time.Duration {
+	for i := range c.candidates {
+		if i != at && !c.candidates[i].refused {
+			return min(c.patience, c.moveOn)
+		}
+	}
+	return c.patience
 }
 
 // next returns the index of the replica to try, or -1 if there is none left.
@@ -184,7 +195,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind, foreign bool) (*http.Re
 		}
 		r := choice.replicas[at]
 		before := time.Now()
-		conn, err := r.pools[k].acquire(ctx, choice.patience)
+		conn, err := r.pools[k].acquire(ctx, choice.wait(at))
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, context.Cause(ctx)

@@ -54,9 +54,11 @@ type replica struct {
 	// distrusts is set while the replica refuses the front-proxy certificate.
 	distrusts atomic.Bool
 	inFlight  [kinds]atomic.Int64
-	// nextProbe belongs to the goroutine of Run, probing to it and the probe.
+	// nextProbe belongs to the goroutine of Run. missed, the number of probes in
+	// a row that got no answer, belongs to the one probe that has set probing.
 	nextProbe time.Time
 	probing   atomic.Bool
+	missed    int
 }
 
 func (p *Proxy) newReplica(t target, ip string) *replica {

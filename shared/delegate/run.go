@@ -176,7 +176,7 @@ func only(replicas []*replica, keep func(*replica) bool) []*replica {
 func (p *Proxy) probe(r *replica) {
 	ctx, cancel := context.WithTimeout(p.background, probeTimeout)
 	defer cancel()
-	conn, err := r.pools[short].acquire(ctx, p.config.DialTimeout)
+	conn, err := r.pools[short].acquire(ctx, probeTimeout)
 	if err != nil {
 		p.lost(r, err)
 		return
@@ -194,12 +194,16 @@ func (p *Proxy) probe(r *replica) {
 		Header: header,
 	}).WithContext(ctx))
 	if err != nil {
-		// The replica may hang: new requests shall find out on new connections, in
-		// the time that a connection may take.
-		r.renew()
+		// If the replica hangs, new requests shall find out on new connections, in
+		// the time that a connection may take. Not at the first failure, for one
+		// that is only slow would have handshakes on top of its load.
+		if r.missed++; r.missed == 2 {
+			r.renew()
+		}
 		p.lost(r, err)
 		return
 	}
+	r.missed = 0
 	defer res.Body.Close()
 	// Read, so that the stream ends in order; readyz is short.
 	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)

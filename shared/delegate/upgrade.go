@@ -74,7 +74,11 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	if err := writeSwitch(client, res); err != nil {
 		return // The client has gone, and there is no HTTP to tell it anything.
 	}
-	splice(client, buffered.Reader, conn, reader)
+	// Only what is buffered may be read through the buffer: the server's reader
+	// behind it would take the client's last word for the end of the request, and
+	// cancel it.
+	ahead := io.LimitReader(buffered, int64(buffered.Reader.Buffered()))
+	splice(client, io.MultiReader(ahead, client), conn, reader)
 }
 
 // dialUpgrade connects to some replica with HTTP/1.1.
@@ -88,7 +92,7 @@ func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
 		}
 		r := choice.replicas[at]
 		before := time.Now()
-		dial, cancel := context.WithTimeout(ctx, min(choice.patience, p.config.DialTimeout))
+		dial, cancel := context.WithTimeout(ctx, choice.wait(at))
 		conn, err := p.creds.dial(dial, r.address, r.target.serverName, "http/1.1")
 		cancel()
 		if err == nil {
