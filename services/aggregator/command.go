@@ -1,0 +1,94 @@
+package aggregator
+
+import (
+	"context"
+	"fmt"
+
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	cliflag "k8s.io/component-base/cli/flag"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
+	"triune.dev/services/aggregator/internal/scheme"
+	"triune.dev/shared/command"
+	"triune.dev/shared/options"
+	"triune.dev/shared/storage"
+)
+
+// Command is the program aggregator.
+func Command() command.Spec {
+	resources := serverstorage.NewResourceConfig()
+	resources.EnableVersions(apiregistrationv1.SchemeGroupVersion)
+	p := &program{
+		options: options.New(options.Tier{
+			Name:      Tier,
+			Next:      "core",
+			Scheme:    scheme.Scheme,
+			Codecs:    scheme.Codecs,
+			Resources: resources,
+		}),
+		rejectRedirects: true,
+	}
+	return command.Spec{
+		Use: Tier,
+		Long: `The head of Triune's chain of API servers, and the one that clients talk to. It
+serves APIServices, proxies the group-versions of remote ones to their extension
+API servers, merges discovery and OpenAPI over all servers, and passes everything
+else on to core, which --next-url names.`,
+		Program: p,
+		Logs:    p.options.Logs,
+	}
+}
+
+type program struct {
+	options         *options.Options
+	endpointRouting bool
+	rejectRedirects bool
+}
+
+// AddFlags adds the flags in their sections; those of this tier alone have
+// kube-apiserver's names and section.
+func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
+	p.options.AddFlags(sections)
+	fs := sections.FlagSet("misc")
+	fs.BoolVar(&p.endpointRouting, "enable-aggregator-routing", p.endpointRouting,
+		"Send requests for remote APIServices to the endpoints of their Service, balanced, instead of to its cluster IP.")
+	fs.BoolVar(&p.rejectRedirects, "aggregator-reject-forwarding-redirect", p.rejectRedirects,
+		"Refuse redirects that extension API servers answer, instead of passing them on to clients.")
+}
+
+func (p *program) Complete(ctx context.Context) error { return p.options.Complete(ctx) }
+
+func (p *program) Validate() []error { return p.options.Validate() }
+
+// Run serves until ctx ends.
+func (p *program) Run(ctx context.Context) error {
+	config, err := p.options.Config(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, p.options.Etcd, config.Generic)
+	if err != nil {
+		return err
+	}
+	server, err := New(Config{
+		Generic:   config.Generic,
+		Informers: config.Informers,
+		Storage:   store.RESTOptions(),
+		Next:      config.Next,
+		Proxy: Proxy{
+			CertFile:         p.options.ProxyClientCertFile(),
+			KeyFile:          p.options.ProxyClientKeyFile(),
+			EndpointRouting:  p.endpointRouting,
+			ForwardRedirects: !p.rejectRedirects,
+		},
+		Hooks: store.Hooks(),
+	})
+	if err == nil {
+		err = config.Attach(server.Server())
+	}
+	if err != nil {
+		store.Close()
+		return fmt.Errorf("build the server: %w", err)
+	}
+	return store.Around(ctx, server.Run)
+}

@@ -1,0 +1,50 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+)
+
+// reloadHook is kube-apiserver's name for following the encryption configuration.
+const reloadHook = "start-encryption-provider-config-automatic-reload"
+
+// addEncryption reads --encryption-provider-config. The transformers live until g
+// has drained.
+func (s *Storage) addEncryption(g *genericapiserver.Config) error {
+	file, reload := s.options.EncryptionProviderConfigFilepath, s.options.EncryptionProviderConfigAutomaticReload
+	if file == "" || g.ResourceTransformers != nil {
+		return nil
+	}
+	life := wait.ContextForChannel(g.DrainedNotify())
+	ctx, end := context.WithCancel(life)
+	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, file, reload, g.APIServerID)
+	if err != nil {
+		end()
+		return fmt.Errorf("--encryption-provider-config=%s: %w", file, err)
+	}
+	if !reload {
+		context.AfterFunc(life, end)
+		g.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
+		g.AddHealthChecks(loaded.HealthChecks...)
+		return nil
+	}
+	if len(loaded.HealthChecks) != 1 {
+		end()
+		return fmt.Errorf("--encryption-provider-config=%s: reload needs one health check, got %d", file, len(loaded.HealthChecks))
+	}
+	transformers := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
+	g.ResourceTransformers = transformers
+	g.AddHealthChecks(transformers)
+	s.hooks[reloadHook] = func(hook genericapiserver.PostStartHookContext) error {
+		follow := encryptioncontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+			file, transformers, loaded.EncryptionFileContentHash, g.APIServerID)
+		go follow.Run(hook)
+		return nil
+	}
+	return nil
+}
