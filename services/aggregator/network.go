@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics/legacyregistry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -52,7 +53,7 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 	if n.certificates != nil {
 		n.certificates.AddListener(n.transports)
 	}
-	resolver, err := newResolver(config)
+	resolver, err := newResolver(config.Informers, config.Proxy.EndpointRouting, config.Generic.ExternalAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -66,17 +67,18 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 	return n, nil
 }
 
-func newResolver(config Config) (remote.Resolver, error) {
-	services := config.Informers.Core().V1().Services().Lister()
+// newResolver finds Services by what core says of them.
+func newResolver(factory informers.SharedInformerFactory, endpointRouting bool, self string) (remote.Resolver, error) {
+	services := factory.Core().V1().Services().Lister()
 	resolver := remote.ClusterIPs(services)
-	if config.Proxy.EndpointRouting {
-		slices, err := serviceproxy.NewEndpointSliceIndexerGetter(config.Informers.Discovery().V1().EndpointSlices())
+	if endpointRouting {
+		slices, err := serviceproxy.NewEndpointSliceIndexerGetter(factory.Discovery().V1().EndpointSlices())
 		if err != nil {
 			return nil, fmt.Errorf("watch endpointslices: %w", err)
 		}
 		resolver = remote.Endpoints(services, slices)
 	}
-	if self := config.Generic.ExternalAddress; self != "" {
+	if self != "" {
 		resolver = remote.Loopback(resolver, self)
 	}
 	return resolver, nil
