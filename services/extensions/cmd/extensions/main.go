@@ -1,0 +1,12 @@
+// Command extensions is the tail of the chain: it serves CustomResourceDefinitions
+// and their objects, and answers 404 for the rest.
+package main
+
+import (
+	"os"
+
+	"triune.dev/services/extensions"
+	"triune.dev/shared/command"
+)
+
+func main() { os.Exit(command.Main(extensions.Command())) }

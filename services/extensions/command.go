@@ -1,0 +1,131 @@
+package extensions
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/util/webhook"
+	cliflag "k8s.io/component-base/cli/flag"
+
+	"triune.dev/services/extensions/internal/admission"
+	"triune.dev/services/extensions/internal/scheme"
+	triuneadmission "triune.dev/shared/admission"
+	"triune.dev/shared/command"
+	"triune.dev/shared/options"
+	"triune.dev/shared/storage"
+)
+
+// peerDelay is the default of --crd-establish-delay. An informer that is
+// connected delivers a CRD within some milliseconds; this leaves room for a
+// replica that is busy, and for less than a second until a CRD is served.
+const peerDelay = 500 * time.Millisecond
+
+// Command is the program extensions.
+func Command() command.Spec {
+	resources := serverstorage.NewResourceConfig()
+	resources.EnableVersions(apiextensionsv1.SchemeGroupVersion)
+	p := &program{
+		options: options.New(options.Tier{
+			Name:      Tier,
+			Scheme:    scheme.Scheme,
+			Codecs:    scheme.Codecs,
+			Resources: resources,
+			Admission: admission.NewOptions,
+		}),
+		peerDelay: peerDelay,
+	}
+	return command.Spec{
+		Use: Tier,
+		Long: `The tail of Triune's chain of API servers. It serves CustomResourceDefinitions and
+the objects they define, and answers 404 for what no tier owns. What it decides by
+(RBAC rules, namespaces, admission webhooks and policies, quota) it reads from
+core, which --core-url names.`,
+		Program: p,
+		Logs:    p.options.Logs,
+	}
+}
+
+type program struct {
+	options         *options.Options
+	endpointRouting bool
+	peerDelay       time.Duration
+}
+
+// AddFlags adds the flags in their sections; those that kube-apiserver has, too,
+// have its names.
+func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
+	p.options.AddFlags(sections)
+	fs := sections.FlagSet("misc")
+	fs.BoolVar(&p.endpointRouting, "enable-aggregator-routing", p.endpointRouting,
+		"Send requests for webhooks to the endpoints of their Service instead of to its cluster IP.")
+	fs.DurationVar(&p.peerDelay, "crd-establish-delay", p.peerDelay,
+		"How long to wait before a new CustomResourceDefinition is declared established, so that all replicas of this tier serve it by then. 0 if there is one replica.")
+}
+
+func (p *program) Complete(ctx context.Context) error { return p.options.Complete(ctx) }
+
+func (p *program) Validate() []error {
+	problems := p.options.Validate()
+	if p.peerDelay < 0 {
+		problems = append(problems, fmt.Errorf("--crd-establish-delay=%s must not be negative", p.peerDelay))
+	}
+	return problems
+}
+
+// Run serves until ctx ends.
+func (p *program) Run(ctx context.Context) error {
+	parts, err := p.options.Config(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, p.options.Etcd, parts.Generic)
+	if err != nil {
+		return err
+	}
+	server, err := p.build(parts, store)
+	if err != nil {
+		store.Close()
+		return fmt.Errorf("build the server: %w", err)
+	}
+	return store.Around(ctx, server.Run)
+}
+
+func (p *program) build(parts *options.Config, store *storage.Storage) (*Server, error) {
+	services, err := newServices(parts.Informers, p.endpointRouting)
+	if err != nil {
+		return nil, err
+	}
+	g := parts.Generic
+	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, g.EgressSelector, parts.CoreConfig, g.TracerProvider)
+	chain, err := triuneadmission.New(p.options.Admission, triuneadmission.Dependencies{
+		Generic:      g,
+		Informers:    parts.Informers,
+		Client:       parts.Client,
+		Dynamic:      parts.Dynamic,
+		Initializers: admission.Initializers(auth, services),
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.AdmissionControl = chain
+	hooks := map[string]genericapiserver.PostStartHookFunc{chain.HookName: chain.Hook}
+	maps.Copy(hooks, store.Hooks())
+	server, err := New(Config{
+		Generic:         g,
+		Informers:       parts.Informers,
+		Storage:         store.RESTOptions(),
+		ServiceResolver: services,
+		WebhookAuth:     auth,
+		PeerDelay:       p.peerDelay,
+		Hooks:           hooks,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return server, parts.Attach(server.server)
+}
