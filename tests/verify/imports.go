@@ -1,0 +1,140 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+)
+
+// ban forbids imports and says why. Patterns are those of matches.
+type ban struct {
+	// from are the packages that the ban binds, except those in but.
+	from, but []string
+	// to is what they must not import, except what is in allowed.
+	to, allowed []string
+	// linked extends the ban from what a package imports to all that is linked
+	// with it. Tests are exempt: they link what they test against.
+	linked bool
+	// tests extends the ban to what tests import.
+	tests bool
+	// reason completes the sentence "… must not import … because".
+	reason string
+}
+
+const (
+	aggregator = prefix + "services/aggregator/..."
+	core       = prefix + "services/core/..."
+	extensions = prefix + "services/extensions/..."
+	standalone = prefix + "services/standalone/..."
+	allShared  = prefix + "shared/..."
+	allTests   = prefix + "tests/..."
+)
+
+// storageLayers are the packages below HTTP: storage, cache and fan-out.
+var storageLayers = []string{prefix + "shared/etcdstore/..."}
+
+var bans = []ban{
+	{
+		from: []string{aggregator}, to: []string{core, extensions, standalone, allTests}, tests: true,
+		reason: "services reach each other over the network; each is built, scaled and upgraded alone",
+	}, {
+		from: []string{core}, to: []string{aggregator, extensions, standalone, allTests}, tests: true,
+		reason: "services reach each other over the network; each is built, scaled and upgraded alone",
+	}, {
+		from: []string{extensions}, to: []string{aggregator, core, standalone, allTests}, tests: true,
+		reason: "services reach each other over the network; each is built, scaled and upgraded alone",
+	}, {
+		from: []string{allShared}, to: []string{aggregator, core, extensions, standalone, allTests}, tests: true,
+		reason: "dependencies run one way: cmd, service, shared, libraries",
+	}, {
+		from: []string{standalone}, to: []string{allTests}, tests: true,
+		reason: "dependencies run one way: cmd, service, shared, libraries",
+	}, {
+		from:    []string{allTests},
+		to:      []string{aggregator, core, extensions, standalone},
+		allowed: nil, tests: true,
+		reason: "the suites test programs from outside, the way users meet them; tests of a service stand in its own module",
+	}, {
+		from: storageLayers,
+		to:   []string{"net/http/...", "github.com/labstack/echo/...", "k8s.io/apiserver/pkg/endpoints/..."},
+		// Context keys: the namespace of a key, the latency that a request reports.
+		allowed: []string{"k8s.io/apiserver/pkg/endpoints/request"},
+		reason:  "storage, cache and fan-out know keys, bytes and revisions, and nothing of HTTP",
+	}, {
+		from: []string{prefix + "shared/etcdstore/kv/..."}, to: []string{"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/apiserver/...", "k8s.io/client-go/..."},
+		reason: "the layer that talks to etcd is tested, and reasoned about, without objects and codecs",
+	}, {
+		from: []string{prefix + "..."}, to: []string{"k8s.io/apiserver/pkg/storage/etcd3/...", "k8s.io/apiserver/pkg/storage/cacher/..."},
+		allowed: []string{"k8s.io/apiserver/pkg/storage/etcd3/metrics"}, tests: true,
+		reason: "storage and cache are Triune's own; two stores over one etcd would each compact, cache and count (the metrics' names are kube-apiserver's on purpose)",
+	}, {
+		from: []string{aggregator, extensions}, linked: true,
+		to: []string{"k8s.io/kubernetes/pkg/registry/*/rest/...", "k8s.io/kubernetes/pkg/controlplane/..."},
+		// The bootstrap policy names this controller's config map.
+		allowed: []string{"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"},
+		reason:  "the resource registry is most of a kube-apiserver: tens of megabytes that only core needs",
+	}, {
+		from: []string{aggregator, core, extensions}, linked: true,
+		to:     []string{"go.etcd.io/etcd/server/...", "github.com/nats-io/nats-server/..."},
+		reason: "only the one-process program embeds the servers it depends on",
+	}, {
+		from: []string{prefix + "..."}, but: kubernetesImporters, to: []string{"k8s.io/kubernetes/..."}, tests: true,
+		reason: "k8s.io/kubernetes promises no stable API and is slow to link; who needs it is listed in ARCHITECTURE.md and in kubernetesImporters",
+	}, {
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/apiserver"},
+		to: []string{"github.com/labstack/echo/..."}, tests: true,
+		reason: "one package owns the routes; everybody else is an http.Handler",
+	}, {
+		from: []string{prefix + "..."},
+		to:   []string{"github.com/stretchr/testify/...", "github.com/onsi/ginkgo/...", "github.com/onsi/gomega/..."}, tests: true,
+		reason: "tests are plain testing with tables and go-cmp",
+	}, {
+		// etcd's packages take a zap logger and no other.
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
+		to:     []string{"log", "github.com/golang/glog", "go.uber.org/zap/...", "github.com/sirupsen/logrus/..."},
+		reason: "logs are structured and go through klog, where --logging-format and -v apply",
+	}, {
+		from: []string{prefix + "..."}, to: []string{"io/ioutil", "github.com/pkg/errors", "golang.org/x/exp/..."}, tests: true,
+		reason: "the standard library has it",
+	},
+}
+
+// kubernetesImporters may import k8s.io/kubernetes; ARCHITECTURE.md says what for.
+var kubernetesImporters = []string{
+	prefix + "services/core/...",
+	prefix + "services/extensions/internal/admission",
+	prefix + "services/standalone/internal/controllers",
+	prefix + "shared/authz",
+}
+
+// broken returns what p imports in spite of b, each in one line.
+func (b ban) broken(p pkg) []string {
+	if !matchesAny(b.from, p.ImportPath) || matchesAny(b.but, p.ImportPath) {
+		return nil
+	}
+	imports := slices.Clone(p.Imports)
+	verb := "imports"
+	if b.linked {
+		imports, verb = p.Deps, "links"
+	}
+	if b.tests {
+		imports = append(append(imports, p.TestImports...), p.XTestImports...)
+	}
+	slices.Sort(imports)
+	var lines []string
+	for _, i := range slices.Compact(imports) {
+		if matchesAny(b.to, i) && !matchesAny(b.allowed, i) && !own(p.ImportPath, i) {
+			lines = append(lines, fmt.Sprintf("%s %s %s: %s", p.ImportPath, verb, i, b.reason))
+		}
+	}
+	return lines
+}
+
+// own tells whether a package imports one of its own service.
+func own(from, to string) bool {
+	for _, tree := range []string{aggregator, core, extensions, standalone, allTests} {
+		if matches(tree, from) && matches(tree, to) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,87 @@
+package verify
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"triune.dev/tests/tools"
+)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	root, err := tools.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := map[string]document{}
+	for _, name := range list(t, ".md") {
+		documents[name] = parseMarkdown(read(t, name))
+	}
+	for name, d := range documents {
+		for _, l := range d.links {
+			if strings.Contains(l.target, "://") || strings.HasPrefix(l.target, "mailto:") {
+				continue // the web is not ours to check, nor always there
+			}
+			file, fragment, _ := strings.Cut(l.target, "#")
+			target := name
+			if file != "" {
+				target = path.Join(path.Dir(name), file)
+			}
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(target))); err != nil || strings.HasPrefix(target, "..") {
+				t.Errorf("%s:%d: no file %s", name, l.line, target)
+			} else if other, ok := documents[target]; ok && fragment != "" && !other.anchors[fragment] {
+				t.Errorf("%s:%d: no heading #%s in %s", name, l.line, fragment, target)
+			}
+		}
+	}
+}
+
+// What a document tells its reader to run must exist.
+func TestMakeTargetsInDocumentsExist(t *testing.T) {
+	makefile := read(t, "Makefile")
+	names := append(list(t, ".md"), "Makefile")
+	for _, name := range names {
+		for _, l := range parseMarkdown(read(t, name)).targets {
+			if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(l.target) + `:`).MatchString(makefile) {
+				t.Errorf("%s:%d: the Makefile has no target %s", name, l.line, l.target)
+			}
+		}
+	}
+}
+
+// documentName is how comments and messages refer to a document.
+var documentName = regexp.MustCompile(`\bdocs/[\w\-./]+\.md\b|\b(ARCHITECTURE|README)\.md\b`)
+
+func TestDocumentsNamedInCodeExist(t *testing.T) {
+	root, err := tools.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range list(t, ".go") {
+		if strings.HasPrefix(name, "tests/verify/") {
+			continue
+		}
+		for _, target := range documentName.FindAllString(read(t, name), -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(target))); err != nil {
+				t.Errorf("%s: no file %s", name, target)
+			}
+		}
+	}
+}
+
+func TestParseMarkdown(t *testing.T) {
+	got := parseMarkdown("# One, `two` & three\n[a](b.md#c) and `[no](d)`\n```\n[no](e)\nmake build  # or make nothing\n```\n[ref]: f.md\nSee `make V=1 test`.\n")
+	want := document{
+		anchors: map[string]bool{"one-two--three": true},
+		links:   []link{{2, "b.md#c"}, {7, "f.md"}},
+		targets: []link{{5, "build"}, {8, "test"}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(document{}, link{})); diff != "" {
+		t.Error(diff)
+	}
+}
