@@ -29,9 +29,12 @@ func appendNew(checks, more []healthz.HealthChecker) []healthz.HealthChecker {
 	return checks
 }
 
-// Adopt takes over the health checks of a tier in the same process, which this
-// one stands in front of: only the head of the chain is probed.
+// Adopt takes over the health checks and the pre-shutdown hooks of a tier in the
+// same process, which this one stands in front of: only the head of the chain is
+// probed, and what a tier does before it ends needs the head to serve still.
 func (s *Server) Adopt(delegate *Server) {
+	s.hooks.pre = append(s.hooks.pre, delegate.hooks.pre...)
+	delegate.hooks.pre = nil
 	s.health.add(delegate.health.healthz, delegate.health.livez, delegate.health.readyz)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -86,15 +87,26 @@ func (h *hooks) start(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// stop runs the pre-shutdown hooks, all of them whatever they return.
-func (h *hooks) stop() error {
-	var errs []error
-	for _, hook := range h.pre {
-		if err := hook.run(); err != nil {
-			errs = append(errs, fmt.Errorf("pre-shutdown hook %q: %w", hook.name, err))
+// stop runs the pre-shutdown hooks, all of them whatever they return, and waits
+// for them until limit is over: the end of a server must not depend on another
+// one that has ended before.
+func (h *hooks) stop(limit time.Duration) error {
+	done := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, hook := range h.pre {
+			if err := hook.run(); err != nil {
+				errs = append(errs, fmt.Errorf("pre-shutdown hook %q: %w", hook.name, err))
+			}
 		}
+		done <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return fmt.Errorf("pre-shutdown hooks: not done after %v", limit)
 	}
-	return errors.Join(errs...)
 }
 
 // The hooks that keep the limits of requests in flight, under kube-apiserver's

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -66,7 +67,12 @@ func (n *nextDiscovery) refresh(req *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), discoveryTimeout)
 	defer cancel()
 	answer, err := fetch.Document(ctx, n.from, fetch.Query{Path: n.path, Accept: acceptAggregated, Known: n.tag})
-	if err == nil && answer.Modified {
+	switch {
+	case errors.Is(err, fetch.ErrNotFound):
+		// Nothing behind us serves such groups; no tier but core has /api.
+		n.publishLocked(nil)
+		n.known, n.tag, err = nil, fetch.Tag{}, nil
+	case err == nil && answer.Modified:
 		err = n.learnLocked(answer)
 	}
 	if err != nil {

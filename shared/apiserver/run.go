@@ -21,6 +21,9 @@ import (
 // bytes.
 const watchDrain = 2 * time.Second
 
+// preShutdownLimit bounds the pre-shutdown hooks, which call the API.
+const preShutdownLimit = 5 * time.Second
+
 // lifecycle is the signals of a server's end. Each is closed once.
 type lifecycle struct {
 	// shuttingDown: the end has begun, readyz is red, requests are served.
@@ -138,7 +141,7 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 
 	var wait sync.WaitGroup
 	wait.Go(func() { time.Sleep(g.ShutdownDelayDuration) })
-	err := s.hooks.stop()
+	err := s.hooks.stop(preShutdownLimit)
 	wait.Wait()
 
 	close(s.lifecycle.notAccepting)
