@@ -7,6 +7,7 @@
 package admission
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -53,6 +54,29 @@ type Chain struct {
 	HookName string
 	Hook     genericapiserver.PostStartHookFunc
 }
+
+// Admit implements admission.MutationInterface. Handlers find out by type whether
+// there is anything to call, so embedding admission.Interface alone would turn all
+// plugins off.
+func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if mutating, ok := c.Interface.(admission.MutationInterface); ok {
+		return mutating.Admit(ctx, a, o)
+	}
+	return nil
+}
+
+// Validate implements admission.ValidationInterface.
+func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if validating, ok := c.Interface.(admission.ValidationInterface); ok {
+		return validating.Validate(ctx, a, o)
+	}
+	return nil
+}
+
+var (
+	_ admission.MutationInterface   = (*Chain)(nil)
+	_ admission.ValidationInterface = (*Chain)(nil)
+)
 
 // New builds the chain: the plugins that are on by default, changed by
 // --enable-admission-plugins and --disable-admission-plugins, configured by
