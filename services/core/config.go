@@ -121,7 +121,7 @@ func (c *Config) addServing(context.Context) error {
 func (c *Config) addLoopback(context.Context) error {
 	handler := c.environment.Loopback
 	if handler == nil {
-		handler = func() http.Handler { return c.server.Handler() }
+		handler = c.own
 	}
 	loopback := inprocess.Config(handler, uuid.NewString())
 	loopback.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
@@ -132,6 +132,15 @@ func (c *Config) addLoopback(context.Context) error {
 	}
 	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropManagedFields))
 	return nil
+}
+
+// own is the handler of the server that is made of c, nil while there is none:
+// admission plugins call already while they are built.
+func (c *Config) own() http.Handler {
+	if c.server == nil || c.server.Server == nil {
+		return nil
+	}
+	return c.server.Handler()
 }
 
 // dropManagedFields keeps informers small: nobody behind them reads these.
