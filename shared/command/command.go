@@ -172,16 +172,28 @@ func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer
 func Main(spec Spec) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	// Hands the signals back to the system, so that the next one kills.
-	context.AfterFunc(ctx, stop)
-	if err := Run(ctx, spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := Run(signalled(), spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		logs.FlushLogs()
 		fmt.Fprintf(os.Stderr, "error: %s\n", Message(err))
 		return 1
 	}
 	return 0
+}
+
+// signalled returns a context that ends with the first signal to stop. With the
+// second the process ends, whatever it is still waiting for. Both are read from
+// one channel, so that none is lost however fast they come.
+func signalled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		os.Exit(1)
+	}()
+	return ctx
 }
 
 // Message puts an error into one line. Problems that have been found together

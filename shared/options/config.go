@@ -14,14 +14,16 @@ import (
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics"
 	metricsfeatures "k8s.io/component-base/metrics/features"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/utils/clock"
 
+	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authz"
 	"triune.dev/shared/delegate"
@@ -30,7 +32,7 @@ import (
 )
 
 // Config is what a tier's server is built of. The embedded Config lacks what
-// only the service knows: storage, admission, type converters, further paths.
+// only the service knows: storage, type converters, further paths.
 type Config struct {
 	apiserver.Config
 
@@ -39,12 +41,17 @@ type Config struct {
 	CoreConfig *rest.Config
 	Client     kubernetes.Interface
 	Dynamic    *dynamic.DynamicClient
+	// Services and WebhookAuth reach webhooks: where a Service is, and with what
+	// credentials it is called.
+	Services    webhook.ServiceResolver
+	WebhookAuth webhook.AuthenticationInfoResolverWrapper
 	// Rules is how fresh the RBAC rules are; nil if the mode RBAC is off.
 	Rules *authz.Freshness
 
 	// core is the way to core, if that is not the next tier's.
-	core    *delegate.Proxy
-	handler atomic.Pointer[http.Handler]
+	core      *delegate.Proxy
+	admission *triuneadmission.Chain
+	handler   atomic.Pointer[http.Handler]
 }
 
 // Config builds the parts of the server from valid options. It opens the
@@ -56,7 +63,7 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 		return nil, err
 	}
 	metricsfeatures.ApplyFeatureGates(g.FeatureGate)
-	o.Metrics.Apply()
+	o.applyMetrics()
 	if err := o.listen(g); err != nil {
 		return nil, err
 	}
@@ -94,7 +101,24 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	if err := o.Audit.ApplyTo(g); err != nil {
 		return nil, fmt.Errorf("audit flags: %w", err)
 	}
+	c.webhooks()
+	if err := o.addAdmission(c); err != nil {
+		return nil, err
+	}
 	return c, nil
+}
+
+// applyMetrics leaves out what nobody has asked for: component-base logs an error
+// for a manifest that is not given.
+func (o *Options) applyMetrics() {
+	if len(o.Metrics.AllowListMapping) > 0 || o.Metrics.AllowListMappingManifest != "" {
+		o.Metrics.Apply()
+		return
+	}
+	if o.Metrics.ShowHiddenMetricsForVersion != "" {
+		metrics.SetShowHidden()
+	}
+	metrics.SetDisabledMetrics(o.Metrics.DisabledMetrics)
 }
 
 // listen opens the listener and loads or makes the certificates.
@@ -102,8 +126,9 @@ func (o *Options) listen(g *genericapiserver.Config) error {
 	if err := SelfSigned(o.SecureServing, o.Server.AdvertiseAddress.String(), dnsNames(o.Tier.Name), nil); err != nil {
 		return err
 	}
+	port := o.SecureServing.BindPort // ApplyTo forgets it when it fails
 	if err := o.SecureServing.ApplyTo(&g.SecureServing); err != nil {
-		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", o.SecureServing.BindAddress, o.SecureServing.BindPort, err)
+		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", o.SecureServing.BindAddress, port, err)
 	}
 	return nil
 }
@@ -121,12 +146,11 @@ func (c *Config) loopback() {
 
 // peers makes the ways to the other tiers, and what reads from core.
 func (o *Options) peers(c *Config) error {
-	registerer := legacyregistry.Registerer()
 	limit := max(0, o.Server.MaxRequestsInFlight) + max(0, o.Server.MaxMutatingRequestsInFlight)
 	var next *delegate.Proxy
 	if o.Next != nil {
 		var err error
-		if next, err = o.Next.proxy(o, limit, registerer); err != nil {
+		if next, err = o.Next.proxy(o, limit); err != nil {
 			return err
 		}
 		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check}
@@ -134,7 +158,9 @@ func (o *Options) peers(c *Config) error {
 	way := next
 	if !o.nextIsCore() || !o.Core.equal(o.Next) {
 		var err error
-		if way, err = o.Core.proxy(o, 0, registerer); err != nil {
+		// Neither bounded nor counted among the requests in flight: these are this
+		// tier's own.
+		if way, err = o.Core.proxy(o, 0); err != nil {
 			return err
 		}
 		c.core = way
@@ -168,7 +194,7 @@ func Informers(client kubernetes.Interface) informers.SharedInformerFactory {
 }
 
 func (o *Options) authorization(c *Config) error {
-	deps := authz.Dependencies{Informers: c.Informers, Registerer: legacyregistry.Registerer()}
+	deps := authz.Dependencies{Informers: c.Informers, Registerer: o.Registerer}
 	if c.Rules != nil {
 		deps.Age = c.Rules.Age
 	}
@@ -186,6 +212,11 @@ func (o *Options) authorization(c *Config) error {
 func (c *Config) Attach(server *apiserver.Server) error {
 	handler := server.Handler()
 	c.handler.Store(&handler)
+	if c.admission != nil {
+		if err := server.AddPostStartHook(c.admission.HookName, c.admission.Hook); err != nil {
+			return err
+		}
+	}
 	if c.core == nil {
 		return nil
 	}

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/admission"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/component-base/logs"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"triune.dev/shared/authn"
 	"triune.dev/shared/authz"
@@ -47,6 +50,9 @@ type Tier struct {
 	// Admission returns the plugins this tier runs. Nil for a tier without
 	// admission, which then has no such flags.
 	Admission func() *genericoptions.AdmissionOptions
+	// Initializers give these plugins what the generic ones do not want: clients
+	// of core, informers and webhooks are given anyhow. Nil for nothing.
+	Initializers func(*Config) ([]admission.PluginInitializer, error)
 }
 
 // Options are the flags. Fields may be changed before AddFlags, to change
@@ -67,6 +73,10 @@ type Options struct {
 	Metrics        *metrics.Options
 	Logs           *logs.Options
 	Traces         *genericoptions.TracingOptions
+
+	// Registerer takes the metrics of the ways to the other tiers and of the age of
+	// the rules; /metrics shows it by default.
+	Registerer prometheus.Registerer
 
 	// Next is nil for the last tier of the chain.
 	Next *Peer
@@ -92,6 +102,7 @@ func New(tier Tier) *Options {
 		Metrics:        metrics.NewOptions(),
 		Logs:           logs.NewOptions(),
 		Traces:         genericoptions.NewTracingOptions(),
+		Registerer:     legacyregistry.Registerer(),
 		Core:           &Peer{flag: "core", tier: core},
 	}
 	o.SecureServing.BindPort = securePort
@@ -178,24 +189,25 @@ func (o *Options) nextIsCore() bool { return o.Next != nil && o.Next.tier == cor
 // Validate returns every problem there is, each naming its flag. Call it after
 // Complete.
 func (o *Options) Validate() []error {
-	var problems []error
-	problems = append(problems, o.Server.Validate()...)
-	problems = append(problems, o.Etcd.Validate()...)
-	problems = append(problems, o.SecureServing.Validate()...)
-	problems = append(problems, o.validateServing()...)
-	problems = append(problems, o.Audit.Validate()...)
-	problems = append(problems, o.Features.Validate()...)
-	problems = append(problems, o.Authentication.Validate()...)
-	problems = append(problems, o.Authorization.Validate()...)
+	problems := slices.Concat(
+		naming("generic flags", o.Server.Validate()),
+		naming("--etcd-*", o.Etcd.Validate()),
+		naming("--secure-port", o.SecureServing.Validate()),
+		o.validateServing(),
+		naming("--audit-*", o.Audit.Validate()),
+		o.Features.Validate(),
+		naming("--requestheader-*", o.Authentication.Validate()),
+		o.Authorization.Validate(),
+		naming("--egress-selector-config-file", o.EgressSelector.Validate()),
+		naming("metrics flags", o.Metrics.Validate()),
+		naming("--tracing-config-file", o.Traces.Validate()),
+	)
 	if o.Tier.Scheme != nil {
-		problems = append(problems, o.APIEnablement.Validate(o.Tier.Scheme)...)
+		problems = append(problems, naming("--runtime-config", o.APIEnablement.Validate(o.Tier.Scheme))...)
 	}
-	problems = append(problems, o.EgressSelector.Validate()...)
 	if o.Admission != nil {
-		problems = append(problems, o.Admission.Validate()...)
+		problems = append(problems, naming("--enable-admission-plugins, --disable-admission-plugins", o.Admission.Validate())...)
 	}
-	problems = append(problems, o.Metrics.Validate()...)
-	problems = append(problems, o.Traces.Validate()...)
 	if o.Features.EnablePriorityAndFairness && o.Server.MaxRequestsInFlight+o.Server.MaxMutatingRequestsInFlight <= 0 {
 		problems = append(problems, fmt.Errorf("--max-requests-inflight=%d and --max-mutating-requests-inflight=%d must add up to something positive with --enable-priority-and-fairness",
 			o.Server.MaxRequestsInFlight, o.Server.MaxMutatingRequestsInFlight))
@@ -207,6 +219,16 @@ func (o *Options) Validate() []error {
 		problems = append(problems, o.Core.validate()...)
 	}
 	return append(problems, o.proxyClient.validate()...)
+}
+
+// naming puts flags in front of those problems that name none.
+func naming(flags string, problems []error) []error {
+	for i, problem := range problems {
+		if !strings.Contains(problem.Error(), "--") {
+			problems[i] = fmt.Errorf("%s: %w", flags, problem)
+		}
+	}
+	return problems
 }
 
 // validateServing looks at what k8s.io/apiserver finds out only while it opens
@@ -229,5 +251,5 @@ func (o *Options) validateServing() []error {
 // dnsNames are the names that a generated certificate is valid for, those of the
 // Service "kubernetes" among them.
 func dnsNames(tier string) []string {
-	return slices.Clone([]string{"kubernetes.default.svc", "kubernetes.default", "kubernetes", "triune-" + tier})
+	return []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes", "triune-" + tier}
 }

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/util/cert"
 
@@ -82,7 +81,7 @@ func (c *proxyClient) validate() []error {
 }
 
 // proxy returns the way to the peer.
-func (p *Peer) proxy(o *Options, maxInFlight int, registerer prometheus.Registerer) (*delegate.Proxy, error) {
+func (p *Peer) proxy(o *Options, maxInFlight int) (*delegate.Proxy, error) {
 	way, err := delegate.New(delegate.Config{
 		Tier:        p.tier,
 		Targets:     p.URLs,
@@ -91,7 +90,7 @@ func (p *Peer) proxy(o *Options, maxInFlight int, registerer prometheus.Register
 		CertFile:    o.ProxyClientCertFile(),
 		KeyFile:     o.ProxyClientKeyFile(),
 		MaxInFlight: maxInFlight,
-		Registerer:  registerer,
+		Registerer:  o.Registerer,
 		Headers: delegate.Headers{
 			User:        o.Authentication.RequestHeader.UsernameHeaders,
 			UID:         o.Authentication.RequestHeader.UIDHeaders,

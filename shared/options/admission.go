@@ -1,0 +1,55 @@
+package options
+
+import (
+	"fmt"
+	"net/url"
+
+	"k8s.io/apiserver/pkg/admission"
+	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/util/webhook"
+	corelisters "k8s.io/client-go/listers/core/v1"
+
+	triuneadmission "triune.dev/shared/admission"
+)
+
+// webhooks sets what reaches webhooks, for admission and for the conversion of
+// custom resources.
+func (c *Config) webhooks() {
+	c.Services = clusterIPs{c.Informers.Core().V1().Services().Lister()}
+	// A webhook that is the Service default/kubernetes is core's business.
+	c.WebhookAuth = webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, c.Generic.EgressSelector, c.CoreConfig, c.Generic.TracerProvider)
+}
+
+// clusterIPs finds a Service by its cluster IP and leaves the rest to whoever
+// routes those.
+type clusterIPs struct{ services corelisters.ServiceLister }
+
+// ResolveEndpoint implements webhook.ServiceResolver.
+func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return serviceproxy.ResolveCluster(c.services, namespace, name, port)
+}
+
+// addAdmission builds the chain of the tier's plugins.
+func (o *Options) addAdmission(c *Config) error {
+	if o.Admission == nil {
+		return nil
+	}
+	initializers := []admission.PluginInitializer{webhookinitializer.NewPluginInitializer(c.WebhookAuth, c.Services)}
+	if o.Tier.Initializers != nil {
+		more, err := o.Tier.Initializers(c)
+		if err != nil {
+			return fmt.Errorf("admission: %w", err)
+		}
+		initializers = append(initializers, more...)
+	}
+	chain, err := triuneadmission.New(o.Admission, triuneadmission.Dependencies{
+		Generic: c.Generic, Informers: c.Informers, Client: c.Client, Dynamic: c.Dynamic, Initializers: initializers,
+	})
+	if err != nil {
+		return err
+	}
+	c.Generic.AdmissionControl = chain
+	c.admission = chain
+	return nil
+}
