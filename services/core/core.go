@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"triune.dev/services/core/internal/bootstrap"
 	"triune.dev/shared/apiserver"
@@ -146,8 +147,11 @@ func (s *Server) installAPIs(c *Config, completed controlplane.CompletedConfig, 
 			if err != nil {
 				return fmt.Errorf("post-start hook of API group %q: %w", group, err)
 			}
-			if name == rbacrest.PostStartHookName {
+			switch name {
+			case rbacrest.PostStartHookName:
 				hook = func(ctx genericapiserver.PostStartHookContext) error { return bootstrap.RBAC(ctx, client) }
+			case schedulingrest.PostStartHookName:
+				hook = func(ctx genericapiserver.PostStartHookContext) error { return bootstrap.PriorityClasses(ctx, client) }
 			}
 			if err := s.AddPostStartHook(name, hook); err != nil {
 				return err

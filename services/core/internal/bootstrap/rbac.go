@@ -1,31 +1,21 @@
-// Package bootstrap gives a new cluster its first objects.
 package bootstrap
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-const (
-	// reconcilers is how many objects are reconciled at a time. A start waits for
-	// some 150 objects of two requests each.
-	reconcilers = 8
-	// rbacRetry is the time between two attempts, rbacLimit that for all of them:
-	// a cluster without its roles is of no use.
-	rbacRetry = 500 * time.Millisecond
-	rbacLimit = 30 * time.Second
-)
+// reconcilers is how many objects are reconciled at a time. A start waits for
+// some 150 objects of two requests each.
+const reconcilers = 8
 
 // RBAC creates the roles and bindings that Kubernetes' own components need, and
 // adds to existing ones what they lack, as kube-apiserver does at every start:
@@ -33,21 +23,10 @@ const (
 // rbac.authorization.kubernetes.io/autoupdate=false are left alone. It returns
 // when all are in place.
 //
-// The policy is kube-apiserver's. Its own hook begins with a pause of a second
-// and goes through the objects one by one, which is most of a start; what it does
-// beyond this, for clusters that were set up before Kubernetes 1.14, is left out.
+// What kube-apiserver does beyond this, for clusters that were set up before
+// Kubernetes 1.14, is left out.
 func RBAC(ctx context.Context, client kubernetes.Interface) error {
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, rbacRetry, rbacLimit, true, func(ctx context.Context) (bool, error) {
-		if last = reconcileRBAC(ctx, client); last != nil {
-			klog.FromContext(ctx).Error(last, "bootstrap roles are not complete, trying again")
-		}
-		return last == nil, nil
-	})
-	if err != nil && ctx.Err() == nil {
-		return errors.Join(fmt.Errorf("bootstrap roles: %w", err), last)
-	}
-	return nil
+	return untilDone(ctx, "bootstrap roles", func(ctx context.Context) error { return reconcileRBAC(ctx, client) })
 }
 
 // reconcileRBAC makes one attempt: roles before the bindings that name them.

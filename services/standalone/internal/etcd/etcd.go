@@ -12,11 +12,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
@@ -38,8 +41,9 @@ type Member struct {
 	// Endpoint is the address for clients that need one: a Unix socket.
 	Endpoint string
 
-	server *embed.Etcd
-	socket string // directory of the socket
+	server  *embed.Etcd
+	socket  string // directory of the socket
+	closing atomic.Bool
 }
 
 // Start runs a member with its data below dir and returns when it serves. The
@@ -71,8 +75,11 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	// host and port, is for peers and for clients that look for more members.
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.Logger = "zap"
-	config.LogLevel = "error"
+	logger, err := m.logger()
+	if err != nil {
+		return err
+	}
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return err
@@ -97,6 +104,7 @@ func (m *Member) Failed() <-chan error { return m.server.Err() }
 
 // Close stops the member. Everything it has acknowledged is on disk.
 func (m *Member) Close() {
+	m.closing.Store(true)
 	if m.Client != nil {
 		_ = m.Client.Close() // it has no connection that closing could break
 	}
@@ -104,4 +112,31 @@ func (m *Member) Close() {
 		m.server.Close()
 	}
 	_ = os.RemoveAll(m.socket) // the socket of a dead member is harmless
+}
+
+// logger passes on errors, except while the member closes: etcd reports every
+// listener that it closes itself.
+func (m *Member) logger() (*zap.Logger, error) {
+	config := zap.NewProductionConfig()
+	config.Level = zap.NewAtomicLevelAt(zap.ErrorLevel)
+	config.DisableStacktrace = true
+	return config.Build(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return untilClosing{core, &m.closing} }))
+}
+
+type untilClosing struct {
+	zapcore.Core
+	closing *atomic.Bool
+}
+
+// Check implements zapcore.Core.
+func (c untilClosing) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.closing.Load() {
+		return checked
+	}
+	return c.Core.Check(entry, checked)
+}
+
+// With implements zapcore.Core.
+func (c untilClosing) With(fields []zapcore.Field) zapcore.Core {
+	return untilClosing{c.Core.With(fields), c.closing}
 }
