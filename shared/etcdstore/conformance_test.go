@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
@@ -21,174 +22,180 @@ func TestConformance(t *testing.T) {
 	type test struct {
 		name string
 		run  func(ctx context.Context, t *testing.T, f *fixture)
+		// slow tests wait most of the time, and do so together.
+		slow bool
 	}
 	// Expectations that both of kube-apiserver's storages have.
 	both := []test{
 		{"create", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreate(ctx, t, f, f.checkStored)
-		}},
+		}, false},
 		{"create with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreateWithTTL(ctx, t, f)
-		}},
+		}, true},
 		{"create existing", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreateWithKeyExist(ctx, t, f)
-		}},
-		{"get", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestGet(ctx, t, f) }},
+		}, false},
+		{"get", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestGet(ctx, t, f) }, false},
 		{"unconditional delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestUnconditionalDelete(ctx, t, f)
-		}},
+		}, false},
 		{"conditional delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestConditionalDelete(ctx, t, f)
-		}},
+		}, false},
 		{"delete with suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDeleteWithSuggestion(ctx, t, f)
-		}},
+		}, false},
 		{"delete with suggestion and conflict", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDeleteWithSuggestionAndConflict(ctx, t, f)
-		}},
+		}, false},
 		{"delete with conflict", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDeleteWithConflict(ctx, t, f)
-		}},
+		}, false},
 		{"delete with suggestion of a deleted object", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDeleteWithSuggestionOfDeletedObject(ctx, t, f)
-		}},
+		}, false},
 		{"validate deletion with suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestValidateDeletionWithSuggestion(ctx, t, f)
-		}},
+		}, false},
 		{"validate deletion with only the suggestion valid", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestValidateDeletionWithOnlySuggestionValid(ctx, t, f)
-		}},
+		}, false},
 		{"delete with precondition and suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestPreconditionalDeleteWithSuggestion(ctx, t, f)
-		}},
+		}, false},
 		{"delete with precondition passed only by the suggestion", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(ctx, t, f)
-		}},
-		{"list paging", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestListPaging(ctx, t, f) }},
+		}, false},
+		{"list paging", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestListPaging(ctx, t, f) }, false},
 		{"list non-recursive", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGetListNonRecursive(ctx, t, f.increaseRevision, f)
-		}},
+		}, false},
 		{"list recursive prefix", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGetListRecursivePrefix(ctx, t, f)
-		}},
+		}, false},
 		{"list in a namespace", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestNamespaceScopedList(ctx, t, f)
-		}},
+		}, false},
 		{"list continuation", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListContinuation(ctx, t, f, anyCalls)
-		}},
+		}, false},
 		{"list rare object", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListPaginationRareObject(ctx, t, f, anyCalls)
-		}},
+		}, false},
 		{"list continuation with filter", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListContinuationWithFilter(ctx, t, f, anyCalls)
-		}},
+		}, false},
 		{"list resource version match", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListResourceVersionMatch(ctx, t, f)
-		}},
-		{"key schema", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestKeySchema(ctx, t, f) }},
+		}, false},
+		{"key schema", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestKeySchema(ctx, t, f) }, false},
 		{"guaranteed update", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdate(ctx, t, f, f.checkStored)
-		}},
+		}, false},
 		{"guaranteed update with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateWithTTL(ctx, t, f)
-		}},
+		}, true},
 		{"guaranteed update checks stored data", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateChecksStoredData(ctx, t, f)
-		}},
+		}, false},
 		{"guaranteed update with conflict", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateWithConflict(ctx, t, f)
-		}},
+		}, false},
 		{"guaranteed update with suggestion and conflict", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(ctx, t, f)
-		}},
+		}, false},
 		{"transformation failure", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestTransformationFailure(ctx, t, f)
-		}},
+		}, false},
 		{"stats", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestStats(ctx, t, f, f.codec, f.transformer, true)
-		}},
-		{"watch", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatch(ctx, t, f) }},
+		}, false},
+		{"watch", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatch(ctx, t, f) }, false},
 		{"watch cluster-scoped", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestClusterScopedWatch(ctx, t, f)
-		}},
+		}, false},
 		{"watch namespace-scoped", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestNamespaceScopedWatch(ctx, t, f)
-		}},
+		}, false},
 		{"watch deletion", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDeleteTriggerWatch(ctx, t, f)
-		}},
+		}, false},
 		{"watch from zero", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchFromZero(ctx, t, f, f.compact)
-		}},
+		}, false},
 		{"watch from non-zero", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchFromNonZero(ctx, t, f)
-		}},
+		}, false},
 		{"watch delayed delivery", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestDelayedWatchDelivery(ctx, t, f)
-		}},
-		{"watch error", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatchError(ctx, t, f) }},
+		}, false},
+		{"watch error", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatchError(ctx, t, f) }, false},
 		{"watch context cancelled", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchContextCancel(ctx, t, f)
-		}},
+		}, false},
 		{"watch timeout", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatcherTimeout(ctx, t, f)
-		}},
+		}, false},
 		{"watch deletion has its revision", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV(ctx, t, f)
-		}},
+		}, false},
 		{"watch initialization signal", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchInitializationSignal(ctx, t, f)
-		}},
+		}, false},
 		{"watch without sendInitialEvents", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunSendInitialEventsBackwardCompatibility(ctx, t, f)
-		}},
-		{"watch semantics", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunWatchSemantics(ctx, t, f) }},
+		}, false},
+		{"watch semantics", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunWatchSemantics(ctx, t, f) }, false},
 		{"watch initial events", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunWatchSemanticInitialEventsExtended(ctx, t, f)
-		}},
+		}, false},
 		{"watch one object", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunWatchListMatchSingle(ctx, t, f)
-		}},
+		}, false},
 		{"watch error ends the watch", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunWatchErrorIsBlockingFurtherEvents(ctx, t, f)
-		}},
+		}, false},
 	}
 	cached := []test{
 		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestList(ctx, t, f, f.compact, true, storagetesting.NewKubernetesRecorder(nil))
-		}},
+		}, false},
 		{"bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, true)
-		}},
+		}, true},
 		{"bookmarks with correct versions", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(ctx, t, f)
-		}},
+		}, true},
 	}
 	bare := []test{
 		// It pages with resourceVersion=0, whose limit a watch cache ignores.
 		{"list inconsistent continuation", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListInconsistentContinuation(ctx, t, f, f.compact)
-		}},
+		}, false},
 		{"no bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, false)
-		}},
+		}, true},
 		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestList(ctx, t, f, f.compact, false, storagetesting.NewKubernetesRecorder(nil))
-		}},
+		}, false},
 		{"consistent list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestConsistentList(ctx, t, f, f.increaseRevision, false, true, false)
-		}},
+		}, false},
 		{"watch with unsafe delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 			f.salvage = true
 			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, f)
-		}},
+		}, false},
 	}
 	run := func(t *testing.T, tests []test, uncached bool) {
 		for _, tc := range tests {
 			t.Run(tc.name, func(t *testing.T) {
+				if tc.slow {
+					t.Parallel()
+				}
 				f := newFixture(t, func(c *Config) { c.Uncached = uncached })
+				f.freshTimeout = 300 * time.Millisecond
 				// Not deferred: some of them leave parallel subtests behind.
 				ctx, cancel := context.WithCancel(context.Background())
 				t.Cleanup(cancel)

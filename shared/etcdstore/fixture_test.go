@@ -36,8 +36,7 @@ func init() {
 	utilruntime.Must(examplev1.AddToScheme(scheme))
 }
 
-func newPod() runtime.Object     { return &example.Pod{} }
-func newPodList() runtime.Object { return &example.PodList{} }
+func newPod() runtime.Object { return &example.Pod{} }
 
 // fixture is a Store of pods in an etcd of its own.
 type fixture struct {
@@ -61,7 +60,6 @@ func newStore(t testing.TB, etcd *clientv3.Client, change ...func(*Config)) *Sto
 		Codec:          apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
 		Transformer:    storagetesting.NewPrefixTransformer([]byte(sealPrefix), false),
 		NewFunc:        newPod,
-		NewListFunc:    newPodList,
 		Prefix:         "/registry",
 		ResourcePrefix: "/pods/",
 		GroupResource:  schema.GroupResource{Resource: "pods"},
@@ -96,4 +94,15 @@ func (f *fixture) CorruptTransformer() func() {
 
 func (corruptTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
 	return nil, true, errors.New("broken on purpose")
+}
+
+// hookedReader calls before ahead of every list.
+type hookedReader struct {
+	Reader
+	before func()
+}
+
+func (r hookedReader) List(ctx context.Context, rng kv.Range) (kv.Page, error) {
+	r.before()
+	return r.Reader.List(ctx, rng)
 }

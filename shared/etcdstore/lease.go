@@ -75,5 +75,5 @@ func (l *leaseSharer) extra(ttl time.Duration) time.Duration {
 // shareable tells whether a lease that ends at expires serves an object with
 // the given time to live: not too early, and not needlessly late.
 func shareable(now time.Time, ttl, extra time.Duration, expires time.Time) bool {
-	return now.Add(ttl).Before(expires) && now.Add(ttl+extra).After(expires)
+	return now.Add(ttl).Before(expires) && !now.Add(ttl+extra).Before(expires)
 }

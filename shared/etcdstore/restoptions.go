@@ -150,7 +150,7 @@ func (g *Getter) decorate(
 	resourcePrefix string,
 	_ func(obj runtime.Object) (string, error),
 	newFunc func() runtime.Object,
-	newListFunc func() runtime.Object,
+	_ func() runtime.Object,
 	_ storage.AttrFunc,
 	_ storage.IndexerFuncs,
 	_ *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
@@ -167,7 +167,6 @@ func (g *Getter) decorate(
 		Codec:          config.Codec,
 		Transformer:    config.Transformer,
 		NewFunc:        newFunc,
-		NewListFunc:    newListFunc,
 		Prefix:         config.Prefix,
 		ResourcePrefix: resourcePrefix,
 		GroupResource:  config.GroupResource,

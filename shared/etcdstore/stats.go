@@ -6,8 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // Stats implements storage.Interface: the number of objects, and their average
@@ -18,7 +20,7 @@ func (s *Store) Stats(ctx context.Context) (storage.Stats, error) {
 		return storage.Stats{}, err
 	}
 	stats := storage.Stats{ObjectCount: count}
-	if count > 0 {
+	if count > 0 && utilfeature.DefaultFeatureGate.Enabled(features.SizeBasedListCostEstimate) {
 		stats.EstimatedAverageObjectSizeBytes = s.sizes.average()
 	}
 	return stats, nil

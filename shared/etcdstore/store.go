@@ -57,9 +57,8 @@ type Config struct {
 	Codec runtime.Codec
 	// Transformer encrypts at rest; nil means plain, refusing what is encrypted.
 	Transformer value.Transformer
-	// NewFunc and NewListFunc make an empty object and an empty list. NewFunc
-	// is needed for bookmarks.
-	NewFunc, NewListFunc func() runtime.Object
+	// NewFunc makes an empty object, for bookmarks.
+	NewFunc func() runtime.Object
 	// Prefix is the cluster's key prefix (--etcd-prefix), "/registry" by
 	// convention.
 	Prefix string

@@ -48,7 +48,9 @@ func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	// a client that has seen the response is after it.
 	first, err := w.begin()
 	if err != nil {
-		w.results <- errorEvent(err)
+		if w.ctx.Err() == nil {
+			w.results <- errorEvent(err)
+		}
 		close(w.results)
 		w.cancel()
 		return w, nil

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -16,6 +17,9 @@ type Client struct {
 	etcd     *clientv3.Client
 	observe  func(context.Context, time.Duration)
 	progress progressLimiter
+	// seen is the highest revision that any answer has carried, so that only a
+	// revision beyond it has to be compared with etcd's.
+	seen atomic.Int64
 }
 
 // Option changes a Client while New makes it.
@@ -45,5 +49,15 @@ func (c *Client) Etcd() *clientv3.Client { return c.etcd }
 func (c *Client) timed(ctx context.Context, start time.Time) {
 	if c.observe != nil {
 		c.observe(ctx, time.Since(start))
+	}
+}
+
+// saw notes a revision that exists, and returns it.
+func (c *Client) saw(revision int64) int64 {
+	for {
+		seen := c.seen.Load()
+		if revision <= seen || c.seen.CompareAndSwap(seen, revision) {
+			return revision
+		}
 	}
 }

@@ -41,7 +41,7 @@ func (c *Client) Get(ctx context.Context, key string, o ReadOptions) (Item, erro
 	if err != nil {
 		return Item{}, err
 	}
-	item := Item{Revision: resp.Header.GetRevision()}
+	item := Item{Revision: c.saw(resp.Header.GetRevision())}
 	if len(resp.Kvs) > 0 {
 		item.KV = resp.Kvs[0]
 	}
@@ -100,7 +100,7 @@ func (c *Client) List(ctx context.Context, r Range) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	return Page{KVs: resp.Kvs, Count: resp.Count, Revision: resp.Header.GetRevision()}, nil
+	return Page{KVs: resp.Kvs, Count: resp.Count, Revision: c.saw(resp.Header.GetRevision())}, nil
 }
 
 // Count returns how many keys begin with prefix.
@@ -121,5 +121,5 @@ func (c *Client) Revision(ctx context.Context, key string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return resp.Header.GetRevision(), nil
+	return c.saw(resp.Header.GetRevision()), nil
 }

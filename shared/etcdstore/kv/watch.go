@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -73,14 +74,24 @@ type Stream struct {
 	client *Client
 	ctx    context.Context
 	opts   WatchOptions
-	after  int64
+	after  int64 // last revision seen
+	floor  int64 // events up to it are dropped
 	ch     clientv3.WatchChan
 }
 
 // Watch opens a stream. The call returns when etcd has accepted the watch or
 // the context is done; there is no error, it comes through C.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
-	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After}
+	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After, floor: o.After}
+	// A watch that begins in the future would keep etcd from answering
+	// progress requests, for all watches of the stream, until then. That may be
+	// never: after a restore from a backup clients come with such revisions.
+	// So it begins now, and what comes too early is dropped here.
+	if o.After > c.seen.Load() {
+		if current, err := c.Revision(ctx, o.Key); err == nil {
+			s.after = min(o.After, current)
+		}
+	}
 	s.Reopen()
 	return s
 }
@@ -126,8 +137,18 @@ func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 	if err != nil {
 		return Batch{}, err
 	}
-	s.after = max(s.after, batch.Revision)
-	return batch, nil
+	s.after = s.client.saw(max(s.after, batch.Revision))
+	return batch.above(s.floor), nil
+}
+
+// above drops what is not after floor.
+func (b Batch) above(floor int64) Batch {
+	if floor == 0 || b.Revision > floor && (len(b.Events) == 0 || b.Events[0].Revision > floor) {
+		return b
+	}
+	b.Events = slices.DeleteFunc(b.Events, func(e Event) bool { return e.Revision <= floor })
+	b.Revision = max(b.Revision, floor)
+	return b
 }
 
 // parse is the pure part of Accept; after is the last revision seen before.

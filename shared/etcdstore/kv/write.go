@@ -53,7 +53,7 @@ func (c *Client) guarded(ctx context.Context, key string, expected int64, op cli
 	if err != nil {
 		return Written{}, err
 	}
-	w := Written{Done: resp.Succeeded, Revision: resp.Header.GetRevision()}
+	w := Written{Done: resp.Succeeded, Revision: c.saw(resp.Header.GetRevision())}
 	if !w.Done && reread && len(resp.Responses) > 0 {
 		if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
 			w.Current = kvs[0]

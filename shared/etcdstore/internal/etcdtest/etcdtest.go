@@ -18,17 +18,16 @@ import (
 // the test removes.
 type Server struct {
 	etcd *embed.Etcd
-	dir  string
-	stop sync.Once
+	cfg  *embed.Config
+	stop func()
 }
 
 // Start runs an etcd until the test ends. Its ticks are those of a single
 // member in one process, so that it is ready in well under a second.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{dir: filepath.Join(t.TempDir(), "etcd")}
 	cfg := embed.NewConfig()
-	cfg.Dir = s.dir
+	cfg.Dir = filepath.Join(t.TempDir(), "etcd")
 	cfg.LogLevel = "fatal"
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = true
@@ -38,21 +37,36 @@ func Start(t testing.TB) *Server {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{local}, []url.URL{local}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{local}, []url.URL{local}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	var err error
-	if s.etcd, err = embed.StartEtcd(cfg); err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
+	s := &Server{cfg: cfg}
+	s.run(t)
 	t.Cleanup(s.Stop)
-	select {
-	case <-s.etcd.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
-		t.Fatal("etcd is not ready after 30 s")
-	}
 	return s
 }
 
+func (s *Server) run(t testing.TB) {
+	t.Helper()
+	etcd, err := embed.StartEtcd(s.cfg)
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	s.etcd, s.stop = etcd, sync.OnceFunc(etcd.Close)
+	select {
+	case <-etcd.Server.ReadyNotify():
+	case <-time.After(30 * time.Second):
+		t.Fatal("etcd is not ready after 30 s")
+	}
+}
+
 // Stop ends the server; a test may do so before it ends itself.
-func (s *Server) Stop() { s.stop.Do(s.etcd.Close) }
+func (s *Server) Stop() { s.stop() }
+
+// Restart stops the server and runs it again with its data and its address.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.etcd.Clients[0].Addr().String()}}
+	s.Stop()
+	s.run(t)
+}
 
 // URL is where clients dial.
 func (s *Server) URL() string { return "http://" + s.etcd.Clients[0].Addr().String() }
