@@ -115,7 +115,6 @@ type tierOptions struct {
 	pki      *pki.PKI
 	port     int
 	etcdURL  string
-	natsURL  string
 	tokens   string
 	nextURLs []string // replicas of the next tier
 	coreURLs []string // replicas of core, for the informers of the others
@@ -124,7 +123,7 @@ type tierOptions struct {
 func tierFlags(tier Tier, o tierOptions) []string {
 	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port)
 	flags = append(flags, proxyFlags(o.pki)...)
-	flags = append(flags, "--etcd-servers="+o.etcdURL, "--nats-url="+o.natsURL)
+	flags = append(flags, "--etcd-servers="+o.etcdURL)
 	for _, url := range o.nextURLs {
 		flags = append(flags, "--next-url="+url)
 	}

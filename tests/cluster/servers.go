@@ -75,8 +75,8 @@ func (c *Cluster) startTriune(ctx context.Context) ([]string, error) {
 // All ports are known before the first process starts, for the tiers name each
 // other.
 func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
-	natsURL, err := c.startNATS(ctx)
-	if err != nil {
+	// The tiers do not use it yet; it runs so that they meet it when they do.
+	if _, err := c.startNATS(ctx); err != nil {
 		return nil, err
 	}
 	ports := map[Tier][]int{}
@@ -96,7 +96,7 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 	// before any is waited for.
 	for _, tier := range []Tier{Extensions, Core, Aggregator} {
 		for i, port := range ports[tier] {
-			o := tierOptions{pki: c.PKI, port: port, etcdURL: c.EtcdURL, natsURL: natsURL, tokens: c.Tokens, nextURLs: urls[next[tier]]}
+			o := tierOptions{pki: c.PKI, port: port, etcdURL: c.EtcdURL, tokens: c.Tokens, nextURLs: urls[next[tier]]}
 			if tier != Core {
 				o.coreURLs = urls[Core]
 			}
