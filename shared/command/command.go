@@ -46,7 +46,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue"
 
-	_ "triune.dev/shared/release"
+	"triune.dev/shared/release"
 )
 
 // Program is a server with its flags. Its methods are called once each, in the
@@ -140,7 +140,7 @@ func run(ctx context.Context, spec Spec, globals basecompatibility.ComponentGlob
 		mutable.AddMetrics()
 	}
 	globals.AddMetrics()
-	klog.InfoS("starting", "program", spec.Use, "version", version.Get().GitVersion)
+	klog.InfoS("starting", "program", spec.Use, "version", version.Get().GitVersion, "commit", release.Commit)
 	return spec.Program.Run(ctx)
 }
 
