@@ -143,6 +143,7 @@ fix: generate ## format, generate, and repair what the linter can
 .PHONY: generate
 generate: pins ## rewrite everything that is generated
 	$(GO) generate $(PACKAGES)
+	$(GO) test -vet=off -count=1 ./tests/verify -run TestPackageListIsUpToDate -rewrite
 
 .PHONY: pins
 pins: ## write the pinned Kubernetes version into every go.mod
