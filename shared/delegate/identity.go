@@ -59,33 +59,35 @@ func (i *identity) claims(name string) bool {
 // a user without a name, or with characters that a header value must not have.
 // Leaving out what cannot be said would make the user another one.
 func (i *identity) assert(h http.Header, u user.Info) error {
-	if u.GetName() == "" {
+	name, uid, groups := u.GetName(), u.GetUID(), u.GetGroups()
+	switch {
+	case name == "":
 		return errors.New("the user has no name")
+	case !httpguts.ValidHeaderFieldValue(name), !httpguts.ValidHeaderFieldValue(uid), !valid(groups):
+		return errors.New("the user's name, UID or groups have characters that no header can carry")
 	}
-	for _, value := range append([]string{u.GetName(), u.GetUID()}, u.GetGroups()...) {
-		if !httpguts.ValidHeaderFieldValue(value) {
-			return errors.New("the user's name, UID or groups have characters that no header can carry")
-		}
-	}
-	h[i.names.User[0]] = []string{u.GetName()}
-	if uid := u.GetUID(); uid != "" {
+	h[i.names.User[0]] = []string{name}
+	if uid != "" {
 		h[i.names.UID[0]] = []string{uid}
 	}
-	if groups := u.GetGroups(); len(groups) > 0 {
+	if len(groups) > 0 {
 		h[i.names.Group[0]] = slices.Clip(groups)
 	}
 	for key, values := range u.GetExtra() {
-		for _, value := range values {
-			if !httpguts.ValidHeaderFieldValue(value) {
-				return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
-			}
+		if !valid(values) {
+			return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
 		}
 		if len(values) > 0 {
 			name := textproto.CanonicalMIMEHeaderKey(i.names.ExtraPrefix[0] + escapeExtraKey(key))
-			h[name] = append(h[name], values...)
+			// Clipped, so that two keys of one name do not write into the user.
+			h[name] = append(slices.Clip(h[name]), values...)
 		}
 	}
 	return nil
+}
+
+func valid(values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !httpguts.ValidHeaderFieldValue(v) })
 }
 
 // escapeExtraKey renders a key of the user's extra as part of a header name: the
@@ -93,16 +95,14 @@ func (i *identity) assert(h http.Header, u user.Info) error {
 // that is no token character is encoded, and upper case too, which would be lost.
 func escapeExtraKey(key string) string {
 	const hex = "0123456789ABCDEF"
-	var b strings.Builder
+	escaped := make([]byte, 0, 64)
 	for i := range len(key) {
 		c := key[i]
 		if c != '%' && (c < 'A' || c > 'Z') && httpguts.IsTokenRune(rune(c)) {
-			b.WriteByte(c)
-			continue
+			escaped = append(escaped, c)
+		} else {
+			escaped = append(escaped, '%', hex[c>>4], hex[c&15])
 		}
-		b.WriteByte('%')
-		b.WriteByte(hex[c>>4])
-		b.WriteByte(hex[c&15])
 	}
-	return b.String()
+	return string(escaped)
 }

@@ -133,6 +133,7 @@ type choice struct {
 	kind       kind
 	replicas   []*replica
 	candidates []candidate
+	few        [4]candidate // what candidates is a part of, usually
 	start      int
 	// patience is what is left of the time that the request waits for
 	// connections; moveOn is the most it waits for one replica if there are more.
@@ -148,14 +149,18 @@ func (p *Proxy) choices(ctx context.Context, k kind) *choice {
 		cancel()
 		replicas = *p.replicas.Load()
 	}
-	return &choice{
-		kind:       k,
-		replicas:   replicas,
-		candidates: make([]candidate, len(replicas)),
-		start:      int(p.turn.Add(1) & 0xffff),
-		patience:   p.config.GiveUpAfter,
-		moveOn:     p.config.MoveOnAfter,
+	c := &choice{
+		kind:     k,
+		replicas: replicas,
+		start:    int(p.turn.Add(1) & 0xffff),
+		patience: p.config.GiveUpAfter,
+		moveOn:   p.config.MoveOnAfter,
 	}
+	if c.candidates = c.few[:]; len(replicas) > len(c.few) {
+		c.candidates = make([]candidate, len(replicas))
+	}
+	c.candidates = c.candidates[:len(replicas)]
+	return c
 }
 
 // wait is how long to wait for a connection to the replica at an index.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -35,10 +36,12 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 			header[name] = values
 		}
 	}
-	announced := make(map[string]struct{}, len(res.Trailer))
+	var announced []string
 	for name := range res.Trailer {
-		announced[name] = struct{}{}
-		header.Add("Trailer", name)
+		announced = append(announced, name)
+	}
+	if announced != nil {
+		header["Trailer"] = announced
 	}
 	w.WriteHeader(res.StatusCode)
 
@@ -62,7 +65,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		panic(http.ErrAbortHandler)
 	}
 	for name, values := range res.Trailer {
-		if _, ok := announced[name]; !ok {
+		if !slices.Contains(announced, name) {
 			name = http.TrailerPrefix + name
 		}
 		header[name] = values

@@ -109,16 +109,17 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		return nil, fmt.Errorf("assert the identity: %w", err)
 	}
 
-	out := (&http.Request{
-		Method:        req.Method,
-		URL:           &url.URL{Scheme: "https", Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery, ForceQuery: req.URL.ForceQuery},
-		Proto:         "HTTP/1.1",
-		ProtoMajor:    1,
-		ProtoMinor:    1,
-		Header:        header,
-		ContentLength: req.ContentLength,
-		Trailer:       req.Trailer,
-	}).WithContext(req.Context())
+	// WithContext is the one way to a request with this context; of the copy it
+	// makes nothing that belongs to the server side may stay.
+	out := req.WithContext(req.Context())
+	out.URL = &url.URL{Scheme: "https", Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery, ForceQuery: req.URL.ForceQuery}
+	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/1.1", 1, 1
+	out.Header = header
+	out.Body, out.GetBody = nil, nil
+	out.TransferEncoding, out.Close = nil, false
+	out.Form, out.PostForm, out.MultipartForm = nil, nil, nil
+	out.RemoteAddr, out.RequestURI, out.Pattern = "", "", ""
+	out.TLS, out.Response = nil, nil
 	return out, nil
 }
 
@@ -181,20 +182,23 @@ func withoutBearerToken(values []string) []string {
 // forwarded says where the request came from, in the headers that audit and the
 // proxies of pods and Services read.
 func forwarded(h http.Header, req *http.Request) {
+	values := make([]string, 3)
 	if ip, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
 		if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {
 			ip = strings.Join(prior, ", ") + ", " + ip
 		}
-		h["X-Forwarded-For"] = []string{ip}
+		values[0] = ip
+		h["X-Forwarded-For"] = values[0:1:1]
 	}
 	if req.Host != "" {
-		h["X-Forwarded-Host"] = []string{req.Host}
+		values[1] = req.Host
+		h["X-Forwarded-Host"] = values[1:2:2]
 	}
-	proto := "http"
+	values[2] = "http"
 	if req.TLS != nil {
-		proto = "https"
+		values[2] = "https"
 	}
-	h["X-Forwarded-Proto"] = []string{proto}
+	h["X-Forwarded-Proto"] = values[2:3:3]
 }
 
 // relaysForeignAnswer reports whether the status of the response may be that of
