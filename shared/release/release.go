@@ -10,6 +10,7 @@
 package release
 
 import (
+	"strings"
 	_ "unsafe" // for linkname
 
 	"k8s.io/component-base/version"
@@ -45,12 +46,15 @@ var Linked = complete()
 // complete runs while packages are initialized: after component-base, which it
 // imports, and before anything that imports it.
 func complete() (linked bool) {
+	if strings.HasPrefix(gitCommit, "$Format") {
+		// What "git archive" would have replaced. The commit is Kubernetes' to
+		// clients, and this is not built from one.
+		gitCommit = ""
+	}
 	if gitMajor != "" {
 		return true
 	}
-	gitMajor, gitMinor, gitVersion = Major, Minor, GitVersion
-	// The commit is Kubernetes' to clients, and a source archive has none.
-	gitCommit, gitTreeState = "", "archive"
+	gitMajor, gitMinor, gitVersion, gitTreeState = Major, Minor, GitVersion, "archive"
 	if err := version.SetDynamicVersion(GitVersion); err != nil {
 		panic("release: " + err.Error())
 	}
