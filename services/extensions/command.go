@@ -3,18 +3,14 @@ package extensions
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/apiserver/pkg/util/webhook"
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"triune.dev/services/extensions/internal/admission"
 	"triune.dev/services/extensions/internal/scheme"
-	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/command"
 	"triune.dev/shared/options"
 	"triune.dev/shared/storage"
@@ -31,11 +27,12 @@ func Command() command.Spec {
 	resources.EnableVersions(apiextensionsv1.SchemeGroupVersion)
 	p := &program{
 		options: options.New(options.Tier{
-			Name:      Tier,
-			Scheme:    scheme.Scheme,
-			Codecs:    scheme.Codecs,
-			Resources: resources,
-			Admission: admission.NewOptions,
+			Name:         Tier,
+			Scheme:       scheme.Scheme,
+			Codecs:       scheme.Codecs,
+			Resources:    resources,
+			Admission:    admission.NewOptions,
+			Initializers: admission.Initializers,
 		}),
 		peerDelay: peerDelay,
 	}
@@ -51,9 +48,8 @@ core, which --core-url names.`,
 }
 
 type program struct {
-	options         *options.Options
-	endpointRouting bool
-	peerDelay       time.Duration
+	options   *options.Options
+	peerDelay time.Duration
 }
 
 // AddFlags adds the flags in their sections; those that kube-apiserver has, too,
@@ -61,8 +57,6 @@ type program struct {
 func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
 	p.options.AddFlags(sections)
 	fs := sections.FlagSet("misc")
-	fs.BoolVar(&p.endpointRouting, "enable-aggregator-routing", p.endpointRouting,
-		"Send requests for webhooks to the endpoints of their Service instead of to its cluster IP.")
 	fs.DurationVar(&p.peerDelay, "crd-establish-delay", p.peerDelay,
 		"How long to wait before a new CustomResourceDefinition is declared established, so that all replicas of this tier serve it by then. 0 if there is one replica.")
 }
@@ -96,33 +90,14 @@ func (p *program) Run(ctx context.Context) error {
 }
 
 func (p *program) build(parts *options.Config, store *storage.Storage) (*Server, error) {
-	services, err := newServices(parts.Informers, p.endpointRouting)
-	if err != nil {
-		return nil, err
-	}
-	g := parts.Generic
-	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, g.EgressSelector, parts.CoreConfig, g.TracerProvider)
-	chain, err := triuneadmission.New(p.options.Admission, triuneadmission.Dependencies{
-		Generic:      g,
-		Informers:    parts.Informers,
-		Client:       parts.Client,
-		Dynamic:      parts.Dynamic,
-		Initializers: admission.Initializers(auth, services),
-	})
-	if err != nil {
-		return nil, err
-	}
-	g.AdmissionControl = chain
-	hooks := map[string]genericapiserver.PostStartHookFunc{chain.HookName: chain.Hook}
-	maps.Copy(hooks, store.Hooks())
 	server, err := New(Config{
-		Generic:         g,
+		Generic:         parts.Generic,
 		Informers:       parts.Informers,
 		Storage:         store.RESTOptions(),
-		ServiceResolver: services,
-		WebhookAuth:     auth,
+		ServiceResolver: parts.Services,
+		WebhookAuth:     parts.WebhookAuth,
 		PeerDelay:       p.peerDelay,
-		Hooks:           hooks,
+		Hooks:           store.Hooks(),
 	})
 	if err != nil {
 		return nil, err

@@ -16,14 +16,14 @@ import (
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
-	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	quota "k8s.io/apiserver/pkg/quota/v1"
 	"k8s.io/apiserver/pkg/quota/v1/generic"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/kubernetes/plugin/pkg/admission/gc"
+
+	"triune.dev/shared/options"
 )
 
 // order is that in which the plugins run.
@@ -40,21 +40,18 @@ var order = []string{
 // NewOptions returns the flags of admission with the plugins of this tier. Those
 // are on by default that kube-apiserver has on by default.
 func NewOptions() *genericoptions.AdmissionOptions {
-	options := genericoptions.NewAdmissionOptions()
-	gc.Register(options.Plugins)
-	resourcequota.Register(options.Plugins)
-	options.RecommendedPluginOrder = slices.Clone(order)
-	options.DefaultOffPlugins = sets.New(gc.PluginName)
-	return options
+	o := genericoptions.NewAdmissionOptions()
+	gc.Register(o.Plugins)
+	resourcequota.Register(o.Plugins)
+	o.RecommendedPluginOrder = slices.Clone(order)
+	o.DefaultOffPlugins = sets.New(gc.PluginName)
+	return o
 }
 
-// Initializers returns what gives the plugins their dependencies on webhooks and
-// quota.
-func Initializers(auth webhook.AuthenticationInfoResolverWrapper, services webhook.ServiceResolver) []admission.PluginInitializer {
-	return []admission.PluginInitializer{
-		webhookinit.NewPluginInitializer(auth, services),
-		objectCounts{},
-	}
+// Initializers returns what gives the plugins that every tier does not have what
+// they need.
+func Initializers(*options.Config) ([]admission.PluginInitializer, error) {
+	return []admission.PluginInitializer{objectCounts{}}, nil
 }
 
 // objectCounts configures quota to count objects and nothing else: the plugin
