@@ -80,7 +80,7 @@ func (p *program) Run(ctx context.Context) error {
 		return err
 	}
 	config.Generic.AdmissionControl = chain
-	store, err := storage.Open(ctx, p.options.Etcd, config.Generic)
+	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd}, config.Generic)
 	if err != nil {
 		return err
 	}

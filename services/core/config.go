@@ -37,7 +37,9 @@ import (
 
 	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/authn"
 	"triune.dev/shared/inprocess"
+	"triune.dev/shared/storage"
 )
 
 // Environment is what surrounds core: nothing of it is a flag.
@@ -65,7 +67,7 @@ type Config struct {
 	// Services finds the address of a Service for webhooks and APIServices.
 	Services webhook.ServiceResolver
 
-	storage      *storage
+	storage      *storage.Storage
 	options      CompletedOptions
 	environment  Environment
 	admission    *triuneadmission.Chain
@@ -75,7 +77,7 @@ type Config struct {
 
 // CustomStorage stores objects in core's etcd whose encoding the caller sets, for
 // the other tiers of the process.
-func (c *Config) CustomStorage() generic.RESTOptionsGetter { return c.storage.custom }
+func (c *Config) CustomStorage() generic.RESTOptionsGetter { return c.storage.Custom() }
 
 // WebhookCredentials are what webhooks are called with.
 func (c *Config) WebhookCredentials() webhook.AuthenticationInfoResolverWrapper {
@@ -203,13 +205,11 @@ func (c *Config) addStorage(ctx context.Context) error {
 	// What upstream opens by itself from this factory (the allocators, the
 	// master leases) must not compact: ours does.
 	factory.StorageConfig.CompactionInterval = 0
-	c.storage, err = storageOptions{etcd: &etcd, factory: factory, generic: c.Generic, client: c.environment.Etcd}.open(ctx)
+	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Client: c.environment.Etcd}, c.Generic)
 	if err != nil {
 		return err
 	}
-	c.Generic.RESTOptionsGetter = c.storage.options
-	c.Generic.AddHealthChecks(c.storage.healthChecks...)
-	c.Generic.AddReadyzChecks(c.storage.readyzChecks...)
+	c.Generic.RESTOptionsGetter = c.storage.RESTOptions()
 	c.controlPlane.ControlPlane.StorageFactory = factory
 	return nil
 }
@@ -219,9 +219,12 @@ func (c *Config) addAuthentication(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.options.Authentication.ApplyTo(ctx, &c.Generic.Authentication, c.Generic.SecureServing,
+	authentication := &c.Generic.Authentication
+	err = c.options.Authentication.ApplyTo(ctx, authentication, c.Generic.SecureServing,
 		c.Generic.EgressSelector, c.Generic.OpenAPIConfig, c.Generic.OpenAPIV3Config,
 		client, c.Informers, c.Generic.APIServerID)
+	authentication.Authenticator = authn.RefuseBareFrontProxy(authentication.RequestHeaderConfig, authentication.Authenticator)
+	return err
 }
 
 func (c *Config) addAuthorization(ctx context.Context) error {

@@ -2,10 +2,8 @@ package core
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -22,6 +20,7 @@ import (
 	"triune.dev/shared/apiserver"
 	triuneopenapi "triune.dev/shared/openapi"
 	"triune.dev/shared/openapi/merged"
+	"triune.dev/shared/storage"
 )
 
 // Tier is the name of this tier in messages, metrics and logs.
@@ -31,7 +30,7 @@ const Tier = "core"
 type Server struct {
 	*apiserver.Server
 
-	storage *storage
+	storage *storage.Storage
 	openapi *triuneopenapi.Service
 	merged  *merged.Documents // nil at the end of the chain
 	// hasIssuer tells that the ServiceAccount issuer is published.
@@ -91,26 +90,13 @@ func build(config apiserver.Config) (*apiserver.Server, error) {
 // Run serves until ctx ends and every request in flight has been answered, then
 // closes the storage. Call it once.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.storage.close()
-	prepared := s.Prepare()
-	storage, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	group, failed := errgroup.WithContext(storage)
-	if s.storage.run != nil {
-		group.Go(func() error { return s.storage.run(failed) })
-	}
-	serving, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(failed, cancel)()
-	err := prepared.Run(serving)
-	if s.merged != nil {
-		s.merged.Close()
-	}
-	stop()
-	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
-		err = errors.Join(failure, err)
-	}
-	return err
+	return s.storage.Around(ctx, func(ctx context.Context) error {
+		err := s.Prepare().Run(ctx)
+		if s.merged != nil {
+			s.merged.Close()
+		}
+		return err
+	})
 }
 
 // installAPIs installs the enabled resources of every group of Kubernetes.

@@ -78,7 +78,7 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 		}))
 	}
 	errs = append(errs, s.AddPostStartHook(c.admission.HookName, c.admission.Hook))
-	for name, run := range c.storage.hooks {
+	for name, run := range c.storage.Hooks() {
 		errs = append(errs, s.AddPostStartHook(name, run))
 	}
 	return errors.Join(errs...)

@@ -77,7 +77,7 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := storage.Open(ctx, p.options.Etcd, parts.Generic)
+	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd}, parts.Generic)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -13,24 +17,52 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"triune.dev/shared/etcdstore"
 )
 
-// Storage is an open etcd. Close it when nothing uses it any more.
+// Options say what to open.
+type Options struct {
+	// Etcd are the flags. They are not changed. Required.
+	Etcd *genericoptions.EtcdOptions
+	// Factory knows encoding, place and etcd of every resource. Nil leaves
+	// encoding and key to those who ask for a storage.
+	Factory serverstorage.StorageFactory
+	// Client is an etcd of this process, which somebody else closes. Nil means to
+	// dial --etcd-servers.
+	Client *clientv3.Client
+}
+
+// Storage is one open etcd or, with --etcd-servers-overrides, several. Close it
+// when nothing uses it any more.
 type Storage struct {
-	getter  *etcdstore.Getter
-	client  *clientv3.Client
 	options genericoptions.EtcdOptions
-	compact *etcdstore.Compactor
+	main    *cluster
+	getters []*etcdstore.Getter
+	custom  *etcdstore.Getter
 	hooks   map[string]genericapiserver.PostStartHookFunc
+
+	mu       sync.Mutex
+	clusters map[string]*cluster // by server list; guarded by mu until Run
+}
+
+// cluster is one etcd.
+type cluster struct {
+	client    *clientv3.Client
+	owned     bool
+	compactor *etcdstore.Compactor
 }
 
 // Open connects to etcd, which must answer before ctx ends or 20 seconds have
 // passed. Health checks and resource transformers are added to g, so it must be
 // called before the server is made of g. Errors name the flag.
-func Open(ctx context.Context, options *genericoptions.EtcdOptions, g *genericapiserver.Config) (*Storage, error) {
-	s := &Storage{options: *options, hooks: map[string]genericapiserver.PostStartHookFunc{}}
+func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage, error) {
+	s := &Storage{
+		options:  *o.Etcd,
+		hooks:    map[string]genericapiserver.PostStartHookFunc{},
+		clusters: map[string]*cluster{},
+	}
 	config := &s.options.StorageConfig
 	config.StorageObjectCountTracker = g.StorageObjectCountTracker
 	config.Transport.TracerProvider = g.TracerProvider
@@ -40,44 +72,116 @@ func Open(ctx context.Context, options *genericoptions.EtcdOptions, g *genericap
 	if err := s.addEncryption(g); err != nil {
 		return nil, err
 	}
-	client, err := etcdstore.Dial(ctx, config.Transport)
+	main, err := s.open(ctx, config.Transport.ServerList, o.Client)
 	if err != nil {
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}
-	s.client = client
-	s.compact = etcdstore.NewCompactor(client, config.CompactionInterval)
-	s.getter = etcdstore.RESTOptions(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, client,
-		etcdstore.WithCompaction(func([]string) etcdstore.CompactionSource { return s.compact }),
-		etcdstore.WithTransformers(g.ResourceTransformers),
-		etcdstore.WithGarbageCollection(options.EnableGarbageCollection),
-		etcdstore.WithDeleteCollectionWorkers(options.DeleteCollectionWorkers))
+	s.main = main
+	s.custom = s.getter(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, g)
+	s.getters = []*etcdstore.Getter{s.custom}
+	if o.Factory != nil {
+		s.getters = append(s.getters, s.getter(o.Factory, g))
+	}
 	g.AddHealthChecks(s.check("etcd", config.HealthcheckTimeout))
 	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout))
 	return s, nil
 }
 
-// check asks etcd for a linearizable read.
-func (s *Storage) check(name string, timeout time.Duration) healthz.HealthChecker {
-	check := etcdstore.HealthCheck(s.client, etcdstore.HealthOptions{Prefix: s.options.StorageConfig.Prefix, Timeout: timeout})
-	return healthz.NamedCheck(name, func(req *http.Request) error { return check(req.Context()) })
+// open makes the cluster of a list of servers, once.
+func (s *Storage) open(ctx context.Context, servers []string, client *clientv3.Client) (*cluster, error) {
+	key := strings.Join(slices.Sorted(slices.Values(servers)), ",")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known, ok := s.clusters[key]; ok {
+		return known, nil
+	}
+	made := &cluster{client: client}
+	if client == nil {
+		transport := s.options.StorageConfig.Transport
+		transport.ServerList = servers
+		dialled, err := etcdstore.Dial(ctx, transport)
+		if err != nil {
+			return nil, err
+		}
+		made.client, made.owned = dialled, true
+	}
+	made.compactor = etcdstore.NewCompactor(made.client, s.options.StorageConfig.CompactionInterval)
+	s.clusters[key] = made
+	return made, nil
 }
 
-// RESTOptions gives the storage of a resource. Key and codec are for the caller to
-// set in what it returns.
-func (s *Storage) RESTOptions() generic.RESTOptionsGetter { return s.getter }
+func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserver.Config) *etcdstore.Getter {
+	return etcdstore.RESTOptions(factory, s.main.client,
+		etcdstore.WithClientFor(func(servers []string) (*clientv3.Client, error) {
+			other, err := s.open(context.Background(), servers, nil)
+			if err != nil {
+				return nil, fmt.Errorf("--etcd-servers-overrides: %w", err)
+			}
+			return other.client, nil
+		}),
+		etcdstore.WithCompaction(func(servers []string) etcdstore.CompactionSource {
+			if other, err := s.open(context.Background(), servers, nil); err == nil {
+				return other.compactor
+			}
+			return s.main.compactor
+		}),
+		etcdstore.WithTransformers(g.ResourceTransformers),
+		etcdstore.WithGarbageCollection(s.options.EnableGarbageCollection),
+		etcdstore.WithDeleteCollectionWorkers(s.options.DeleteCollectionWorkers))
+}
+
+// check asks every etcd for a linearizable read.
+func (s *Storage) check(name string, timeout time.Duration) healthz.HealthChecker {
+	options := etcdstore.HealthOptions{Prefix: s.options.StorageConfig.Prefix, Timeout: timeout}
+	var mu sync.Mutex
+	checks := map[*cluster]func(context.Context) error{}
+	return healthz.NamedCheck(name, func(req *http.Request) error {
+		mu.Lock()
+		for _, c := range s.all() {
+			if checks[c] == nil {
+				checks[c] = etcdstore.HealthCheck(c.client, options)
+			}
+		}
+		known := slices.Collect(maps.Values(checks))
+		mu.Unlock()
+		var errs []error
+		for _, check := range known {
+			errs = append(errs, check(req.Context()))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+func (s *Storage) all() []*cluster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.clusters))
+}
+
+// RESTOptions gives the storage of the resources that the factory knows; without
+// a factory it is Custom.
+func (s *Storage) RESTOptions() generic.RESTOptionsGetter { return s.getters[len(s.getters)-1] }
+
+// Custom gives storage in the main etcd whose key and encoding the caller sets in
+// what it returns.
+func (s *Storage) Custom() generic.RESTOptionsGetter { return s.custom }
 
 // Hooks are post-start hooks by name that the server has to run.
 func (s *Storage) Hooks() map[string]genericapiserver.PostStartHookFunc { return s.hooks }
 
-// Run compacts, counts objects and measures the database until ctx ends, which is
-// no error. It is to outlive the server.
+// Run compacts, counts objects and measures the databases until ctx ends, which is
+// no error. It is to outlive the server, and every storage must have been made.
 func (s *Storage) Run(ctx context.Context) error {
-	etcdstore.ReportSizes(s.client)
+	etcdstore.ReportSizes(s.main.client)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.compact.Run(ctx) })
-	group.Go(func() error { return s.getter.Run(ctx) })
+	for _, c := range s.all() {
+		group.Go(func() error { return c.compactor.Run(ctx) })
+	}
+	for _, getter := range s.getters {
+		group.Go(func() error { return getter.Run(ctx) })
+	}
 	group.Go(func() error {
-		return etcdstore.PollDatabaseSize(ctx, s.client, s.options.StorageConfig.DBMetricPollInterval)
+		return etcdstore.PollDatabaseSize(ctx, s.main.client, s.options.StorageConfig.DBMetricPollInterval)
 	})
 	return group.Wait()
 }
@@ -101,5 +205,11 @@ func (s *Storage) Around(ctx context.Context, serve func(context.Context) error)
 	return err
 }
 
-// Close ends the connection.
-func (s *Storage) Close() { _ = s.client.Close() } // nothing is in flight any more
+// Close ends the connections that were made here.
+func (s *Storage) Close() {
+	for _, c := range s.all() {
+		if c.owned {
+			_ = c.client.Close() // nothing is in flight any more
+		}
+	}
+}
