@@ -3,20 +3,16 @@ package aggregator
 import (
 	"context"
 	"fmt"
-	"maps"
 
-	genericadmission "k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission"
 	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/apiserver/pkg/util/webhook"
 	cliflag "k8s.io/component-base/cli/flag"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"triune.dev/services/aggregator/internal/remote"
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/admission"
 	"triune.dev/shared/command"
 	"triune.dev/shared/options"
 	"triune.dev/shared/storage"
@@ -37,6 +33,7 @@ func Command() command.Spec {
 		}),
 		rejectRedirects: true,
 	}
+	p.options.Tier.Initializers = p.initializers
 	return command.Spec{
 		Use: Tier,
 		Long: `The head of Triune's chain of API servers, and the one that clients talk to. It
@@ -75,17 +72,10 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chain, err := p.admission(config)
-	if err != nil {
-		return err
-	}
-	config.Generic.AdmissionControl = chain
 	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd}, config.Generic)
 	if err != nil {
 		return err
 	}
-	hooks := map[string]genericapiserver.PostStartHookFunc{chain.HookName: chain.Hook}
-	maps.Copy(hooks, store.Hooks())
 	server, err := New(Config{
 		Generic:   config.Generic,
 		Informers: config.Informers,
@@ -97,7 +87,7 @@ func (p *program) Run(ctx context.Context) error {
 			EndpointRouting:  p.endpointRouting,
 			ForwardRedirects: !p.rejectRedirects,
 		},
-		Hooks: hooks,
+		Hooks: store.Hooks(),
 	})
 	if err == nil {
 		err = config.Attach(server.Server())
@@ -109,22 +99,13 @@ func (p *program) Run(ctx context.Context) error {
 	return store.Around(ctx, server.Run)
 }
 
-// admission makes the plugins that see writes to APIServices: webhooks and
-// policies, which the objects of core configure.
-func (p *program) admission(config *options.Config) (*admission.Chain, error) {
-	g := config.Generic
-	services, err := newResolver(config.Informers, p.endpointRouting, g.ExternalAddress)
+// initializers let webhooks be found the way APIServices are.
+func (p *program) initializers(config *options.Config) ([]admission.PluginInitializer, error) {
+	services, err := newResolver(config.Informers, p.endpointRouting, config.Generic.ExternalAddress)
 	if err != nil {
 		return nil, err
 	}
-	credentials := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, g.EgressSelector, config.CoreConfig, g.TracerProvider)
-	return admission.New(p.options.Admission, admission.Dependencies{
-		Generic:   g,
-		Informers: config.Informers,
-		Client:    config.Client,
-		Dynamic:   config.Dynamic,
-		Initializers: []genericadmission.PluginInitializer{
-			webhookinitializer.NewPluginInitializer(credentials, remote.URLs{Resolver: services}),
-		},
-	})
+	return []admission.PluginInitializer{
+		webhookinitializer.NewPluginInitializer(config.WebhookAuth, remote.URLs{Resolver: services}),
+	}, nil
 }
