@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"triune.dev/shared/pki"
+	"triune.dev/tests/tools"
 )
 
 // StartControllerManager starts kube-controller-manager with every controller
@@ -36,10 +37,19 @@ func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.
 	return c.startExtra(ctx, name, flags(kubeconfig, port), dialable(address(port)))
 }
 
-// StartKwok starts kwok, which makes every Node ready and plays the kubelet of
-// the pods on it.
+// StartKwok starts kwok with the stages that it brings along: every Node becomes
+// ready, pods on it run at once, those of Jobs succeed, those that are deleted
+// go.
 func (c *Cluster) StartKwok(ctx context.Context) (*Process, error) {
-	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig), nil)
+	dir, err := tools.ModuleDir(ctx, "kwok", "sigs.k8s.io/kwok")
+	if err != nil {
+		return nil, fmt.Errorf("start kwok: %w", err)
+	}
+	var stages []string
+	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
+		stages = append(stages, filepath.Join(dir, "kustomize", "stage", stage+".yaml"))
+	}
+	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig, stages), nil)
 }
 
 // StartSampleServer starts k8s.io/sample-apiserver on an etcd prefix of its own

@@ -93,7 +93,9 @@ func wholeServerFlags(p *pki.PKI, port int, etcdURL, tokens string) []string {
 	flags := servingFlags(p, p.Serving["aggregator"], port)
 	flags = append(flags, proxyFlags(p)...)
 	flags = append(flags, builtinFlags(p, tokens)...)
-	return append(flags, "--etcd-servers="+etcdURL)
+	return append(flags, "--etcd-servers="+etcdURL,
+		// Or a kube-apiserver that is told to end waits a minute for watches.
+		"--shutdown-watch-termination-grace-period=1s")
 }
 
 func triuneFlags(p *pki.PKI, dir string, port int, etcdURL, natsURL, tokens string) []string {
@@ -176,15 +178,18 @@ func schedulerFlags(dir, kubeconfig string, port int) []string {
 	}
 }
 
-func kwokFlags(kubeconfig string) []string {
-	return []string{
+func kwokFlags(kubeconfig string, stages []string) []string {
+	flags := []string{
 		"--kubeconfig=" + kubeconfig,
 		"--manage-all-nodes=true",
 		"--node-ip=" + loopback,
 		"--cidr=10.244.0.0/16",
-		"--disregard-status-with-annotation-selector=",
 		"--node-lease-duration-seconds=40",
 	}
+	for _, stage := range stages {
+		flags = append(flags, "--config="+stage)
+	}
+	return flags
 }
 
 func sampleServerFlags(dir, kubeconfig, etcdURL string, port int) []string {

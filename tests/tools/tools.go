@@ -199,3 +199,22 @@ func kubernetesVersion(version string) string {
 		"-X", pkg + "gitTreeState=clean",
 	}, " ")
 }
+
+// ModuleDir returns the directory of a module that a go.mod below tests/tools
+// selects, downloading it first when the module cache lacks it. What is taken
+// from there (examples, manifests) is read where it is, never copied.
+func ModuleDir(ctx context.Context, dir, module string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	t := Tool{Name: module, Dir: filepath.Join("tools", dir)}
+	if _, err := t.run(ctx, root, "mod", "download", module); err != nil {
+		return "", fmt.Errorf("download %s: %w", module, err)
+	}
+	out, err := t.run(ctx, root, "list", "-m", "-f", "{{.Dir}}", module)
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", module, err)
+	}
+	return strings.TrimSpace(out), nil
+}
