@@ -29,6 +29,7 @@ import (
 
 	"triune.dev/services/aggregator/internal/apiservices"
 	"triune.dev/services/aggregator/internal/autoregister"
+	"triune.dev/services/aggregator/internal/availability"
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/registration"
 	"triune.dev/services/aggregator/internal/scheme"
@@ -50,7 +51,9 @@ type Server struct {
 	network   *network
 	discovery *discovery.Manager
 	registrar *autoregister.Registrar
-	openapi   *merged.Documents
+	// availability writes whether extension servers answer.
+	availability *availability.Controller
+	openapi      *merged.Documents
 	// chainOpenAPI are the sources of OpenAPI that are always there.
 	chainOpenAPI []merged.Source
 
@@ -82,12 +85,15 @@ func New(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the client of apiservices: %w", err)
 	}
-	s.apiServices = apiregistrationinformers.NewSharedInformerFactory(client, resync)
+	s.apiServices = apiregistrationinformers.NewSharedInformerFactory(client, 0)
 	if s.network, err = newNetwork(config, s.recheck); err != nil {
 		return nil, err
 	}
 	informer := s.apiServices.Apiregistration().V1().APIServices()
 	if s.table, err = apiservices.NewTable(informer, s.network.backend); err != nil {
+		return nil, err
+	}
+	if s.availability, err = s.network.newAvailability(config, informer, client); err != nil {
 		return nil, err
 	}
 	if s.registrar, err = autoregister.New(informer, client.ApiregistrationV1()); err != nil {
@@ -102,7 +108,7 @@ func New(config Config) (*Server, error) {
 	s.addOpenAPI(config, documents)
 	s.table.OnSwap(s.swap)
 	s.server.AwaitPaths(s.known)
-	return s, s.addHooks(config, client)
+	return s, s.addHooks(config)
 }
 
 // build makes the handlers: the server with its chain.
@@ -210,7 +216,10 @@ func (s *Server) swap(snapshot *apiservices.Snapshot) {
 }
 
 // recheck is called when an extension server could not be reached.
-func (s *Server) recheck(apiService string) { s.discovery.Recheck(apiService) }
+func (s *Server) recheck(apiService string) {
+	s.discovery.Recheck(apiService)
+	s.availability.Recheck(apiService)
+}
 
 // Handler takes requests as they come from a client.
 func (s *Server) Handler() http.Handler { return s.server.Handler() }

@@ -75,10 +75,6 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 			goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 			goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/server/healthz.(*log).Check.func1"),
 			goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/util/wait.BackoffUntilWithContext"),
-			// Workers of kube-aggregator's controllers, which end a second after
-			// the controller at the latest, unwaited for.
-			goleak.IgnoreAnyFunction("k8s.io/kube-aggregator/pkg/controllers/status/remote.(*AvailableConditionController).runWorker"),
-			goleak.IgnoreAnyFunction("k8s.io/kube-aggregator/pkg/controllers/status/local.(*AvailableConditionController).runWorker"),
 		)
 	})
 	f := &fixture{t: t, etcd: startEtcd(t), next: newNextTier(), kube: fake.NewClientset()}

@@ -4,30 +4,16 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
-	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 )
-
-// availabilityWorkers is how many APIServices are checked at the same time. One
-// check may take five seconds.
-const availabilityWorkers = 5
-
-// resync is how often the controllers look at every APIService again; those of
-// availability ask for less and get it, but only from an informer that has one.
-const resync = 5 * time.Minute
 
 // addHooks adds what runs with the server, under kube-apiserver's names, and the
 // checks that say what the server waits for. No hook waits for another tier: a
 // hook that does not return is a failed liveness check too, and restarting this
 // process does not bring back another one.
-func (s *Server) addHooks(config Config, client apiregistrationclient.Interface) error {
-	available, err := s.network.newAvailability(config, s.apiServices.Apiregistration().V1().APIServices(), client)
-	if err != nil {
-		return err
-	}
+func (s *Server) addHooks(config Config) error {
 	in := func(name string, runs ...func(context.Context)) error {
 		return s.server.AddPostStartHook(name, func(ctx genericapiserver.PostStartHookContext) error {
 			for _, run := range runs {
@@ -41,12 +27,7 @@ func (s *Server) addHooks(config Config, client apiregistrationclient.Interface)
 		in("start-kube-aggregator-informers", s.runInformers),
 		in("apiservice-registration-controller", s.table.Run),
 		in("apiservice-discovery-controller", s.discovery.Run),
-		in("apiservice-status-local-available-controller", func(ctx context.Context) {
-			available.local.Run(availabilityWorkers, ctx.Done())
-		}),
-		in("apiservice-status-remote-available-controller", func(ctx context.Context) {
-			available.remote.Run(availabilityWorkers, ctx.Done())
-		}),
+		in("apiservice-status-available-controller", s.availability.Run),
 		in("kube-apiserver-autoregistration", s.registrar.Run, s.crds.RunWithContext, s.crdsCounted),
 	}
 	for name, hook := range config.Hooks {

@@ -9,15 +9,13 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics/legacyregistry"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
-	localavailability "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	availabilitymetrics "k8s.io/kube-aggregator/pkg/controllers/status/metrics"
-	remoteavailability "k8s.io/kube-aggregator/pkg/controllers/status/remote"
 
+	"triune.dev/services/aggregator/internal/availability"
 	"triune.dev/services/aggregator/internal/remote"
 )
 
@@ -28,8 +26,6 @@ type network struct {
 	identity   *remote.Identity
 	// certificates follows the files of the client certificate; nil for none.
 	certificates *dynamiccertificates.DynamicCertKeyPairContent
-	// dial is the egress selector's, nil for a plain one.
-	dial remote.DialFunc
 }
 
 func newNetwork(config Config, unreachable func(string)) (*network, error) {
@@ -42,14 +38,15 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 		}
 		n.identity = remote.NewIdentity(n.certificates)
 	}
+	var dial remote.DialFunc // nil: a plain one
 	if selector := config.Generic.EgressSelector; selector != nil {
-		dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
+		through, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
 		if err != nil {
 			return nil, fmt.Errorf("egress selector: %w", err)
 		}
-		n.dial = remote.DialFunc(dial)
+		dial = remote.DialFunc(through)
 	}
-	n.transports = remote.NewTransports(n.identity, n.dial)
+	n.transports = remote.NewTransports(n.identity, dial)
 	if n.certificates != nil {
 		n.certificates.AddListener(n.transports)
 	}
@@ -95,12 +92,6 @@ func (n *network) runCertificates(ctx context.Context) {
 	}
 }
 
-// availability are the controllers that write the Available condition.
-type availability struct {
-	local  *localavailability.AvailableConditionController
-	remote *remoteavailability.AvailableConditionController
-}
-
 // registerMetrics registers aggregator_unavailable_apiservice and its counter:
 // once in a process, as the registry is the process's.
 var registerMetrics = sync.OnceValues(func() (*availabilitymetrics.Metrics, error) {
@@ -108,24 +99,16 @@ var registerMetrics = sync.OnceValues(func() (*availabilitymetrics.Metrics, erro
 	return metrics, metrics.Register(legacyregistry.Register, legacyregistry.CustomRegister)
 })
 
-func (n *network) newAvailability(config Config, informer apiregistrationinformers.APIServiceInformer, client apiregistrationclient.Interface) (*availability, error) {
+func (n *network) newAvailability(config Config, informer apiregistrationinformers.APIServiceInformer, client apiregistrationclient.Interface) (*availability.Controller, error) {
 	metrics, err := registerMetrics()
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	a := &availability{}
-	if a.local, err = localavailability.New(informer, client.ApiregistrationV1(), metrics); err != nil {
-		return nil, fmt.Errorf("availability of local apiservices: %w", err)
-	}
-	var dial *transport.DialHolder
-	if n.dial != nil {
-		dial = &transport.DialHolder{Dial: n.dial}
-	}
-	a.remote, err = remoteavailability.New(informer,
-		config.Informers.Core().V1().Services(), config.Informers.Discovery().V1().EndpointSlices(),
-		client.ApiregistrationV1(), dial, n.identity.PEM, remote.URLs{Resolver: n.Resolver}, metrics)
-	if err != nil {
-		return nil, fmt.Errorf("availability of remote apiservices: %w", err)
-	}
-	return a, nil
+	return availability.New(availability.Config{
+		APIServices: informer,
+		Client:      client.ApiregistrationV1(),
+		Informers:   config.Informers,
+		Prober:      func(a *apiregistrationv1.APIService) availability.Prober { return n.backend(a) },
+		Metrics:     metrics,
+	})
 }

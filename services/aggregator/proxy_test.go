@@ -230,6 +230,23 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
+// TestServerGoesAndComesBack: a request that cannot reach the server has it
+// checked at once, and one that is away is asked often enough to be back within
+// seconds.
+func TestServerGoesAndComesBack(t *testing.T) {
+	f := newFixture(t).ready()
+	e := f.flunders(t)
+	address := e.server.Listener.Addr().String()
+	e.stop()
+	if a := f.get(flundersPath); a.code != http.StatusServiceUnavailable {
+		t.Errorf("answer %d: %s, want 503", a.code, a.body)
+	}
+	f.available("v1alpha1.wardle.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
+	f.serve(e, address)
+	f.available("v1alpha1.wardle.example.com", apiregistrationv1.ConditionTrue, "Passed")
+	f.served()
+}
+
 // TestEndpointsAreBalanced, and one that is gone is not waited for.
 func TestEndpointsAreBalanced(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Proxy.EndpointRouting = true }).ready()

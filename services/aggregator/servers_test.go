@@ -226,12 +226,20 @@ func (f *fixture) startExtension(name string, change ...func(*extension)) *exten
 	for _, c := range change {
 		c(e)
 	}
-	e.server = httptest.NewUnstartedServer(e)
-	e.server.TLS = f.trusting()
-	e.server.EnableHTTP2 = true
+	f.serve(e, "127.0.0.1:0")
+	return e
+}
+
+// serve has an extension server listen; after stop it can do so again.
+func (f *fixture) serve(e *extension, address string) {
+	f.t.Helper()
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	e.server = &httptest.Server{Listener: listener, EnableHTTP2: true, TLS: f.trusting(), Config: &http.Server{Handler: e}}
 	e.server.StartTLS()
 	f.t.Cleanup(e.stop)
-	return e
 }
 
 func (e *extension) stop() {

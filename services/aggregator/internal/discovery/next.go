@@ -35,13 +35,15 @@ const hurry = 12
 
 func (m *Manager) followNext(ctx context.Context) {
 	p := &nextPoller{m: m}
+	answeredOnce := false
 	for {
-		p.poll(ctx)
+		answered := p.poll(ctx) || answeredOnce
 		pause := m.pace.Next
-		if p.hurries > 0 {
-			p.hurries--
-			pause = m.pace.Hurry
+		if p.hurries > 0 || !answered {
+			p.hurries = max(0, p.hurries-1)
+			pause = m.pace.Hurry // until the first answer everybody is waiting
 		}
+		answeredOnce = answered
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -55,7 +57,8 @@ func (m *Manager) followNext(ctx context.Context) {
 	}
 }
 
-func (p *nextPoller) poll(ctx context.Context) {
+// poll asks once and reports whether there was an answer.
+func (p *nextPoller) poll(ctx context.Context) bool {
 	m := p.m
 	ctx, cancel := context.WithTimeout(ctx, m.pace.Timeout)
 	defer cancel()
@@ -70,7 +73,7 @@ func (p *nextPoller) poll(ctx context.Context) {
 	if err != nil {
 		p.apiAt = time.Time{}
 		p.failed(ctx, err)
-		return
+		return false
 	}
 
 	m.mu.Lock()
@@ -93,6 +96,7 @@ func (p *nextPoller) poll(ctx context.Context) {
 			m.onNext(served)
 		}
 	}
+	return true
 }
 
 func (p *nextPoller) failed(ctx context.Context, err error) {

@@ -1,0 +1,249 @@
+package availability
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/typed/apiregistration/v1"
+	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
+	apiregistrationlisters "k8s.io/kube-aggregator/pkg/client/listers/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/status/metrics"
+)
+
+const (
+	// workers check APIServices at the same time; one check may take seconds.
+	workers = 5
+	// whileAvailable is the pause between two checks of a server that answers.
+	whileAvailable = 30 * time.Second
+	// firstRetry doubles up to lastRetry while a server does not answer.
+	firstRetry, lastRetry = 500 * time.Millisecond, 10 * time.Second
+	// recheckAfter lets requests that fail at the same time cause one check.
+	recheckAfter = 100 * time.Millisecond
+	// untilSynced is the pause before looking again whether Services are known.
+	untilSynced = 500 * time.Millisecond
+)
+
+// Config is what a Controller is made of. All fields are required.
+type Config struct {
+	APIServices apiregistrationinformers.APIServiceInformer
+	Client      apiregistrationclient.APIServicesGetter
+	// Informers give Services and EndpointSlices.
+	Informers informers.SharedInformerFactory
+	// Prober returns what asks the server of a remote APIService.
+	Prober  func(*apiregistrationv1.APIService) Prober
+	Metrics *metrics.Metrics
+}
+
+// Controller keeps the conditions up to date. Recheck is safe for concurrent use.
+type Controller struct {
+	checker checker
+	client  apiregistrationclient.APIServicesGetter
+	lister  apiregistrationlisters.APIServiceLister
+	metrics *metrics.Metrics
+	queue   workqueue.TypedRateLimitingInterface[string]
+
+	listed cache.InformerSynced   // APIServices
+	synced []cache.InformerSynced // what remote ones depend on
+}
+
+// New returns a controller that does nothing yet.
+func New(config Config) (*Controller, error) {
+	services := config.Informers.Core().V1().Services()
+	slices := config.Informers.Discovery().V1().EndpointSlices()
+	getter, err := serviceproxy.NewEndpointSliceIndexerGetter(slices)
+	if err != nil {
+		return nil, fmt.Errorf("watch endpointslices: %w", err)
+	}
+	c := &Controller{
+		checker: checker{services: services.Lister(), slices: getter, prober: config.Prober},
+		client:  config.Client,
+		lister:  config.APIServices.Lister(),
+		metrics: config.Metrics,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: "apiservice-availability"},
+		),
+	}
+	watch := func(informer cache.SharedIndexInformer, changed func(obj any)) (cache.InformerSynced, error) {
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: changed,
+			UpdateFunc: func(before, after any) {
+				if before != after {
+					changed(after)
+				}
+			},
+			DeleteFunc: changed,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch for the availability of apiservices: %w", err)
+		}
+		return registration.HasSynced, nil
+	}
+	if c.listed, err = watch(config.APIServices.Informer(), c.apiServiceChanged); err != nil {
+		return nil, err
+	}
+	for _, dependency := range []struct {
+		informer cache.SharedIndexInformer
+		changed  func(any)
+	}{{services.Informer(), c.serviceChanged}, {slices.Informer(), c.sliceChanged}} {
+		synced, err := watch(dependency.informer, dependency.changed)
+		if err != nil {
+			return nil, err
+		}
+		c.synced = append(c.synced, synced)
+	}
+	return c, nil
+}
+
+func (c *Controller) apiServiceChanged(obj any) {
+	if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+		c.queue.Add(name)
+	}
+}
+
+func (c *Controller) serviceChanged(obj any) {
+	if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+		c.dependents(key)
+	}
+}
+
+func (c *Controller) sliceChanged(obj any) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	if slice, ok := obj.(*discoveryv1.EndpointSlice); ok {
+		c.dependents(slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName])
+	}
+}
+
+// dependents has the APIServices of a Service ("namespace/name") checked.
+func (c *Controller) dependents(service string) {
+	all, err := c.lister.List(labels.Everything())
+	if err != nil {
+		return // a lister reads memory; it has no error to give
+	}
+	for _, apiService := range all {
+		if reference := apiService.Spec.Service; reference != nil && reference.Namespace+"/"+reference.Name == service {
+			c.queue.Add(apiService.Name)
+		}
+	}
+}
+
+// Recheck has an APIService checked soon, once however often it is called until
+// then. It does not block.
+func (c *Controller) Recheck(apiService string) { c.queue.AddAfter(apiService, recheckAfter) }
+
+// Run checks until the context ends, and returns when no check is under way.
+func (c *Controller) Run(ctx context.Context) {
+	defer c.queue.ShutDown()
+	if !cache.WaitForCacheSync(ctx.Done(), c.listed) {
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	for range workers {
+		running.Go(func() {
+			for c.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+}
+
+func (c *Controller) work(ctx context.Context) bool {
+	name, quit := c.queue.Get()
+	if quit {
+		return false
+	}
+	defer c.queue.Done(name)
+	again, err := c.sync(ctx, name)
+	switch {
+	case err != nil:
+		if ctx.Err() == nil && !apierrors.IsConflict(err) {
+			klog.FromContext(ctx).Error(err, "availability of an apiservice is not written", "name", name)
+		}
+		c.queue.AddRateLimited(name)
+	case again == failing:
+		c.queue.AddRateLimited(name)
+	default:
+		c.queue.Forget(name)
+		if again > 0 {
+			c.queue.AddAfter(name, time.Duration(again))
+		}
+	}
+	return true
+}
+
+// pause is when to look again; 0 is when something changes.
+type pause time.Duration
+
+// failing is to look again after a pause that grows.
+const failing pause = -1
+
+// sync checks one APIService and writes what is new.
+func (c *Controller) sync(ctx context.Context, name string) (pause, error) {
+	current, err := c.lister.Get(name)
+	if apierrors.IsNotFound(err) {
+		c.metrics.ForgetAPIService(name)
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if current.Spec.Service == nil {
+		return 0, c.write(ctx, current, local())
+	}
+	for _, synced := range c.synced {
+		if !synced() {
+			// Nobody knows what Services there are: what was true last stays.
+			return pause(untilSynced), nil
+		}
+	}
+	found := c.checker.condition(ctx, current)
+	if ctx.Err() != nil {
+		// We are ending; that says nothing about the server.
+		return 0, nil
+	}
+	if err := c.write(ctx, current, found); err != nil {
+		return 0, err
+	}
+	if found.Status != apiregistrationv1.ConditionTrue {
+		return failing, nil
+	}
+	return pause(whileAvailable), nil
+}
+
+// write updates the status if the condition is news.
+func (c *Controller) write(ctx context.Context, current *apiregistrationv1.APIService, found apiregistrationv1.APIServiceCondition) error {
+	updated := current.DeepCopy()
+	apiregistrationhelper.SetAPIServiceCondition(updated, found)
+	c.metrics.SetUnavailableGauge(updated)
+	if equality.Semantic.DeepEqual(current.Status, updated.Status) {
+		return nil
+	}
+	klog.FromContext(ctx).V(2).Info("availability of an apiservice has changed", "name", current.Name, "available", found.Status, "reason", found.Reason, "message", found.Message)
+	_, err := c.client.APIServices().UpdateStatus(ctx, updated, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("update the status of an apiservice: %w", err)
+	}
+	c.metrics.SetUnavailableCounter(current, updated)
+	return nil
+}

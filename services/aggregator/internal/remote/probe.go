@@ -1,0 +1,51 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/client-go/transport"
+
+	"triune.dev/shared/fetch"
+)
+
+// probeTimeout bounds one probe: discovery is expected to be quick.
+const probeTimeout = 5 * time.Second
+
+// Probe asks the server, at the address whose turn it is, for the document of the
+// APIService's group-version, which every server has to have. The error is worded
+// like kube-aggregator's, for it ends up in the APIService's condition.
+func (b *Backend) Probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	connections, err := b.network.Transports.For(b.apiService)
+	if err != nil {
+		return err
+	}
+	reference := b.apiService.Spec.Service
+	location, err := URLs{b.network.Resolver}.ResolveEndpoint(reference.Namespace, reference.Name, b.port())
+	if err != nil {
+		return err
+	}
+	location.Path = "/apis/" + b.apiService.Spec.Group + "/" + b.apiService.Spec.Version
+	if b.apiService.Spec.Group == "" {
+		location.Path = "/api/" + b.apiService.Spec.Version
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
+	if err != nil {
+		return err
+	}
+	who := fetch.Aggregator
+	transport.SetAuthProxyHeaders(req, who.GetName(), "", who.GetGroups(), nil)
+	resp, err := connections.http.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("failing or missing response from %v: Get %q: %w", location, location, err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return fmt.Errorf("failing or missing response from %v: bad status from %v: %d", location, location, resp.StatusCode)
+	}
+	return nil
+}
