@@ -17,6 +17,11 @@ import (
 //go:embed testdata/widgets.yaml
 var widgetsCRD string
 
+// versionedCRD has two served versions.
+//
+//go:embed testdata/versioned.yaml
+var versionedCRD string
+
 // blocked follows errors of the schema where there are rules, too.
 const blocked = `<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation`
 

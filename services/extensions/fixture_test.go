@@ -59,18 +59,19 @@ type fixture struct {
 	dynamic  dynamic.Interface
 }
 
-// newFixture starts the tier; change may adapt its configuration. The tier ends
-// with the test, and the test fails if a goroutine of it does not.
+// TestMain fails if a goroutine outlives the tests.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Process-wide singletons that libraries start once.
+		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
+	)
+}
+
+// newFixture starts the tier, which ends with the test; change may adapt its
+// configuration.
 func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		goleak.VerifyNone(t, before,
-			// Process-wide singletons that libraries start once.
-			goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-			goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),
-		)
-	})
 	f := &fixture{etcd: startEtcd(t)}
 	config := extensions.Config{
 		Generic: newGeneric(t),
@@ -97,9 +98,7 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 			t.Error("the server does not end")
 		}
 	})
-	listener := httptest.NewServer(f.server.Handler())
-	t.Cleanup(listener.Close)
-	f.endpoint = &endpoint{url: listener.URL, client: listener.Client()}
+	f.endpoint = listen(t, f.server)
 	loopback := inprocess.Config(f.server.Handler, "")
 	if f.crds, err = apiextensionsclient.NewForConfig(loopback); err != nil {
 		t.Fatal(err)
@@ -112,6 +111,14 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 		return answer.code == http.StatusOK, answer.body
 	})
 	return f
+}
+
+// listen serves HTTP until the test ends.
+func listen(t *testing.T, server *extensions.Server) *endpoint {
+	t.Helper()
+	listener := httptest.NewServer(server.Handler())
+	t.Cleanup(listener.Close)
+	return &endpoint{url: listener.URL, client: listener.Client()}
 }
 
 func startEtcd(t *testing.T) *clientv3.Client {

@@ -51,6 +51,7 @@ func TestTranscripts(t *testing.T) {
 				}
 				return
 			}
+			t.Parallel()
 			f := newFixture(t)
 			script.replay(t, f.endpoint)
 		})
