@@ -114,7 +114,9 @@ func reason(err error) error {
 	if _, desc, ok := strings.Cut(text, `desc = "`); ok {
 		text = strings.TrimSuffix(desc, `"`)
 	}
-	text = strings.TrimPrefix(text, "transport: ")
+	for _, prefix := range []string{"transport: ", "Error while dialing: "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
 	return errors.New(strings.Join(strings.Fields(text), " "))
 }
 

@@ -25,7 +25,7 @@ func clientTLS(c storagebackend.TransportConfig) (*tls.Config, error) {
 		load := func() (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 			if err != nil {
-				return nil, fmt.Errorf("client certificate: %w", err)
+				return nil, fmt.Errorf("client certificate %s with key %s: %w", c.CertFile, c.KeyFile, err)
 			}
 			return &pair, nil
 		}

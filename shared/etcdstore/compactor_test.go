@@ -1,0 +1,139 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"triune.dev/shared/etcdstore/internal/etcdtest"
+)
+
+// TestCompactionProtocol goes through the turns of two API servers on one etcd,
+// by the protocol of kube-apiserver: compact_rev_key, its version and value.
+func TestCompactionProtocol(t *testing.T) {
+	etcd := etcdtest.Start(t).InProcess(t)
+	write := func() int64 {
+		resp, err := etcd.Put(t.Context(), "/registry/x", "y")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Header.Revision
+	}
+	stored := func() (value string, version int64) {
+		resp, err := etcd.Get(t.Context(), "compact_rev_key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Kvs) == 0 {
+			return "", 0
+		}
+		return string(resp.Kvs[0].Value), resp.Kvs[0].Version
+	}
+	compactedTo := func(rev int64) bool {
+		_, err := etcd.Get(t.Context(), "/registry/x", clientv3.WithRev(rev-1))
+		if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	var a, b round
+	turn := func(r *round, name string, wantCompacted int64) {
+		t.Helper()
+		next, compacted, err := try(t.Context(), etcd, *r)
+		if err != nil || compacted != wantCompacted {
+			t.Fatalf("%s: compacted %d, %v, want %d", name, compacted, err, wantCompacted)
+		}
+		*r = next
+	}
+	write()
+	turn(&a, "a comes first and has no revision yet", 0)
+	if value, version := stored(); value != "0" || version != 1 {
+		t.Fatalf("after the first turn: value %q, version %d", value, version)
+	}
+	first := a.revision
+	turn(&b, "b sees that a was first", 0)
+	write()
+	turn(&a, "a compacts to where it was one interval ago", first)
+	if value, version := stored(); value != strconv.FormatInt(first, 10) || version != 2 || !compactedTo(first) {
+		t.Fatalf("after a compaction: value %q, version %d", value, version)
+	}
+	turn(&b, "b learns of a's compaction", first)
+	// a dies; b saw the key at b.version and takes over.
+	write()
+	second := b.revision
+	turn(&b, "b takes over", second)
+	if !compactedTo(second) {
+		t.Error("b did not compact")
+	}
+	// a comes back with what it remembered: it learns, and does no harm.
+	turn(&a, "a comes back", second)
+	if a.version != b.version {
+		t.Errorf("a is at version %d, b at %d", a.version, b.version)
+	}
+	// Somebody else wrote nonsense: no compaction is learned, and it goes on.
+	if _, err := etcd.Put(t.Context(), "compact_rev_key", "nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	turn(&a, "a meets nonsense", 0)
+	third := a.revision
+	write()
+	turn(&a, "a goes on", third)
+}
+
+// TestCompactorRun: of two that run, each learns what the other compacts, and
+// history of one interval stays.
+func TestCompactorRun(t *testing.T) {
+	etcd := etcdtest.Start(t).InProcess(t)
+	clock := clocktesting.NewFakeClock(time.Now())
+	ctx, cancel := context.WithCancel(t.Context())
+	active, observer := NewCompactor(etcd, time.Minute), NewCompactor(etcd, 0)
+	active.clock = clock
+	ended := make(chan error, 2)
+	for _, c := range []*Compactor{active, observer} {
+		go func() { ended <- c.Run(ctx) }()
+	}
+	eventually(t, "the observer learns of a compaction", func() bool {
+		if _, err := etcd.Put(t.Context(), "/registry/x", "y"); err != nil {
+			t.Fatal(err)
+		}
+		if clock.HasWaiters() {
+			clock.Step(time.Minute)
+		}
+		return observer.CompactRevision() > 0 && active.CompactRevision() >= observer.CompactRevision()
+	})
+	cancel()
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCompactRevision: a Store tells what its source knows, and never less than
+// it knew.
+func TestCompactRevision(t *testing.T) {
+	c := NewCompactor(nil, 0)
+	s := &Store{compaction: c}
+	c.learn(7)
+	c.learn(3)
+	if s.CompactRevision() != 7 || (&Store{}).CompactRevision() != 0 {
+		t.Errorf("compact revision %d, want 7; without a source %d, want 0", s.CompactRevision(), (&Store{}).CompactRevision())
+	}
+}
+
+// eventually tries until a condition holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for tick := time.NewTicker(5 * time.Millisecond); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
