@@ -2,7 +2,6 @@ package authn
 
 import (
 	"fmt"
-	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -13,28 +12,19 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
-	"k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
-	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
 )
-
-// failureCacheTTL is how long core's refusal of a token is remembered. It is
-// short because a refused token may become a good one (a bootstrap token that is
-// about to be created), and not zero because a client with a wrong token tends
-// to come back at once.
-const failureCacheTTL = 2 * time.Second
 
 // ApplyTo sets the authenticator, the front-proxy configuration and the
 // audiences in info. It makes serving, unless that is nil, ask clients for
 // certificates of both CAs; both are read again when their files change, for as
-// long as serving is in use. reviewer reaches core; nil refuses every token that
-// is not in the token file.
-func (o *Options) ApplyTo(info *genericapiserver.AuthenticationInfo, serving *genericapiserver.SecureServingInfo, reviewer authenticationv1.AuthenticationV1Interface) error {
+// long as serving is in use. core is how core is reached; nil refuses every
+// token that is not in the token file.
+func (o *Options) ApplyTo(info *genericapiserver.AuthenticationInfo, serving *genericapiserver.SecureServingInfo, core *rest.Config) error {
 	proxies, err := o.RequestHeader.ToAuthenticationRequestHeaderConfig()
 	if err != nil {
 		return fmt.Errorf("--requestheader-client-ca-file=%s: %w", o.RequestHeader.ClientCAFile, err)
@@ -53,11 +43,11 @@ func (o *Options) ApplyTo(info *genericapiserver.AuthenticationInfo, serving *ge
 	}
 	info.RequestHeaderConfig = proxies
 	info.APIAudiences = o.Audiences
-	info.Authenticator, err = o.authenticator(proxies, clients, reviewer)
+	info.Authenticator, err = o.authenticator(proxies, clients, core)
 	return err
 }
 
-func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfig, clients dynamiccertificates.CAContentProvider, reviewer authenticationv1.AuthenticationV1Interface) (authenticator.Request, error) {
+func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfig, clients dynamiccertificates.CAContentProvider, core *rest.Config) (authenticator.Request, error) {
 	var known []authenticator.Request
 	if proxies != nil {
 		known = append(known, authenticator.WrapAudienceAgnosticRequest(o.Audiences, headerrequest.NewDynamicVerifyOptionsSecure(
@@ -67,7 +57,7 @@ func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfi
 	if clients != nil {
 		known = append(known, x509.NewDynamic(clients.VerifyOptions, x509.CommonNameUserConversion))
 	}
-	tokens, err := o.bearer(reviewer)
+	tokens, err := o.bearer(core)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +78,7 @@ func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfi
 }
 
 // bearer authenticates tokens: the static ones, then by core.
-func (o *Options) bearer(reviewer authenticationv1.AuthenticationV1Interface) (authenticator.Token, error) {
+func (o *Options) bearer(core *rest.Config) (authenticator.Token, error) {
 	var known []authenticator.Token
 	static, err := o.tokens()
 	if err != nil {
@@ -97,8 +87,8 @@ func (o *Options) bearer(reviewer authenticationv1.AuthenticationV1Interface) (a
 	if static != nil {
 		known = append(known, static)
 	}
-	if reviewer != nil {
-		reviewed, err := o.reviewed(reviewer)
+	if core != nil {
+		reviewed, err := o.reviewed(core)
 		if err != nil {
 			return nil, err
 		}
@@ -118,18 +108,4 @@ func (o *Options) tokens() (authenticator.Token, error) {
 		return nil, fmt.Errorf("--token-auth-file=%s: %w", o.TokenFile, err)
 	}
 	return authenticator.WrapAudienceAgnosticToken(o.Audiences, tokens), nil
-}
-
-// reviewed asks core about tokens and keeps its answers.
-func (o *Options) reviewed(reviewer authenticationv1.AuthenticationV1Interface) (authenticator.Token, error) {
-	review, err := webhook.NewFromInterface(reviewer, o.Audiences, *genericoptions.DefaultAuthWebhookRetryBackoff(), o.ReviewTimeout,
-		webhook.AuthenticatorMetrics{
-			RecordRequestTotal:   authenticatorfactory.RecordRequestTotal,
-			RecordRequestLatency: authenticatorfactory.RecordRequestLatency,
-		})
-	if err != nil {
-		return nil, fmt.Errorf("review tokens: %w", err)
-	}
-	// Errors are not kept: core may be back with the next request.
-	return cache.New(review, false, o.ReviewCacheTTL, min(o.ReviewCacheTTL, failureCacheTTL)), nil
 }

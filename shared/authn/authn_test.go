@@ -24,9 +24,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"triune.dev/shared/authn/outage"
 	"triune.dev/shared/inprocess"
 	"triune.dev/shared/pki"
 )
@@ -99,13 +99,9 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 	f := &fixture{pki: made, trusted: o.ClientCert.ClientCA}
 	core := http.HandlerFunc(f.review)
 	config := inprocess.Config(func() http.Handler { return core }, "")
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var info genericapiserver.AuthenticationInfo
 	var serving genericapiserver.SecureServingInfo
-	if err := o.ApplyTo(&info, &serving, client.AuthenticationV1()); err != nil {
+	if err := o.ApplyTo(&info, &serving, config); err != nil {
 		t.Fatal(err)
 	}
 	f.reload = serving.ClientCA.(dynamiccertificates.ControllerRunner).RunOnce
@@ -115,7 +111,8 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 	}
 
 	handler := genericapifilters.WithAuthentication(http.HandlerFunc(tell), info.Authenticator,
-		genericapifilters.Unauthorized(scheme.Codecs), info.APIAudiences, info.RequestHeaderConfig)
+		outage.Refuse(scheme.Codecs, genericapifilters.Unauthorized(scheme.Codecs)), info.APIAudiences, info.RequestHeaderConfig)
+	handler = outage.Track(handler)
 	handler = genericapifilters.WithRequestInfo(handler, &request.RequestInfoFactory{
 		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 	})
@@ -137,6 +134,7 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 func (f *fixture) review(w http.ResponseWriter, req *http.Request) {
 	f.reviews.Add(1)
 	if f.down.Load() {
+		w.Header().Set("Retry-After", "5")
 		http.Error(w, "down", http.StatusServiceUnavailable)
 		return
 	}
@@ -295,7 +293,7 @@ func TestWithoutAnonymous(t *testing.T) {
 // TestReviewsAreKept shows the cache at work: a good token is reviewed once and
 // survives core for that time, a bad one is asked about again soon enough.
 func TestReviewsAreKept(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.ReviewCacheTTL = time.Hour; o.ReviewTimeout = time.Second })
+	f := newFixture(t, func(o *Options) { o.ReviewCacheTTL = time.Hour })
 	header := http.Header{"Authorization": {"Bearer " + serviceAccountToken}}
 	for range 3 {
 		if got := f.ask(t, pki.Pair{}, header); got.Status != http.StatusOK {
@@ -310,8 +308,12 @@ func TestReviewsAreKept(t *testing.T) {
 		t.Errorf("with core down: got %+v, want the answer that was kept", got)
 	}
 	unknown := http.Header{"Authorization": {"Bearer another"}}
-	if got := f.ask(t, pki.Pair{}, unknown); got.Status != http.StatusUnauthorized {
-		t.Errorf("an unknown token with core down: got %+v, want 401", got)
+	begin := time.Now()
+	if got := f.ask(t, pki.Pair{}, unknown); got.Status != http.StatusServiceUnavailable {
+		t.Errorf("an unknown token with core down: got %+v, want 503", got)
+	}
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("the answer took %s: Retry-After of core must not be waited for", took)
 	}
 	f.down.Store(false)
 	f.reviews.Store(0)
@@ -415,8 +417,8 @@ func TestValidate(t *testing.T) {
 		"a token file without a UID": {args: []string{"--token-auth-file=" + shortTokens}, want: []string{"--token-auth-file=" + shortTokens}},
 		"an unknown field":           {args: []string{"--authentication-config=" + unknownField}, want: []string{"--authentication-config=" + unknownField}},
 		"durations": {
-			args: []string{"--authentication-token-webhook-cache-ttl=-1s", "--authentication-token-webhook-timeout=0s"},
-			want: []string{"--authentication-token-webhook-cache-ttl=-1s", "--authentication-token-webhook-timeout=0s"},
+			args: []string{"--authentication-token-webhook-cache-ttl=-1s", "--authentication-token-webhook-timeout=0s", "--authentication-max-staleness=-1s"},
+			want: []string{"--authentication-token-webhook-cache-ttl=-1s", "--authentication-token-webhook-timeout=0s", "--authentication-max-staleness=-1s"},
 		},
 	}
 	for name, test := range tests {

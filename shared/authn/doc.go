@@ -9,9 +9,11 @@
 //  2. a client certificate of the client CA: common name and organizations;
 //  3. a token of the static token file;
 //  4. any other bearer token (ServiceAccounts, bootstrap tokens, OIDC, webhooks):
-//     a TokenReview to core, whose answer is kept for some seconds;
+//     a TokenReview to core, whose answer is kept for some seconds, and for some
+//     minutes while core is away;
 //  5. nothing at all: the anonymous user, where it is allowed.
 //
+// A token that nobody can be asked about is 503, see package outage.
 // A credential that is wrong is 401 and never anonymous. A certificate of the
 // front-proxy CA that comes without a user is a credential that is wrong, see
 // [RefuseBareFrontProxy].

@@ -33,11 +33,18 @@ type Options struct {
 	ConfigFile string
 	// ReviewCacheTTL is how long core's verdict on a token is believed.
 	ReviewCacheTTL time.Duration
-	// ReviewTimeout bounds one TokenReview, retries included.
+	// ReviewTimeout bounds one TokenReview.
 	ReviewTimeout time.Duration
+
+	// MaxStaleness is how long a token that core has found good is believed while
+	// core cannot be asked; zero for not at all.
+	MaxStaleness time.Duration
 
 	anonymousSet func() bool
 }
+
+// DefaultMaxStaleness is long enough to restart core.
+const DefaultMaxStaleness = 10 * time.Minute
 
 // NewOptions returns kube-apiserver's defaults.
 func NewOptions() *Options {
@@ -45,6 +52,7 @@ func NewOptions() *Options {
 		Anonymous:      true,
 		ReviewCacheTTL: 10 * time.Second,
 		ReviewTimeout:  10 * time.Second,
+		MaxStaleness:   DefaultMaxStaleness,
 		anonymousSet:   func() bool { return false },
 	}
 }
@@ -65,7 +73,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.ReviewCacheTTL, "authentication-token-webhook-cache-ttl", o.ReviewCacheTTL,
 		"How long core's answer to a TokenReview is used again.")
 	fs.DurationVar(&o.ReviewTimeout, "authentication-token-webhook-timeout", o.ReviewTimeout,
-		"How long to wait for core's answer to a TokenReview, retries included.")
+		"How long to wait for core's answer to a TokenReview.")
+	fs.DurationVar(&o.MaxStaleness, "authentication-max-staleness", o.MaxStaleness,
+		"While core cannot be asked, believe tokens that it has found good in this time and that have not expired. 0 refuses them with 503, like all others then.")
 }
 
 // Validate returns every problem, each naming its flag.
@@ -93,6 +103,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.ReviewTimeout <= 0 {
 		problem("--authentication-token-webhook-timeout=%s must be positive", o.ReviewTimeout)
+	}
+	if o.MaxStaleness < 0 {
+		problem("--authentication-max-staleness=%s must not be negative", o.MaxStaleness)
 	}
 	if slices.Contains(o.Audiences, "") {
 		problem("--api-audiences must not hold an empty audience")

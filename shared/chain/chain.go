@@ -29,6 +29,8 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	"k8s.io/apiserver/pkg/endpoints/filterlatency"
+
+	"triune.dev/shared/authn/outage"
 )
 
 // Config says what a chain is made of.
@@ -123,13 +125,14 @@ func withOwnership(ours http.Handler, c Config) http.Handler {
 // edge is what happens to a request before anybody asks whose it is.
 func edge(handler http.Handler, c Config) http.Handler {
 	g := c.Generic
-	refused := genericapifilters.Unauthorized(g.Serializer)
+	refused := outage.Refuse(g.Serializer, genericapifilters.Unauthorized(g.Serializer))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
 	refused = filterlatency.TrackCompleted(refused)
 
 	handler = filterlatency.TrackCompleted(handler)
 	handler = genericapifilters.WithAuthentication(handler, g.Authentication.Authenticator, refused,
 		g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
+	handler = outage.Track(handler)
 	handler = filterlatency.TrackStarted(handler, g.TracerProvider, "authentication")
 
 	handler = genericfilters.WithCORS(handler, g.CorsAllowedOriginList, nil, nil, nil, "true")

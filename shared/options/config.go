@@ -91,7 +91,7 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 	g.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 
-	if err := o.Authentication.ApplyTo(&g.Authentication, g.SecureServing, c.Client.AuthenticationV1()); err != nil {
+	if err := o.Authentication.ApplyTo(&g.Authentication, g.SecureServing, c.CoreConfig); err != nil {
 		return nil, err
 	}
 	if err := o.authorization(c); err != nil {
