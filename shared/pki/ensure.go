@@ -27,22 +27,25 @@ func Ensure(dir string, o Options) (*PKI, error) {
 		return nil, fmt.Errorf("pki: %w", err)
 	}
 	files := layout(dir, o)
-	pending, err := plan(files, o)
-	if err != nil {
-		return nil, fmt.Errorf("pki: %w", err)
-	}
-	if len(pending) == 0 {
+	pending, refusal := plan(files, o)
+	if refusal == nil && len(pending) == 0 {
 		return files, nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("pki: make directory: %w", err)
+	if refusal == nil {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("pki: make directory: %w", err)
+		}
 	}
 	unlock, err := lockDir(dir)
-	if err != nil {
+	switch {
+	case err != nil && refusal != nil:
+		return nil, fmt.Errorf("pki: %w", refusal)
+	case err != nil:
 		return nil, fmt.Errorf("pki: lock directory: %w", err)
 	}
 	defer unlock()
-	// Another process may have done the work between the look and the lock.
+	// Another process may have been at work during the look, which saw a part of
+	// it, or between the look and the lock.
 	pending, err = plan(files, o)
 	if err != nil {
 		return nil, fmt.Errorf("pki: %w", err)
