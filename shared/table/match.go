@@ -40,13 +40,14 @@ type scopes interface {
 // The grammar is the one of the Kubernetes API conventions: a collection is
 // RESOURCE or namespaces/NS/RESOURCE, an item adds NAME, a subresource adds a
 // further segment; watch/ in front of any of them is deprecated since 1.11.
+//
+// Slashes at the end do not count. NS, NAME and the segments of a path below an
+// item may be empty, as in kube-apiserver: an empty NS means all namespaces to
+// whoever authorizes the request too, an empty NAME is refused by the handler with
+// a better message than 404, and what a proxied server means by a double slash is
+// not ours to say.
 func Match(known scopes, path string) (Target, bool) {
-	segments := strings.Split(strings.Trim(path, "/"), "/")
-	for _, segment := range segments {
-		if segment == "" {
-			return Target{}, false
-		}
-	}
+	segments := strings.Split(strings.TrimRight(strings.TrimPrefix(path, "/"), "/"), "/")
 	watch := segments[0] == "watch" && len(segments) > 1
 	if watch {
 		segments = segments[1:]

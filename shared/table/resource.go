@@ -83,9 +83,9 @@ func (b resourceBuilder) build(key string) (*Resource, error) {
 		return nil, fmt.Errorf("storage of %q does not say its scope", name)
 	}
 	storage := b.storage[key]
-	if _, ok := storage.(rest.Lister); ok {
-		if _, ok := storage.(rest.TableConvertor); !ok {
-			return nil, errors.New("a storage that lists must convert to tables")
+	if lister, ok := storage.(rest.Lister); ok {
+		if err := b.checkLister(lister); err != nil {
+			return nil, err
 		}
 	}
 	kind, err := endpoints.GetResourceKind(b.version.GroupVersion, storage, b.version.Scheme)
@@ -117,6 +117,18 @@ func (b resourceBuilder) build(key string) (*Resource, error) {
 	}
 	b.config.Equivalents.RegisterKindFor(resource.scope.Resource, subresource, kind)
 	return resource, nil
+}
+
+// checkLister finds at the start what would otherwise fail at the first LIST.
+func (b resourceBuilder) checkLister(lister rest.Lister) error {
+	kinds, _, err := b.version.Scheme.ObjectKinds(lister.NewList())
+	if err != nil {
+		return fmt.Errorf("kind of the list: %w", err)
+	}
+	if _, err := b.version.Scheme.New(b.version.WithKind(kinds[0].Kind)); err != nil {
+		return fmt.Errorf("kind of the list: %w", err)
+	}
+	return nil
 }
 
 // deprecation asks the versioned type itself, as API lifecycle annotations are
