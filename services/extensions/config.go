@@ -43,9 +43,6 @@ type Config struct {
 // admission webhook may be configured to take.
 const webhookTimeout = 30 * time.Second
 
-// resync is how often the controllers look at every CRD again.
-const resync = 5 * time.Minute
-
 func (c Config) validate() error {
 	switch {
 	case c.Generic == nil:

@@ -10,13 +10,10 @@ package extensions
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
-	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	generatedopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -24,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/util/openapi"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"triune.dev/services/extensions/internal/customresource"
 	"triune.dev/services/extensions/internal/definition"
@@ -44,11 +40,7 @@ type Server struct {
 	server      *apiserver.Server
 	objects     *customresource.Handler
 	tail        *tail
-	controllers *definition.Controllers
-	informers   apiextensionsinformers.SharedInformerFactory
-	// synced tells that the table, discovery and OpenAPI know the CRDs that
-	// existed at the start.
-	synced cache.InformerSynced
+	definitions definitions
 	// background counts what the hooks have started and Run waits for.
 	background sync.WaitGroup
 }
@@ -74,8 +66,15 @@ func New(config Config) (*Server, error) {
 	s.server.UnlistedHandle(triuneopenapi.PathV2, documents.Documents())
 	s.server.UnlistedHandle(triuneopenapi.PathV3, documents.Documents())
 	s.server.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents.Documents())
-	if err := s.observe(config, documents); err != nil {
-		return nil, err
+	published := discovery.NewPublisher(s.server.Groups, s.server.Aggregated.WithSource(aggregated.CRDSource))
+	s.tail.complete(s.objects, published)
+	s.server.AwaitPaths(s.tail.known)
+	s.definitions = definitions{
+		server:    s,
+		settle:    config.PeerDelay,
+		observing: make(chan struct{}),
+		// Discovery comes last: who finds a resource there may use it.
+		observers: []definition.Observer{s.objects, crdopenapi.NewPublisher(documents.Documents(), documents.V2()), published},
 	}
 	return s, s.addHooks(config)
 }
@@ -145,33 +144,6 @@ func newOpenAPI(generic *genericapiserver.Config) *triuneopenapi.Service {
 		config.SecurityDefinitions = *c.SecurityDefinitions
 	}
 	return triuneopenapi.New(config)
-}
-
-// observe connects the CRDs to everything that depends on them.
-func (s *Server) observe(config Config, documents *triuneopenapi.Service) error {
-	client, err := apiextensionsclient.NewForConfig(s.server.LoopbackClientConfig())
-	if err != nil {
-		return fmt.Errorf("make the client of custom resource definitions: %w", err)
-	}
-	s.informers = apiextensionsinformers.NewSharedInformerFactory(client, resync)
-	crds := s.informers.Apiextensions().V1().CustomResourceDefinitions()
-	s.controllers = definition.NewControllers(crds, client.ApiextensionsV1(), s.objects, config.PeerDelay)
-
-	published := discovery.NewPublisher(s.server.Groups, s.server.Aggregated.WithSource(aggregated.CRDSource))
-	s.tail.complete(s.objects, published)
-	// Discovery last: who finds a resource there may use it.
-	registration, err := definition.Observe(crds.Informer(),
-		s.objects,
-		s.controllers,
-		crdopenapi.NewPublisher(documents.Documents(), documents.V2()),
-		published,
-	)
-	if err != nil {
-		return err
-	}
-	s.synced = registration.HasSynced
-	s.server.AwaitPaths(s.tail.known)
-	return nil
 }
 
 // Handler takes requests as they come from a client.

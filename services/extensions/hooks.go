@@ -2,18 +2,29 @@ package extensions
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"time"
 
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
+
+	"triune.dev/services/extensions/internal/definition"
 )
+
+// resync is how often the controllers look at every CRD again.
+const resync = 5 * time.Minute
 
 // addHooks adds what runs with the server, under kube-apiserver's names. The
 // server is ready when it can answer for every CRD that exists.
 func (s *Server) addHooks(config Config) error {
+	d := &s.definitions
 	errs := []error{
-		s.server.AddPostStartHook("start-apiextensions-informers", s.startInformers),
-		s.server.AddPostStartHook("start-apiextensions-controllers", s.startControllers),
-		s.server.AddPostStartHook("crd-informer-synced", s.awaitDefinitions),
+		s.server.AddPostStartHook("start-apiextensions-informers", d.observe),
+		s.server.AddPostStartHook("start-apiextensions-controllers", d.control),
+		s.server.AddPostStartHook("crd-informer-synced", d.await),
 	}
 	for name, hook := range config.Hooks {
 		errs = append(errs, s.server.AddPostStartHook(name, hook))
@@ -21,24 +32,62 @@ func (s *Server) addHooks(config Config) error {
 	return errors.Join(errs...)
 }
 
-func (s *Server) startInformers(ctx genericapiserver.PostStartHookContext) error {
-	s.informers.StartWithContext(ctx)
-	s.background.Go(func() {
+// definitions follows the CRDs while the server runs.
+type definitions struct {
+	server    *Server
+	observers []definition.Observer
+	settle    time.Duration
+
+	// observing is closed by observe, which sets the fields below before.
+	observing   chan struct{}
+	controllers *definition.Controllers
+	// synced tells that the observers know the CRDs that existed at the start.
+	synced cache.InformerSynced
+}
+
+// observe connects the CRDs to everything that depends on them.
+func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
+	client, err := apiextensionsclient.NewForConfig(d.server.server.LoopbackClientConfig())
+	if err != nil {
+		return fmt.Errorf("make the client of custom resource definitions: %w", err)
+	}
+	informers := apiextensionsinformers.NewSharedInformerFactory(client, resync)
+	crds := informers.Apiextensions().V1().CustomResourceDefinitions()
+	// The controllers' queues work from now on, so they are not made before.
+	d.controllers = definition.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
+	registration, err := definition.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, definition.Observer(d.controllers))...)
+	if err != nil {
+		return err
+	}
+	d.synced = registration.HasSynced
+	informers.StartWithContext(ctx)
+	d.server.background.Go(func() {
 		<-ctx.Done()
-		s.informers.Shutdown()
+		informers.Shutdown()
 	})
+	close(d.observing)
 	return nil
 }
 
-func (s *Server) startControllers(ctx genericapiserver.PostStartHookContext) error {
-	s.background.Go(func() { s.controllers.Run(ctx) })
+// control runs the controllers of CRDs.
+func (d *definitions) control(ctx genericapiserver.PostStartHookContext) error {
+	select {
+	case <-d.observing:
+		d.server.background.Go(func() { d.controllers.Run(ctx) })
+	case <-ctx.Done():
+	}
 	return nil
 }
 
-// awaitDefinitions returns when every CRD of the start is served.
-func (s *Server) awaitDefinitions(ctx genericapiserver.PostStartHookContext) error {
-	if cache.WaitForCacheSync(ctx.Done(), s.synced) {
-		close(s.tail.known)
+// await returns when every CRD of the start is served.
+func (d *definitions) await(ctx genericapiserver.PostStartHookContext) error {
+	select {
+	case <-d.observing:
+	case <-ctx.Done():
+		return nil
+	}
+	if cache.WaitForCacheSync(ctx.Done(), d.synced) {
+		close(d.server.tail.known)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -198,7 +199,8 @@ var variable = []struct {
 }
 
 // normalize returns the code, the headers that matter and the body with JSON
-// indented: nothing is sorted, null and [] stay what they are.
+// indented: null and [] stay what they are, and nothing is sorted but the managers
+// of fields.
 func normalize(a answer) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%d %s\n", a.code, http.StatusText(a.code))
@@ -218,16 +220,21 @@ func normalize(a answer) string {
 // indent indents a sequence of JSON values; what is not JSON stays as it is.
 func indent(body []byte) string {
 	var out bytes.Buffer
-	for decoder := json.NewDecoder(bytes.NewReader(body)); ; {
-		var value json.RawMessage
-		if err := decoder.Decode(&value); err == io.EOF {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	for {
+		value, err := decodeOrdered(decoder)
+		if errors.Is(err, io.EOF) {
 			return out.String()
-		} else if err != nil {
+		}
+		if err != nil {
 			return string(body)
 		}
-		if err := json.Indent(&out, value, "", " "); err != nil {
+		encoder := json.NewEncoder(&out)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", " ")
+		if err := encoder.Encode(value); err != nil {
 			return string(body)
 		}
-		out.WriteByte('\n')
 	}
 }
