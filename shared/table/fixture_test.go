@@ -226,7 +226,9 @@ var (
 		scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 		scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
 		for _, version := range []string{runtime.APIVersionInternal, oldGroup.Version} {
-			scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: oldGroup.Group, Version: version, Kind: "Gadget"}, &gadget{})
+			for _, group := range []string{oldGroup.Group, ""} {
+				scheme.AddKnownTypeWithName(schema.GroupVersionKind{Group: group, Version: version, Kind: "Gadget"}, &gadget{})
+			}
 		}
 		metav1.AddToGroupVersion(scheme, oldGroup)
 		metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})

@@ -109,14 +109,16 @@ func TestInstallTwiceAndWithoutVersions(t *testing.T) {
 
 func TestLegacyGroupHasNoNameInItsRoot(t *testing.T) {
 	table := newTable()
-	info := groupInfo(examplev1.SchemeGroupVersion, storages())
-	if err := table.Install(LegacyPrefix, info); err != nil {
+	legacy := groupInfo(schema.GroupVersion{Version: "v1"}, map[string]rest.Storage{"gadgets": gadgets{named{"gadget", false}}})
+	if err := table.Install(LegacyPrefix, legacy); err != nil {
 		t.Fatal(err)
 	}
-	// The group of the type is not empty here, so it shows in the path; the
-	// legacy group's is.
-	if _, ok := table.Version("/api/example.apiserver.k8s.io/v1"); !ok {
-		t.Errorf("roots are %v", table.Roots())
+	version, ok := table.Version("/api/v1")
+	if !ok {
+		t.Fatalf("roots are %v", table.Roots())
+	}
+	if got := (call{method: http.MethodGet, path: "/api/v1/gadgets/g"}).to(asServed(version)); got.Code != http.StatusOK {
+		t.Errorf("got %+v", got)
 	}
 }
 
