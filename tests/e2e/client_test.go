@@ -136,7 +136,8 @@ func (k command) with(env ...string) command {
 // try runs the program and reports how it ended.
 func (k command) try(args ...string) output {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), 2*time.Minute)
+	// Not cut short by the end of the test: it may be called to clean up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := k.cmd(ctx, args...)
 	var stdout, stderr bytes.Buffer

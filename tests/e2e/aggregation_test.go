@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestSampleAPIServer registers k8s.io/sample-apiserver, unmodified, as a remote
+// APIService and works with its Flunders through the aggregator. The extension
+// server asks us who its callers are (the configuration of the front proxy) and
+// what they may do (SubjectAccessReview).
+func TestSampleAPIServer(t *testing.T) {
+	full(t)
+	c := server(t)
+	ns := newNamespace(t, c)
+	k := newKubectl(t, c, ns)
+	etcd, err := c.StartEtcd(t.Context(), "sample-etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample, port, err := c.StartSampleServer(t.Context(), etcd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		sample.Kill()
+		if t.Failed() {
+			t.Logf("sample-apiserver:\n%s", sample.Log(8<<10))
+		}
+	})
+	k.stdin(apiService(ns, port)).run("apply", "-f", "-")
+	t.Cleanup(func() { k.run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
+	k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
+
+	flunder := "apiVersion: wardle.example.com/v1alpha1\nkind: Flunder\nmetadata: {name: %s, labels: {made-by: suite}}\nspec: {referenceType: Flunder, reference: other}\n"
+	t.Run("create and list", func(t *testing.T) {
+		k := k.of(t)
+		k.stdin(fmt.Sprintf(flunder, "one")).says([]string{"flunder.wardle.example.com/one created"}, "apply", "--validate=false", "-f", "-")
+		k.says([]string{"one"}, "get", "flunders")
+		k.says([]string{"reference: other"}, "get", "flunder", "one", "-o", "yaml")
+		k.run("label", "flunder", "one", "a=b")
+		k.run("patch", "flunder", "one", "--type=merge", "-p", `{"metadata":{"annotations":{"x":"y"}}}`)
+		if got := k.run("get", "flunders", "-l", "a=b", "-o", "name"); got != "flunder.wardle.example.com/one\n" {
+			t.Errorf("by label: %q", got)
+		}
+		k.says([]string{"wardle.example.com/v1alpha1", "flunders", "fischers"}, "api-resources", "--api-group=wardle.example.com")
+		k.says([]string{"FlunderList"}, "get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
+	})
+	t.Run("watch", func(t *testing.T) {
+		w := startWatch(t, k.of(t), "get", "flunders", "--watch", "--output-watch-events")
+		w.expect("ADDED one")
+		k.of(t).stdin(fmt.Sprintf(flunder, "two")).run("apply", "--validate=false", "-f", "-")
+		w.expect("ADDED two")
+		k.of(t).run("delete", "flunder", "two")
+		w.expect("DELETED two")
+	})
+	t.Run("its own admission", func(t *testing.T) {
+		k := k.of(t)
+		k.stdin("apiVersion: wardle.example.com/v1alpha1\nkind: Fischer\nmetadata: {name: ban}\ndisallowedFlunders: [banned]\n").run("apply", "--validate=false", "-f", "-")
+		eventually(t, patience, func(context.Context) error {
+			o := k.stdin(fmt.Sprintf(flunder, "banned")).try("create", "--validate=false", "-f", "-")
+			if o.code == 0 {
+				k.run("delete", "flunder", "banned")
+			}
+			if !strings.Contains(o.stderr, "this name may not be used, please change the resource name") {
+				return fmt.Errorf("create of a banned flunder: %+v", o)
+			}
+			return nil
+		})
+	})
+	t.Run("explain through merged OpenAPI", func(t *testing.T) {
+		k := k.of(t)
+		eventually(t, 2*patience, func(context.Context) error {
+			o := k.try("explain", "flunder.spec")
+			if o.code != 0 || !strings.Contains(o.stdout, "referenceType") {
+				return fmt.Errorf("explain: %+v", o)
+			}
+			return nil
+		})
+	})
+	t.Run("delegated authorization", func(t *testing.T) {
+		k := k.of(t)
+		k.fails(`User "alice" cannot list resource "flunders" in API group "wardle.example.com"`, "get", "flunders", "--as=alice")
+		k.run("create", "role", "flunders", "--verb=get,list", "--resource=flunders.wardle.example.com")
+		k.run("create", "rolebinding", "flunders", "--role=flunders", "--user=alice", "--group=testers")
+		eventually(t, 2*patience, func(context.Context) error { // both sides cache a denial
+			if o := k.try("get", "flunders", "--as=alice"); o.code != 0 || !strings.Contains(o.stdout, "one") {
+				return fmt.Errorf("get as alice: %+v", o)
+			}
+			return nil
+		})
+		bare := k.with("KUBECONFIG=/dev/null")
+		bare.says([]string{"one"}, "get", "flunders", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
+		bare.fails("Forbidden", "delete", "flunder", "one", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
+	})
+	t.Run("while it is down", func(t *testing.T) {
+		k := k.of(t)
+		sample.Kill()
+		k.run("wait", "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
+		o := k.try("get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
+		if o.code == 0 || !strings.Contains(o.stderr, "unable to handle the request") {
+			t.Errorf("get: %+v", o)
+		}
+		k.says([]string{"serviceaccount/default"}, "get", "serviceaccounts", "-o", "name")
+		if err := sample.Start(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
+		eventually(t, patience, func(context.Context) error {
+			if o := k.try("get", "flunders"); o.code != 0 || !strings.Contains(o.stdout, "one") {
+				return fmt.Errorf("get: %+v", o)
+			}
+			return nil
+		})
+	})
+	t.Run("after it is taken off", func(t *testing.T) {
+		k := k.of(t)
+		k.run("delete", "apiservice", "v1alpha1.wardle.example.com")
+		eventually(t, patience, func(context.Context) error {
+			if o := k.try("get", "--raw", "/apis/wardle.example.com/v1alpha1"); !strings.Contains(o.stderr, "NotFound") {
+				return fmt.Errorf("discovery: %+v", o)
+			}
+			return nil
+		})
+	})
+}
+
+// apiService registers a server on localhost: an ExternalName Service reaches it.
+func apiService(ns string, port int) string {
+	return `apiVersion: v1
+kind: Service
+metadata: {name: sample, namespace: ` + ns + `}
+spec: {type: ExternalName, externalName: localhost}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1alpha1.wardle.example.com}
+spec:
+  group: wardle.example.com
+  version: v1alpha1
+  groupPriorityMinimum: 1000
+  versionPriority: 15
+  insecureSkipTLSVerify: true
+  service: {name: sample, namespace: ` + ns + `, port: ` + strconv.Itoa(port) + `}
+`
+}
