@@ -3,13 +3,16 @@ package aggregator
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 
+	genericfeatures "k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/informers"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/tracing"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	apiregistrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions/apiregistration/v1"
@@ -46,7 +49,11 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 		}
 		dial = remote.DialFunc(through)
 	}
-	n.transports = remote.NewTransports(n.identity, dial)
+	var wrap func(http.RoundTripper) http.RoundTripper
+	if g := config.Generic; g.FeatureGate.Enabled(genericfeatures.APIServerTracing) && g.TracerProvider != nil {
+		wrap = tracing.WrapperFor(g.TracerProvider)
+	}
+	n.transports = remote.NewTransports(n.identity, dial, wrap)
 	if n.certificates != nil {
 		n.certificates.AddListener(n.transports)
 	}

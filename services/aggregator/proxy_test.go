@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -100,19 +102,48 @@ func TestRedirectsAreRefused(t *testing.T) {
 	}
 }
 
+// raw opens an HTTP/1.1 connection to the tier.
+func (f *fixture) raw(t *testing.T) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	roots := f.client.Transport.(*http.Transport).TLSClientConfig.RootCAs
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), &tls.Config{RootCAs: roots, ServerName: "example.com", NextProtos: []string{"http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return conn, bufio.NewReader(conn)
+}
+
+// TestConnectionHeaderRemovesNoIdentity: a proxy removes the headers that
+// Connection lists; a client must not choose those that name it.
+func TestConnectionHeaderRemovesNoIdentity(t *testing.T) {
+	f := newFixture(t).ready()
+	f.flunders(t)
+	conn, reader := f.raw(t)
+	fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\nTest-User: alice\r\nConnection: close, X-Remote-Group, X-Remote-User, X-Remote-Extra-Example.com%%2fscope\r\n\r\n", flundersPath)
+	resp, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got seen
+	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
+		t.Fatalf("status %d: %v", resp.StatusCode, err)
+	}
+	for name, want := range map[string]string{"X-Remote-User": "alice", "X-Remote-Group": "testers", "X-Remote-Extra-Example.com%2fscope": "a"} {
+		if values := got.Header[name]; len(values) == 0 || values[0] != want {
+			t.Errorf("%s: %q, want %q", name, values, want)
+		}
+	}
+}
+
 func TestUpgradeReachesTheServer(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)
 	for _, protocol := range []string{"SPDY/3.1", "websocket"} {
 		t.Run(protocol, func(t *testing.T) {
-			conn, err := tls.Dial("tcp", strings.TrimPrefix(f.url, "https://"), &tls.Config{RootCAs: f.client.Transport.(*http.Transport).TLSClientConfig.RootCAs, ServerName: "example.com", NextProtos: []string{"http/1.1"}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			conn.SetDeadline(time.Now().Add(patience))
-			fmt.Fprintf(conn, "GET %s/x/upgrade HTTP/1.1\r\nHost: x\r\nTest-User: alice\r\nX-Remote-User: root\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", flundersPath, protocol)
-			reader := bufio.NewReader(conn)
+			conn, reader := f.raw(t)
+			fmt.Fprintf(conn, "GET %s/x/upgrade HTTP/1.1\r\nHost: x\r\nTest-User: alice\r\nX-Remote-User: root\r\nConnection: Upgrade, X-Remote-User\r\nUpgrade: %s\r\n\r\n", flundersPath, protocol)
 			resp, err := http.ReadResponse(reader, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -164,9 +195,11 @@ func TestUnavailableIsAnswered503(t *testing.T) {
 	f.byName("wardle")
 	f.register("wardle.example.com", "v1alpha1", "wardle", e.port())
 	f.available("v1alpha1.wardle.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
-	if a := f.get(flundersPath); a.code != http.StatusServiceUnavailable || a.body != "service unavailable\n" {
-		t.Errorf("answer %d %q", a.code, a.body)
-	}
+	// The condition is in etcd before it is in the table.
+	f.eventually("requests are refused", func() (bool, string) {
+		a := f.get(flundersPath)
+		return a.code == http.StatusServiceUnavailable && a.body == "service unavailable\n", fmt.Sprint(a.code, a.body)
+	})
 }
 
 func TestAvailability(t *testing.T) {
@@ -224,10 +257,11 @@ func TestAvailability(t *testing.T) {
 	local.Spec = apiregistrationv1.APIServiceSpec{Group: "local.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1}
 	f.register("local.example.com", "v1", "", 0, func(a *apiregistrationv1.APIService) { *a = *local })
 	f.available("v1.local.example.com", apiregistrationv1.ConditionTrue, "Local")
-	if a := f.get("/metrics"); !strings.Contains(a.body, `aggregator_unavailable_apiservice{name="v1.none.example.com"} 1`) ||
-		!strings.Contains(a.body, `aggregator_unavailable_apiservice{name="v1.local.example.com"} 0`) {
-		t.Error("/metrics lacks aggregator_unavailable_apiservice")
-	}
+	f.eventually("/metrics tells what is unavailable", func() (bool, string) {
+		a := f.get("/metrics")
+		return a.code == http.StatusOK && strings.Contains(a.body, `aggregator_unavailable_apiservice{name="v1.none.example.com"} 1`) &&
+			strings.Contains(a.body, `aggregator_unavailable_apiservice{name="v1.local.example.com"} 0`), fmt.Sprintf("%d %.2000s", a.code, a.body)
+	})
 }
 
 // TestServerGoesAndComesBack: a request that cannot reach the server has it

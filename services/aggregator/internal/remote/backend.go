@@ -15,11 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	endpointmetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	genericfeatures "k8s.io/apiserver/pkg/features"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
-	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
@@ -99,8 +96,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.end(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	who, ok := request.UserFrom(req.Context())
-	if !ok {
+	if _, ok := request.UserFrom(req.Context()); !ok {
 		b.end(w, req, "missing user", http.StatusInternalServerError)
 		return
 	}
@@ -116,7 +112,6 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	// Carries the audit ID along and gives discovery requests five seconds.
 	out, cancel := serviceproxy.NewRequestForProxy(location, req)
 	defer cancel()
-	Assert(out, who)
 
 	// The time an extension server takes is not held against our own seats.
 	utilflowcontrol.RequestDelegated(req.Context())
@@ -127,25 +122,12 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	b.plain.ServeHTTP(w, out)
 }
 
-// Assert makes a request one that a front proxy sends on behalf of who. It
-// removes whatever else the request says about its sender: identity headers, the
-// credential, and impersonation, which has been acted upon before we get here.
-func Assert(req *http.Request, who user.Info) {
-	for name := range req.Header {
-		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-remote-") || strings.HasPrefix(lower, "impersonate-") {
-			delete(req.Header, name)
-		}
-	}
-	req.Header.Del("Authorization")
-	uid := ""
-	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.RemoteRequestHeaderUID) {
-		uid = who.GetUID()
-	}
-	transport.SetAuthProxyHeaders(req, who.GetName(), uid, who.GetGroups(), who.GetExtra())
-}
-
-// rewrite completes the headers of a request that is already addressed.
+// rewrite completes a request that is already addressed. The headers that name
+// the user are set here and no earlier: before this the reverse proxy removes
+// every header that the client's Connection header lists (RFC 9110, section
+// 7.6.1), which might have been these.
 func (b *Backend) rewrite(pr *httputil.ProxyRequest) {
+	assertUserOf(pr.Out)
 	// Rewrite hides what earlier proxies reported; an extension server's audit
 	// log wants the whole chain, as it gets it from kube-apiserver.
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
@@ -163,7 +145,7 @@ func (b *Backend) roundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.attempt(connections.http, addresses, req)
+	return b.attempt(connections.sender, addresses, req)
 }
 
 const redirectRefused = "the backend attempted to redirect this request, which is not permitted"
@@ -239,6 +221,9 @@ func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *ur
 	}
 	location.Host = addresses[0]
 	req.Host = addresses[0]
+	// Nobody on the way may be told to drop anything else than the upgrade.
+	req.Header.Set("Connection", "Upgrade")
+	assertUserOf(req)
 	dialer := &http.Transport{
 		DialContext:     b.dialFirst(connections.dial, addresses),
 		TLSClientConfig: connections.tls,

@@ -39,7 +39,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 	}
 	who := fetch.Aggregator
 	transport.SetAuthProxyHeaders(req, who.GetName(), "", who.GetGroups(), nil)
-	resp, err := connections.http.RoundTrip(req)
+	resp, err := connections.sender.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("failing or missing response from %v: Get %q: %w", location, location, err)
 	}

@@ -230,10 +230,12 @@ func TestAssert(t *testing.T) {
 		"X-Remote-User": {"root"}, "X-Remote-Group": {"system:masters"}, "X-Remote-Uid": {"0"}, "X-Remote-Extra-A": {"b"},
 		"X-Remote-Whatever": {"x"}, "x-remote-user": {"raw"}, "Authorization": {"Bearer x"}, "Impersonate-User": {"root"},
 		"Impersonate-Extra-X": {"y"}, "Accept": {"application/json"},
+		"Sec-Websocket-Protocol": {"v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0", "v4.channel.k8s.io"},
 	}}
 	Assert(req, &user.DefaultInfo{Name: "alice", UID: "1", Groups: []string{"g"}, Extra: map[string][]string{"k": {"v"}}})
 	want := http.Header{
 		"X-Remote-User": {"alice"}, "X-Remote-Uid": {"1"}, "X-Remote-Group": {"g"}, "X-Remote-Extra-K": {"v"}, "Accept": {"application/json"},
+		"Sec-Websocket-Protocol": {"v5.channel.k8s.io,v4.channel.k8s.io"},
 	}
 	if diff := cmp.Diff(want, req.Header); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -268,7 +270,7 @@ func TestRedirects(t *testing.T) {
 }
 
 func TestTransportsAreShared(t *testing.T) {
-	transports := NewTransports(NewIdentity(nil), func(context.Context, string, string) (net.Conn, error) { return nil, dialError })
+	transports := NewTransports(NewIdentity(nil), func(context.Context, string, string) (net.Conn, error) { return nil, dialError }, nil)
 	one, same, other := named("one"), named("one"), named("other")
 	same.Name, same.Spec.Version = "v2.one", "v2"
 	get := func(a *apiregistrationv1.APIService) string {

@@ -36,18 +36,23 @@ type DialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 type Transports struct {
 	identity *Identity
 	dial     DialFunc
+	wrap     func(http.RoundTripper) http.RoundTripper
 
 	mu      sync.Mutex
 	byTrust map[trust]*verified
 }
 
-// NewTransports returns an empty set. A nil dial is a plain TCP dial.
-func NewTransports(identity *Identity, dial DialFunc) *Transports {
+// NewTransports returns an empty set. A nil dial is a plain TCP dial; wrap, if not
+// nil, sees every request and response but upgrades.
+func NewTransports(identity *Identity, dial DialFunc, wrap func(http.RoundTripper) http.RoundTripper) *Transports {
 	if dial == nil {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: pingAfter}
 		dial = dialer.DialContext
 	}
-	return &Transports{identity: identity, dial: dial, byTrust: map[trust]*verified{}}
+	if wrap == nil {
+		wrap = func(next http.RoundTripper) http.RoundTripper { return next }
+	}
+	return &Transports{identity: identity, dial: dial, wrap: wrap, byTrust: map[trust]*verified{}}
 }
 
 // trust is everything that decides whether a server is believed to be the one
@@ -76,8 +81,10 @@ func serverName(apiService *apiregistrationv1.APIService) string {
 // for itself because an upgraded connection leaves the pool.
 type verified struct {
 	http *http.Transport
-	tls  *tls.Config
-	dial DialFunc
+	// sender is http with whatever looks on.
+	sender http.RoundTripper
+	tls    *tls.Config
+	dial   DialFunc
 }
 
 var errNoCertificates = errors.New("unable to load root certificates: unable to parse bytes as PEM block")
@@ -122,6 +129,7 @@ func (t *Transports) For(apiService *apiregistrationv1.APIService) (*verified, e
 			},
 		},
 	}
+	made.sender = t.wrap(made.http)
 	t.byTrust[key] = made
 	return made, nil
 }
