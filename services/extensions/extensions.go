@@ -161,6 +161,7 @@ func (s *Server) Server() *apiserver.Server { return s.server }
 func (s *Server) Run(ctx context.Context) error {
 	err := s.server.Prepare().Run(ctx)
 	s.background.Wait()
+	close(s.tail.ended)
 	s.objects.Close()
 	return err
 }

@@ -1,7 +1,9 @@
 package extensions_test
 
 import (
+	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -10,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"triune.dev/services/extensions"
+	"triune.dev/shared/peer"
 )
 
 // next returns the next event of a watch; ok is false when the watch has ended.
@@ -171,6 +175,26 @@ func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 	}
 	if want := "the request has been made before all known HTTP paths have been installed, please try again"; s.Message != want {
 		t.Errorf("message %q, want %q", s.Message, want)
+	}
+}
+
+// Nor when they are forgotten again: a request that comes late must not take a CRD
+// for deleted.
+func TestUnknownAfterTheEnd(t *testing.T) {
+	server, err := extensions.New(extensions.Config{Generic: newGeneric(t), Storage: newStorage(startEtcd(t))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	delegated := peer.As(&user.DefaultInfo{Name: "late"}, server.Delegated())
+	delegated.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/example.com/v1/widgets", nil))
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("answer %d %s", w.Code, w.Body)
 	}
 }
 

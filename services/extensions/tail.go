@@ -20,11 +20,12 @@ import (
 type tail struct {
 	objects   *customresource.Handler
 	documents *discovery.Publisher
-	// known is closed when the CRDs that existed at the start are.
-	known chan struct{}
+	// known is closed when the CRDs that existed at the start are known, ended
+	// before they are forgotten at the end.
+	known, ended chan struct{}
 }
 
-func newTail() *tail { return &tail{known: make(chan struct{})} }
+func newTail() *tail { return &tail{known: make(chan struct{}), ended: make(chan struct{})} }
 
 // complete must be called before the first request.
 func (t *tail) complete(objects *customresource.Handler, documents *discovery.Publisher) {
@@ -46,18 +47,28 @@ func (t *tail) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // retryAfter is how many seconds kube-apiserver tells clients to wait.
 const retryAfter = 5
 
-// notFound ends the chain. Until the CRDs are known it is not known either that
-// the path does not exist, and a controller that is told so may delete what it
-// should not.
+// notFound ends the chain. While the CRDs are not known it is not known either
+// that the path does not exist, and a controller that is told so may delete what
+// it should not.
 func (t *tail) notFound(w http.ResponseWriter, req *http.Request) {
+	select {
+	case <-t.ended:
+		unavailable(w, req, "the server is shutting down")
+		return
+	default:
+	}
 	select {
 	case <-t.known:
 		refuse(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
 	default:
-		err := apierrors.NewServiceUnavailable("the request has been made before all known HTTP paths have been installed, please try again")
-		err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
-		refuse(w, req, err)
+		unavailable(w, req, "the request has been made before all known HTTP paths have been installed, please try again")
 	}
+}
+
+func unavailable(w http.ResponseWriter, req *http.Request, message string) {
+	err := apierrors.NewServiceUnavailable(message)
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
+	refuse(w, req, err)
 }
 
 func refuse(w http.ResponseWriter, req *http.Request, err error) {
