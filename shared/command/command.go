@@ -209,7 +209,7 @@ func Message(err error) string {
 // parts takes apart what has been put together without further words.
 func parts(err error) []error {
 	var together []error
-	switch err := err.(type) {
+	switch err := err.(type) { //nolint:errorlint // what is wrapped inside has words around it that must not be lost
 	case utilerrors.Aggregate:
 		together = err.Errors()
 	case interface{ Unwrap() []error }:

@@ -148,7 +148,7 @@ func TestFlags(t *testing.T) {
 
 func TestSelfSigned(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	make := func() (*genericoptions.SecureServingOptions, pki.Pair) {
+	ensure := func() (*genericoptions.SecureServingOptions, pki.Pair) {
 		o := New(last)
 		o.SecureServing.ServerCert.CertDirectory = dir
 		if err := SelfSigned(o.SecureServing, "192.0.2.7", dnsNames("extensions"), nil); err != nil {
@@ -157,7 +157,7 @@ func TestSelfSigned(t *testing.T) {
 		files := o.SecureServing.ServerCert.CertKey
 		return o.SecureServing, pki.Pair{CertFile: files.CertFile, KeyFile: files.KeyFile}
 	}
-	serving, files := make()
+	serving, files := ensure()
 	if want := filepath.Join(dir, "apiserver.crt"); files.CertFile != want {
 		t.Errorf("the certificate is in %s, want %s", files.CertFile, want)
 	}
@@ -177,7 +177,7 @@ func TestSelfSigned(t *testing.T) {
 	if _, err := first.Leaf.Verify(verifyOptions(pool)); err != nil {
 		t.Errorf("the file is no bundle to verify its certificate with: %v", err)
 	}
-	_, again := make()
+	_, again := ensure()
 	second, err := again.Load()
 	if err != nil {
 		t.Fatal(err)
