@@ -81,6 +81,9 @@ func openapiSources(snapshot *apiservices.Snapshot) []merged.Source {
 	at := map[remote.Server]int{}
 	for _, backend := range snapshot.Backends() {
 		spec := backend.APIService().Spec
+		if spec.Group == ownGroup {
+			continue // that is ours, whatever an APIService says
+		}
 		gv := schema.GroupVersion{Group: spec.Group, Version: spec.Version}
 		key := backend.Server()
 		if i, ok := at[key]; ok {

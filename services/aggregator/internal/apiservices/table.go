@@ -17,7 +17,7 @@ import (
 
 // settle is how long a change waits for others to join it: registering 300 CRDs
 // must not build 300 tables of 300 rows.
-const settle = 10 * time.Millisecond
+const settle = 25 * time.Millisecond
 
 // Table keeps the current Snapshot up to date with an informer.
 type Table struct {

@@ -36,6 +36,9 @@ type Pace struct {
 	Timeout time.Duration
 }
 
+// mergePause is the shortest time between two merges.
+const mergePause = 50 * time.Millisecond
+
 func (p Pace) withDefaults() Pace {
 	set := func(d *time.Duration, to time.Duration) {
 		if *d == 0 {
@@ -192,8 +195,8 @@ func (m *Manager) Run(ctx context.Context) {
 		if err := m.merge(); err != nil {
 			klog.FromContext(ctx).Error(err, "discovery could not be merged")
 		}
-		// Changes come in bursts; a merge costs a few milliseconds.
-		if !sleep(ctx, 10*time.Millisecond, nil) {
+		// Changes come in bursts, and a merge costs a few milliseconds.
+		if !sleep(ctx, mergePause, nil) {
 			return
 		}
 	}
