@@ -1,0 +1,184 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"triune.dev/tests/cluster"
+	"triune.dev/tests/parity"
+)
+
+// TestStoredBytes writes the same objects through kube-apiserver and through the
+// server under test and compares what is in their etcds: the same keys, the same
+// encoding, the same stored version and content.
+func TestStoredBytes(t *testing.T) {
+	full(t)
+	reference := cluster.Run(t, cluster.Config{Topology: cluster.KubeAPIServer})
+	config := swapConfig()
+	config.PKI = reference.PKI // who asked for a certificate is stored with the request
+	tested := cluster.Run(t, config)
+	fill(t, reference)
+	fill(t, tested)
+	want, got := stored(t, reference), stored(t, tested)
+	if len(want) < 200 {
+		t.Fatalf("there are only %d keys to compare", len(want))
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+		t.Errorf("keys (-kube-apiserver +tested):\n%s", diff)
+	}
+	differences := 0
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		have, ok := got[key]
+		if !ok {
+			continue
+		}
+		if diff := cmp.Diff(want[key], have); diff != "" {
+			if differences++; differences <= 10 {
+				t.Errorf("%s (-kube-apiserver +tested):\n%s", key, diff)
+			}
+		}
+	}
+	if differences > 10 {
+		t.Errorf("%d values differ", differences)
+	}
+}
+
+// value is a stored object in the form for comparison.
+type value struct {
+	Encoding string // "json", or what the protobuf envelope says
+	Object   any
+	Lease    bool
+}
+
+// stored reads all of etcd but what is named after a process or a moment.
+func stored(t *testing.T, c *cluster.Cluster) map[string]value {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{c.EtcdURL}, DialTimeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	all := map[string]value{}
+	resp, err := client.Get(t.Context(), "", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		key := string(kv.Key)
+		if isOfAProcess(key) {
+			continue
+		}
+		// A normaliser of its own for each: placeholders are counted from 1.
+		n := &parity.Normaliser{Now: time.Now()}
+		v, err := decodeStored(n, kv.Value)
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		v.Lease = kv.Lease != 0
+		all[key] = v
+	}
+	return all
+}
+
+func isOfAProcess(key string) bool {
+	return slices.ContainsFunc([]string{
+		"/registry/masterleases/", "/registry/peerserverleases/", "/registry/services/specs/default/kubernetes", "/registry/leases/kube-system/", "compact_rev_key",
+		"/registry/services/endpoints/default/kubernetes", "/registry/endpointslices/default/kubernetes",
+		"/registry/apiregistration.k8s.io/apiservices/v1.remote.all-kinds.triune.dev", // when it was last checked
+		"/registry/configmaps/kube-system/",                                           // certificates
+		"/registry/ranges/", "/registry/ipaddresses/",                                 // which addresses were free
+	}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) && !strings.HasSuffix(key, "/10.99.0.77")
+}
+
+func decodeStored(n *parity.Normaliser, data []byte) (value, error) {
+	if !bytes.HasPrefix(data, []byte("k8s\x00")) {
+		o, err := n.JSON(data)
+		return value{Encoding: "json", Object: o}, err
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(data[4:]); err != nil {
+		return value{}, fmt.Errorf("read the envelope: %w", err)
+	}
+	v := value{Encoding: fmt.Sprintf("protobuf %s %s %q %q", envelope.APIVersion, envelope.Kind, envelope.ContentEncoding, envelope.ContentType)}
+	o, _, err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Decode(data, nil, nil)
+	if runtime.IsNotRegisteredError(err) { // of a group that client-go has no types for
+		v.Object = len(envelope.Raw) > 0
+		return v, nil
+	}
+	if err != nil {
+		return v, err
+	}
+	encoded, err := json.Marshal(o)
+	if err != nil {
+		return v, err
+	}
+	v.Object, err = n.JSON(encoded)
+	return v, err
+}
+
+// TestHalfDeadEtcd stops etcd in its tracks, without a connection breaking: what
+// needs it fails in the time that the request has, nothing hangs for good, and
+// everything is back when etcd is.
+func TestHalfDeadEtcd(t *testing.T) {
+	full(t)
+	c := cluster.Run(t, swapConfig())
+	k := newKubectl(t, c, "default")
+	k.run("create", "configmap", "before")
+	etcd := c.Process(cluster.Etcd, 0)
+	etcd.Pause()
+	defer etcd.Resume()
+	for _, args := range [][]string{
+		{"create", "configmap", "during", "--request-timeout=3s"},
+		{"get", "--raw", "/api/v1/namespaces/default/configmaps/before?timeout=2s"},
+		{"get", "--raw", "/api/v1/namespaces/default/configmaps?timeout=2s"},
+	} {
+		begin := time.Now()
+		if o := k.try(args...); o.code == 0 {
+			t.Errorf("%v succeeded: %s", args, o.stdout)
+		}
+		if took := time.Since(begin); took > 20*time.Second {
+			t.Errorf("%v took %v", args, took)
+		}
+	}
+	if o := k.try("get", "--raw", "/readyz/etcd"); o.code == 0 {
+		t.Errorf("readyz/etcd while etcd hangs: %s", o.stdout)
+	}
+	etcd.Resume()
+	eventually(t, 2*patience, func(context.Context) error {
+		if o := k.try("create", "configmap", "after"); o.code != 0 && !strings.Contains(o.stderr, "already exists") {
+			return fmt.Errorf("create: %s", o.stderr)
+		}
+		return nil
+	})
+	k.run("get", "configmap", "before", "after")
+	k.run("get", "--raw", "/readyz")
+
+	etcd.Kill()
+	if o := k.try("create", "configmap", "killed", "--request-timeout=5s"); o.code == 0 {
+		t.Errorf("create without etcd succeeded: %s", o.stdout)
+	}
+	if err := c.StartReplica(t.Context(), cluster.Etcd, 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 2*patience, func(context.Context) error {
+		if o := k.try("get", "configmap", "before", "after"); o.code != 0 {
+			return fmt.Errorf("get: %s", o.stderr)
+		}
+		return nil
+	})
+	k.says([]string{"ok"}, "get", "--raw", "/readyz")
+}
