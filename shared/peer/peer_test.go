@@ -1,0 +1,79 @@
+package peer
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes"
+)
+
+// asked is what a way to another tier has been asked for, and by whom.
+type asked struct {
+	User      string
+	Groups    []string
+	Method    string
+	Path      string
+	Verb      string
+	Resource  string
+	Namespace string
+}
+
+func TestConfig(t *testing.T) {
+	var got asked
+	way := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		user, _ := request.UserFrom(req.Context())
+		info, _ := request.RequestInfoFrom(req.Context())
+		got = asked{user.GetName(), user.GetGroups(), req.Method, req.URL.Path, info.Verb, info.Resource, info.Namespace}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"metadata":{"resourceVersion":"1"},"items":[]}`)
+	})
+	client, err := kubernetes.NewForConfig(Config("extensions", way))
+	if err != nil {
+		t.Fatal(err)
+	}
+	masters := []string{"system:masters", "system:authenticated"}
+	tests := map[string]struct {
+		call func(context.Context) error
+		want asked
+	}{
+		"list": {
+			func(ctx context.Context) error {
+				_, err := client.RbacV1().Roles("a").List(ctx, metav1.ListOptions{})
+				return err
+			},
+			asked{"system:triune:extensions", masters, "GET", "/apis/rbac.authorization.k8s.io/v1/namespaces/a/roles", "list", "roles", "a"},
+		},
+		"watch": {
+			func(ctx context.Context) error {
+				w, err := client.CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{})
+				if err == nil {
+					w.Stop()
+				}
+				return err
+			},
+			asked{"system:triune:extensions", masters, "GET", "/api/v1/namespaces", "watch", "namespaces", ""},
+		},
+		"no resource": {
+			func(ctx context.Context) error {
+				_, err := client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
+				return err
+			},
+			asked{"system:triune:extensions", masters, "GET", "/version", "get", "", ""},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if err := test.call(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
