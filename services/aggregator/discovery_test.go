@@ -234,8 +234,7 @@ func TestAutoregistration(t *testing.T) {
 // TestNotReadyWithoutNextTier: readyz says what it waits for, and livez does not
 // have the process restarted for it.
 func TestNotReadyWithoutNextTier(t *testing.T) {
-	var f *fixture
-	f = newFixture(t, func(c *Config) {
+	f := newFixture(t, func(c *Config) {
 		c.Next.Handler.(*nextTier).down.Store(true)
 	})
 	f.eventually("the table is read", func() (bool, string) { return f.server.table.Current() != nil, "" })

@@ -136,7 +136,7 @@ func (s *Server) addGenericHooks() error {
 	}
 	if flow := g.FlowControl; flow != nil {
 		errs = append(errs,
-			add(fairnessConfigHook, func(ctx context.Context) { go flow.Run(ctx.Done()) }),
+			add(fairnessConfigHook, func(ctx context.Context) { go func() { _ = flow.Run(ctx.Done()) }() }),
 			add(fairnessFilterHook, func(ctx context.Context) {
 				genericfilters.StartPriorityAndFairnessWatermarkMaintenance(ctx.Done())
 			}))

@@ -180,7 +180,7 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 	}
 	o := kv.ReadOptions{Revision: l.plan.exact, Serializable: l.plan.anyState}
 	page, err := l.read(ctx, start, size, o)
-	missing := int64(0)
+	var missing int64
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		missing = l.plan.exact

@@ -120,7 +120,7 @@ func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 
 func sumOf(contentType string, body []byte) [sha256.Size]byte {
 	hash := sha256.New()
-	io.WriteString(hash, contentType)
+	hash.Write([]byte(contentType))
 	hash.Write([]byte{0})
 	hash.Write(body)
 	return [sha256.Size]byte(hash.Sum(nil))

@@ -489,12 +489,13 @@ func TestHijackIsNotOffered(t *testing.T) {
 func TestServerNotBuiltYet(t *testing.T) {
 	var handler http.Handler
 	c := &http.Client{Transport: inprocess.New(func() http.Handler { return handler })}
-	res, err := c.Get("https://x/")
+	_, err := c.Get("https://x/")
 	if !errors.Is(err, inprocess.ErrNotServing) || !net.IsConnectionRefused(err) {
 		t.Errorf("error %v", err)
 	}
 	handler = http.NotFoundHandler()
-	if res, err = c.Get("https://x/"); err != nil {
+	res, err := c.Get("https://x/")
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()

@@ -135,8 +135,8 @@ func (d *document) encode(key form, info runtime.SerializerInfo) (*encoded, erro
 func zip(plain []byte) []byte {
 	var out bytes.Buffer
 	writer, _ := gzip.NewWriterLevel(&out, gzip.DefaultCompression) // a known level has no error
-	writer.Write(plain)                                             // a buffer has none either
-	writer.Close()
+	_, _ = writer.Write(plain)                                      // a buffer has none either
+	_ = writer.Close()
 	return out.Bytes()
 }
 
