@@ -3,11 +3,14 @@ package core
 import (
 	"context"
 	"fmt"
+	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/chain"
 	"triune.dev/shared/command"
 	"triune.dev/shared/delegate"
 )
@@ -39,11 +42,14 @@ func (p *program) Complete(ctx context.Context) (err error) {
 func (p *program) Validate() []error { return p.completed.Validate() }
 
 func (p *program) Run(ctx context.Context) error {
-	next, err := p.completed.nextTier()
+	var config *Config
+	next, err := p.completed.nextTier(func(w http.ResponseWriter, req *http.Request, refused *apierrors.StatusError) {
+		chain.Refusal(config.Generic)(w, req, refused)
+	})
 	if err != nil {
 		return err
 	}
-	config, err := p.completed.Config(ctx, Environment{Next: next})
+	config, err = p.completed.Config(ctx, Environment{Next: next})
 	if err != nil {
 		return err
 	}
@@ -54,8 +60,9 @@ func (p *program) Run(ctx context.Context) error {
 	return server.Run(ctx)
 }
 
-// nextTier is the proxy to the next tier; nil if no flag names one.
-func (o CompletedOptions) nextTier() (*apiserver.Next, error) {
+// nextTier is the proxy to the next tier; nil if no flag names one. refuse answers
+// what cannot be passed on.
+func (o CompletedOptions) nextTier(refuse func(http.ResponseWriter, *http.Request, *apierrors.StatusError)) (*apiserver.Next, error) {
 	if len(o.next.urls) == 0 {
 		return nil, nil
 	}
@@ -70,6 +77,7 @@ func (o CompletedOptions) nextTier() (*apiserver.Next, error) {
 		KeyFile:     o.ProxyClientKeyFile,
 		MaxInFlight: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight,
 		Registerer:  legacyregistry.Registerer(),
+		OnError:     refuse,
 		Headers: delegate.Headers{
 			User:        headers.UsernameHeaders,
 			UID:         headers.UIDHeaders,

@@ -26,6 +26,7 @@ import (
 	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authz"
+	"triune.dev/shared/chain"
 	"triune.dev/shared/delegate"
 	"triune.dev/shared/inprocess"
 	"triune.dev/shared/peer"
@@ -150,7 +151,7 @@ func (o *Options) peers(c *Config) error {
 	var next *delegate.Proxy
 	if o.Next != nil {
 		var err error
-		if next, err = o.Next.proxy(o, limit); err != nil {
+		if next, err = o.Next.proxy(o, limit, chain.Refusal(c.Generic)); err != nil {
 			return err
 		}
 		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check}
@@ -160,7 +161,7 @@ func (o *Options) peers(c *Config) error {
 		var err error
 		// Neither bounded nor counted among the requests in flight: these are this
 		// tier's own.
-		if way, err = o.Core.proxy(o, 0); err != nil {
+		if way, err = o.Core.proxy(o, 0, nil); err != nil {
 			return err
 		}
 		c.core = way

@@ -3,10 +3,12 @@ package options
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/cert"
 
 	"triune.dev/shared/delegate"
@@ -80,8 +82,11 @@ func (c *proxyClient) validate() []error {
 	return problems
 }
 
-// proxy returns the way to the peer.
-func (p *Peer) proxy(o *Options, maxInFlight int) (*delegate.Proxy, error) {
+// refusal answers a request that could not be passed on.
+type refusal func(w http.ResponseWriter, req *http.Request, err *apierrors.StatusError)
+
+// proxy returns the way to the peer. refuse may be nil.
+func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*delegate.Proxy, error) {
 	way, err := delegate.New(delegate.Config{
 		Tier:        p.tier,
 		Targets:     p.URLs,
@@ -90,6 +95,7 @@ func (p *Peer) proxy(o *Options, maxInFlight int) (*delegate.Proxy, error) {
 		CertFile:    o.ProxyClientCertFile(),
 		KeyFile:     o.ProxyClientKeyFile(),
 		MaxInFlight: maxInFlight,
+		OnError:     refuse,
 		Registerer:  o.Registerer,
 		Headers: delegate.Headers{
 			User:        o.Authentication.RequestHeader.UsernameHeaders,
