@@ -18,9 +18,11 @@ import (
 // addPlainRoutes routes what is not an API resource.
 func (s *Server) addPlainRoutes() {
 	g := s.config.Generic
-	s.Handle("/version", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	version := s.getOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, componentversion.Get(), w)
 	}))
+	s.Handle("/version", version)
+	s.UnlistedHandle("/version/", version)
 	if g.EnableMetrics {
 		metrics.Register()
 		flowcontrolmetrics.Register()

@@ -70,14 +70,13 @@ func (s Prepared) Run(ctx context.Context) error {
 	defer stop()
 	group, failed := errgroup.WithContext(background)
 
-	auditDone := make(chan struct{})
-	if backend := s.config.Generic.AuditBackend; backend != nil {
-		if err := backend.Run(auditDone); err != nil {
-			return fmt.Errorf("audit backend: %w", err)
-		}
+	stopAudit, err := s.startAudit()
+	if err != nil {
+		return err
 	}
 	stopped, err := s.listen()
 	if err != nil {
+		stopAudit()
 		return err
 	}
 	group.Go(func() error { s.completePaths(failed); return nil })
@@ -91,16 +90,30 @@ func (s Prepared) Run(ctx context.Context) error {
 	case <-failed.Done():
 	}
 	err = s.shutdown(stopped)
-	close(auditDone)
-	if backend := s.config.Generic.AuditBackend; backend != nil {
-		backend.Shutdown()
-	}
+	stopAudit()
 	stop()
 	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
 		err = errors.Join(failure, err)
 	}
 	s.table.Destroy()
 	return err
+}
+
+// startAudit starts the audit backend, if there is one. The function it returns
+// ends it and waits until every event has been delivered.
+func (s *Server) startAudit() (stop func(), err error) {
+	backend := s.config.Generic.AuditBackend
+	if backend == nil {
+		return func() {}, nil
+	}
+	done := make(chan struct{})
+	if err := backend.Run(done); err != nil {
+		return nil, fmt.Errorf("audit backend: %w", err)
+	}
+	return func() {
+		close(done)
+		backend.Shutdown()
+	}, nil
 }
 
 // listen starts the listener, if the server has one, and returns a channel that is

@@ -8,9 +8,11 @@ import (
 
 	"github.com/labstack/echo/v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -110,7 +112,7 @@ func (s *Server) Install(info *genericapiserver.APIGroupInfo) error {
 	}
 	for _, group := range s.table.Groups()[before:] {
 		for _, version := range group.Versions {
-			s.echo.Any(version.Root+"/*", wrap(version))
+			s.route(version.Root+"/*", version)
 			s.paths.addPrefix(version.Root + "/")
 		}
 		if err := s.discovery.publish(group); err != nil {
@@ -128,14 +130,14 @@ func (s *Server) Handle(path string, handler http.Handler) {
 
 // UnlistedHandle routes exactly path to handler.
 func (s *Server) UnlistedHandle(path string, handler http.Handler) {
-	s.echo.Any(path, wrap(handler))
+	s.route(path, handler)
 	s.paths.addExact(path)
 }
 
 // UnlistedHandlePrefix routes every path that begins with prefix, which ends in
 // a slash, to handler.
 func (s *Server) UnlistedHandlePrefix(prefix string, handler http.Handler) {
-	s.echo.Any(prefix+"*", wrap(handler))
+	s.route(prefix+"*", handler)
 	s.paths.addPrefix(prefix)
 }
 
@@ -143,6 +145,14 @@ func (s *Server) UnlistedHandlePrefix(prefix string, handler http.Handler) {
 func (s *Server) HandlePrefix(prefix string, handler http.Handler) {
 	s.paths.list(prefix)
 	s.UnlistedHandlePrefix(prefix, handler)
+}
+
+// route sends every request for a path to handler, whatever its method: which
+// methods a path has is the handler's business. Echo's Any knows the usual ones,
+// and has its own answer for the others unless there is a route of last resort.
+func (s *Server) route(path string, handler http.Handler) {
+	s.echo.Any(path, wrap(handler))
+	s.echo.RouteNotFound(path, wrap(handler))
 }
 
 // wrap makes an Echo handler of an http.Handler. The handler gets the writer the
@@ -182,11 +192,24 @@ func (s *Server) routingError(err error, c echo.Context) {
 	if routing, ok := err.(*echo.HTTPError); ok {
 		code = routing.Code
 	}
-	if code == http.StatusNotFound && s.config.NotFound != nil {
+	switch {
+	case code == http.StatusNotFound && s.config.NotFound != nil:
 		s.config.NotFound.ServeHTTP(w, req)
-		return
+	case code == http.StatusNotFound && !filters.NoMuxAndDiscoveryIncompleteKey(req.Context()):
+		s.refuseForNow(w, req)
+	default:
+		s.refuse(w, req, code)
 	}
-	s.refuse(w, req, code)
+}
+
+// pathsRetry is how many seconds kube-apiserver tells clients to wait for paths.
+const pathsRetry = 5
+
+// refuseForNow answers for a path that may come to exist; see AwaitPaths.
+func (s *Server) refuseForNow(w http.ResponseWriter, req *http.Request) {
+	err := apierrors.NewServiceUnavailable("the request has been made before all known HTTP paths have been installed, please try again")
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: pathsRetry}
+	responsewriters.ErrorNegotiated(err, s.config.Generic.Serializer, schema.GroupVersion{}, w, req)
 }
 
 // refuse answers with a Status of that code and the message that client-go makes

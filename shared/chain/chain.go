@@ -44,8 +44,9 @@ type Config struct {
 	// Next takes what Owns declines. Required when Owns is set. It is called with
 	// user, request info and audit context in the request's context.
 	Next http.Handler
-	// MuxComplete is closed when every path the tier will ever own is known; until
-	// then an unknown path is answered 503 instead of 404.
+	// MuxComplete is closed when every path the tier will ever own is known. Until
+	// then the context of a request says so (see NoMuxAndDiscoveryIncompleteKey in
+	// package filters), and whoever finds no route for it answers 503, not 404.
 	MuxComplete <-chan struct{}
 	// NotAccepting is closed when the tier no longer takes new requests, and
 	// ends the watches that it serves.
@@ -63,7 +64,10 @@ type Handlers struct {
 
 // Build puts the chain in front of serve.
 func Build(serve http.Handler, c Config) Handlers {
-	delegated := withOwnership(served(serve, c.Generic), c)
+	// Marked where a request enters the tier that owns it, so that what another
+	// tier of the process knows of its paths says nothing of ours.
+	ours := genericapifilters.WithMuxAndDiscoveryComplete(served(serve, c.Generic), c.MuxComplete)
+	delegated := withOwnership(ours, c)
 	return Handlers{Edge: edge(delegated, c), Delegated: delegated}
 }
 
@@ -159,7 +163,6 @@ func edge(handler http.Handler, c Config) http.Handler {
 	}
 	handler = genericapifilters.WithRequestInfo(handler, g.RequestInfoResolver)
 	handler = genericapifilters.WithRequestReceivedTimestamp(handler)
-	handler = genericapifilters.WithMuxAndDiscoveryComplete(handler, c.MuxComplete)
 	handler = genericfilters.WithPanicRecovery(handler, g.RequestInfoResolver)
 	return genericapifilters.WithAuditInit(handler)
 }

@@ -1,0 +1,197 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// serving prepares a server as if all its paths were known.
+func serving(s *Server) http.Handler {
+	s.Prepare()
+	close(s.lifecycle.muxComplete)
+	return s.Handler()
+}
+
+// withNext makes behind the next tier; it answers with the path it got.
+func withNext(passed *[]string) func(*Config) {
+	return func(c *Config) {
+		c.Next = &Next{Tier: "behind", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			*passed = append(*passed, req.Method+" "+req.URL.EscapedPath())
+			http.NotFound(w, req)
+		})}
+	}
+}
+
+// TestWhatIsOwnedStays: neither a wrong method on an owned path nor an unknown
+// resource of an owned group-version is the next tier's business.
+func TestWhatIsOwnedStays(t *testing.T) {
+	var passed []string
+	s := newServer(t, withNext(&passed))
+	if err := s.Install(groupInfo(newPods())); err != nil {
+		t.Fatal(err)
+	}
+	h := serving(s)
+	const root = "/apis/" + group
+	tests := map[string]struct {
+		method, path string
+		code         int
+		reason       metav1.StatusReason
+	}{
+		"unknown resource":                  {"GET", root + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
+		"unknown resource, strange method":  {"BREW", root + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
+		"unknown subresource":               {"GET", root + "/v1/namespaces/x/pods/p/gizmo", 404, metav1.StatusReasonNotFound},
+		"encoded slash in a name":           {"GET", root + "/v1/namespaces/x/pods/p%2Fgizmo", 404, metav1.StatusReasonNotFound},
+		"encoded slash in the group":        {"GET", "/apis%2F" + group + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
+		"method that a resource lacks":      {"DELETE", root + "/v1/namespaces/x/pods/p", 405, metav1.StatusReasonMethodNotAllowed},
+		"strange method on a resource":      {"BREW", root + "/v1/pods", 405, metav1.StatusReasonMethodNotAllowed},
+		"POST on the group-version":         {"POST", root + "/v1", 405, metav1.StatusReasonMethodNotAllowed},
+		"DELETE on the group":               {"DELETE", root, 405, metav1.StatusReasonMethodNotAllowed},
+		"PUT on the groups":                 {"PUT", "/apis", 405, metav1.StatusReasonMethodNotAllowed},
+		"PATCH on the groups, with a slash": {"PATCH", "/apis/", 405, metav1.StatusReasonMethodNotAllowed},
+		"strange method on the groups":      {"BREW", "/apis", 405, metav1.StatusReasonMethodNotAllowed},
+		"POST on the version":               {"POST", "/version", 405, metav1.StatusReasonMethodNotAllowed},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := do(h, test.method, test.path)
+			status := statusOf(t, w)
+			if w.Code != test.code || status.Reason != test.reason {
+				t.Errorf("%d %+v, want %d %s", w.Code, status, test.code, test.reason)
+			}
+		})
+	}
+	if len(passed) != 0 {
+		t.Errorf("passed on: %v", passed)
+	}
+}
+
+func TestWhatIsNotOwnedIsPassedOn(t *testing.T) {
+	var passed []string
+	s := newServer(t, withNext(&passed))
+	if err := s.Install(groupInfo(newPods())); err != nil {
+		t.Fatal(err)
+	}
+	h := serving(s)
+	want := []string{
+		"GET /nowhere", "POST /apis/other.example.com/v1/things", "GET /apis/" + group + "/v2/pods", "GET /apis/" + group + "/v10",
+		"GET /version/x", "BREW /nowhere", "GET /apis/a%2Fb/v1/things", "GET /api", "GET /api/v1/pods", "GET //version",
+	}
+	for _, call := range want {
+		method, path, _ := strings.Cut(call, " ")
+		if w := do(h, method, path); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d, want the answer of the next tier", call, w.Code)
+		}
+	}
+	if diff := cmp.Diff(want, passed); diff != "" {
+		t.Errorf("passed on (-want +got):\n%s", diff)
+	}
+}
+
+// TestTailAnswersUnknownPathsWithAStatus, and with 503 until all paths are known:
+// a controller that is told 404 may delete what it should not.
+func TestTailAnswersUnknownPathsWithAStatus(t *testing.T) {
+	s := newServer(t, nil)
+	known := make(chan struct{})
+	s.AwaitPaths(known)
+	listen(t, s.Generic())
+	r := run(t, s)
+	unknown := []string{"/nowhere", "/apis/other.example.com/v1/things", "/apis/other.example.com/v1/namespaces/x/things/a%2Fb", "//version"}
+	for _, path := range unknown {
+		status := statusOf(t, do(s.Handler(), "GET", path))
+		if status.Code != http.StatusServiceUnavailable || status.Details == nil || status.Details.RetryAfterSeconds != 5 {
+			t.Errorf("%s before all paths are known: %+v", path, status)
+		}
+	}
+	if code, _ := r.get("/version"); code != http.StatusOK {
+		t.Errorf("a known path before all are: %d", code)
+	}
+	close(known)
+	await(t, "unknown paths are 404", func() bool { code, _ := r.get("/nowhere"); return code == http.StatusNotFound })
+	for _, path := range unknown {
+		status := statusOf(t, do(s.Handler(), "DELETE", path))
+		if status.Reason != metav1.StatusReasonNotFound || status.Message != "the server could not find the requested resource" {
+			t.Errorf("%s: %+v", path, status)
+		}
+	}
+}
+
+func TestNotFoundOfTheTier(t *testing.T) {
+	s := newServer(t, func(c *Config) {
+		c.NotFound = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	})
+	if w := do(serving(s), "GET", "/nowhere"); w.Code != http.StatusTeapot {
+		t.Errorf("got %d", w.Code)
+	}
+}
+
+// TestOwnsAddsPaths: what a tier comes to own while it runs.
+func TestOwnsAddsPaths(t *testing.T) {
+	var passed []string
+	s := newServer(t, func(c *Config) {
+		withNext(&passed)(c)
+		c.Owns = func(path string) (http.Handler, bool) {
+			return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { fmt.Fprint(w, "mine ", req.URL.Path) }),
+				strings.HasPrefix(path, "/apis/remote.example.com/") || path == "/version"
+		}
+	})
+	h := serving(s)
+	if w := do(h, "GET", "/apis/remote.example.com/v1/a%2Fb"); w.Body.String() != "mine /apis/remote.example.com/v1/a/b" {
+		t.Errorf("got %q", w.Body)
+	}
+	if w := do(h, "GET", "/version"); !strings.Contains(w.Body.String(), "gitVersion") {
+		t.Errorf("a route of the tier itself comes first; got %q", w.Body)
+	}
+	do(h, "GET", "/apis/other.example.com/v1")
+	if diff := cmp.Diff([]string{"GET /apis/other.example.com/v1"}, passed); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestIndexListsWhatIsServed(t *testing.T) {
+	s := newServer(t, func(c *Config) { c.Generic.EnableProfiling, c.Generic.EnableMetrics = true, true })
+	if err := s.Install(groupInfo(newPods())); err != nil {
+		t.Fatal(err)
+	}
+	h := serving(s)
+	for _, path := range []string{"/", "/index.html"} {
+		w := do(h, "GET", path)
+		var listed metav1.RootPaths
+		if err := json.Unmarshal(w.Body.Bytes(), &listed); err != nil {
+			t.Fatalf("%s: %v in %q", path, err, w.Body)
+		}
+		for _, want := range []string{"/apis", "/apis/" + group, "/apis/" + group + "/v1", "/healthz", "/healthz/ping", "/livez", "/readyz", "/readyz/shutdown", "/metrics", "/version"} {
+			if !slices.Contains(listed.Paths, want) {
+				t.Errorf("%s does not list %s: %v", path, want, listed.Paths)
+			}
+		}
+		if !slices.IsSorted(listed.Paths) {
+			t.Errorf("%s is not sorted: %v", path, listed.Paths)
+		}
+	}
+	if w := do(h, "GET", "/debug/pprof/goroutine"); w.Code != http.StatusOK {
+		t.Errorf("pprof: %d", w.Code)
+	}
+}
+
+func TestMetricsAndProfilesCanBeOff(t *testing.T) {
+	h := serving(newServer(t, nil))
+	for _, path := range []string{"/metrics", "/metrics/slis", "/debug/pprof", "/debug/pprof/heap"} {
+		if w := do(h, "GET", path); w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestDiscoveryCanBeOff(t *testing.T) {
+	s := newServer(t, func(c *Config) { c.Generic.EnableDiscovery = false })
+	if w := do(serving(s), "GET", "/apis"); w.Code != http.StatusNotFound {
+		t.Errorf("/apis: %d", w.Code)
+	}
+}
