@@ -23,6 +23,8 @@ import (
 type discoveryRoutes struct {
 	server *Server
 	legacy bool // this tier serves the legacy group
+	// behind is what the next tier serves below /apis, nil without one.
+	behind *nextDiscovery
 }
 
 func newDiscoveryRoutes(s *Server) *discoveryRoutes {
@@ -88,8 +90,8 @@ func (d *discoveryRoutes) install() {
 	}
 	g := s.config.Generic
 	if !s.paths.owns(table.GroupPrefix) {
-		next := d.next(table.GroupPrefix, s.Aggregated, s.Groups)
-		d.route(table.GroupPrefix, next.before(aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)))
+		d.behind = d.next(table.GroupPrefix, s.Aggregated, s.Groups)
+		d.route(table.GroupPrefix, d.behind.before(aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)))
 	}
 	if d.legacy && !s.paths.owns(table.LegacyPrefix) {
 		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, table.LegacyPrefix)
