@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/rest"
@@ -172,6 +173,7 @@ func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer
 func Main(spec Spec) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
+	ignoreCancellation()
 	if err := Run(signalled(), spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		logs.FlushLogs()
 		fmt.Fprintf(os.Stderr, "error: %s\n", Message(err))
@@ -194,6 +196,25 @@ func signalled() context.Context {
 		os.Exit(1)
 	}()
 	return ctx
+}
+
+// handlerDepth is the number of frames between who reports an error and the
+// handler that logs it.
+const handlerDepth = 3
+
+// ignoreCancellation keeps out of the log what informers report when they are
+// stopped in the middle of a request: a screenful at every shutdown, and none of
+// it an error. The first handler is the one that logs.
+func ignoreCancellation() {
+	utilruntime.ErrorHandlers[0] = func(ctx context.Context, err error, message string, keysAndValues ...any) {
+		if errors.Is(err, context.Canceled) {
+			return
+		}
+		if message == "" {
+			message = "unhandled error"
+		}
+		klog.FromContext(ctx).WithCallDepth(handlerDepth).Error(err, message, keysAndValues...)
+	}
 }
 
 // Message puts an error into one line. Problems that have been found together
