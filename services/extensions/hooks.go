@@ -38,14 +38,14 @@ type definitions struct {
 	observers []definition.Observer
 	settle    time.Duration
 
-	// observing is closed by observe, which sets the fields below before.
-	observing   chan struct{}
-	controllers *definition.Controllers
+	// observing is closed by observe, which sets the field below before.
+	observing chan struct{}
 	// synced tells that the observers know the CRDs that existed at the start.
 	synced cache.InformerSynced
 }
 
-// observe connects the CRDs to everything that depends on them.
+// observe connects the CRDs to everything that depends on them, the controllers
+// among that.
 func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 	client, err := apiextensionsclient.NewForConfig(d.server.server.LoopbackClientConfig())
 	if err != nil {
@@ -53,9 +53,11 @@ func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 	}
 	informers := apiextensionsinformers.NewSharedInformerFactory(client, resync)
 	crds := informers.Apiextensions().V1().CustomResourceDefinitions()
-	// The controllers' queues work from now on, so they are not made before.
-	d.controllers = definition.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
-	registration, err := definition.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, definition.Observer(d.controllers))...)
+	// The queues of the controllers work as soon as they are made, and end with
+	// Run alone.
+	controllers := definition.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
+	d.server.background.Go(func() { controllers.Run(ctx) })
+	registration, err := definition.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, definition.Observer(controllers))...)
 	if err != nil {
 		return err
 	}
@@ -69,11 +71,10 @@ func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 	return nil
 }
 
-// control runs the controllers of CRDs.
+// control returns when the controllers run.
 func (d *definitions) control(ctx genericapiserver.PostStartHookContext) error {
 	select {
 	case <-d.observing:
-		d.server.background.Go(func() { d.controllers.Run(ctx) })
 	case <-ctx.Done():
 	}
 	return nil

@@ -43,7 +43,7 @@ type quotaPlugin struct {
 }
 
 func (p *quotaPlugin) SetQuotaConfiguration(c quota.Configuration) { p.configuration = c }
-func (p *quotaPlugin) ValidateInitialization() error                { return nil }
+func (p *quotaPlugin) ValidateInitialization() error               { return nil }
 
 // Custom resources are counted by the plugin's own means, so it must get a
 // configuration, and one without evaluators.
