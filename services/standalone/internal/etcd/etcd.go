@@ -95,6 +95,8 @@ func (m *Member) start(ctx context.Context, dir string) error {
 		return ctx.Err()
 	}
 	m.Client = v3client.New(server.Server)
+	_ = m.Client.Watcher.Close() // it has no stream yet
+	m.Client.Watcher = newWatcher(server.Server, m.Client)
 	m.Endpoint = listen.String()
 	return nil
 }

@@ -1,0 +1,58 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// TestManyWatchesEndAtOnce: other watches of the process go on hearing of
+// events.
+func TestManyWatchesEndAtOnce(t *testing.T) {
+	m, err := Start(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	kept := m.Client.Watch(t.Context(), "kept")
+	for round := range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var opened []clientv3.WatchChan
+		for i := range 100 {
+			opened = append(opened, m.Client.Watch(ctx, fmt.Sprintf("ends-%d", i), clientv3.WithCreatedNotify()))
+		}
+		for _, ch := range opened {
+			next(t, ch)
+		}
+		cancel()
+		var ended sync.WaitGroup
+		for _, ch := range opened {
+			ended.Go(func() {
+				for range ch {
+				}
+			})
+		}
+		ended.Wait()
+		if _, err := m.Client.Put(t.Context(), "kept", fmt.Sprint(round)); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(next(t, kept).Events[0].Kv.Value); got != fmt.Sprint(round) {
+			t.Fatalf("round %d: got %q", round, got)
+		}
+	}
+}
+
+func next(t *testing.T, ch clientv3.WatchChan) clientv3.WatchResponse {
+	t.Helper()
+	select {
+	case resp := <-ch:
+		return resp
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was heard of a watch")
+	}
+	return clientv3.WatchResponse{}
+}
