@@ -203,3 +203,33 @@ func sampleServerFlags(dir, kubeconfig, etcdURL string, port int) []string {
 		"--authorization-kubeconfig=" + kubeconfig,
 	}
 }
+
+// CommandLine is what a program of a topology is started with, for tests of its
+// start itself: it uses the etcd of the cluster where that is a process of its
+// own, and nothing else of it.
+func (c *Cluster) CommandLine(program string, p *pki.PKI, dir string, port int) []string {
+	switch Topology(program) {
+	case KubeAPIServer:
+		return wholeServerFlags(p, port, c.EtcdURL, c.Tokens)
+	case Triune:
+		return triuneFlags(p, filepath.Join(dir, "data"), port, c.EtcdURL, "", c.Tokens)
+	}
+	o := tierOptions{pki: p, port: port, etcdURL: c.EtcdURL, tokens: c.Tokens}
+	switch Tier(program) {
+	case Aggregator:
+		o.nextURLs, o.coreURLs = c.urls(Core), c.urls(Core)
+	case Core:
+		o.nextURLs = c.urls(Extensions)
+	case Extensions:
+		o.coreURLs = c.urls(Core)
+	}
+	return tierFlags(Tier(program), o)
+}
+
+func (c *Cluster) urls(tier Tier) []string {
+	var all []string
+	for _, r := range c.replicas[tier] {
+		all = append(all, r.url)
+	}
+	return all
+}

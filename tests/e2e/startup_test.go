@@ -1,0 +1,166 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"triune.dev/shared/pki"
+	"triune.dev/tests/cluster"
+	"triune.dev/tests/tools"
+)
+
+// TestBadStart starts every program of the topology with what it cannot use. It
+// ends with status 1 and one line that names the flag and the value, soon, and
+// without having served anything. kube-apiserver has the same status, and the
+// same words where it has any that name both.
+func TestBadStart(t *testing.T) {
+	occupied, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer occupied.Close()
+	_, port, err := net.SplitHostPort(occupied.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := writeFile(t, "broken.pem", "no certificate\n")
+	absent := filepath.Join(t.TempDir(), "absent")
+	for _, tc := range []struct {
+		name  string
+		flags []string // added at the end, so that they win
+		want  []string // fragments of the line
+		core  bool     // a flag that only a server of built-in resources has
+		// kube-apiserver starts, and waits for an etcd for ever.
+		hangs bool
+	}{
+		{name: "an unknown flag", flags: []string{"--no-such-flag=7"}, want: []string{"unknown flag: --no-such-flag"}},
+		{name: "an argument", flags: []string{"surplus"}, want: []string{"surplus"}},
+		{name: "a port that is no number", flags: []string{"--secure-port=abc"}, want: []string{"--secure-port", "abc"}},
+		{name: "a port that is too large", flags: []string{"--secure-port=70000"}, want: []string{"--secure-port", "70000"}},
+		{name: "an address that is none", flags: []string{"--bind-address=nowhere"}, want: []string{"--bind-address", "nowhere"}},
+		{name: "a port that is occupied", flags: []string{"--secure-port=" + port}, want: []string{"--secure-port", port}},
+		{name: "an etcd that does not answer", flags: []string{"--etcd-servers=http://127.0.0.1:1"}, want: []string{"--etcd-servers", "127.0.0.1:1"}, hangs: true},
+		{name: "an etcd URL that is none", flags: []string{"--etcd-servers=::no url"}, want: []string{"--etcd-servers", "::no url"}, hangs: true},
+		{name: "a certificate that is not there", flags: []string{"--tls-cert-file=" + absent}, want: []string{"--tls-cert-file", absent}},
+		{name: "a certificate that is none", flags: []string{"--tls-cert-file=" + broken}, want: []string{"--tls-cert-file", broken}},
+		{name: "an authority that is not there", flags: []string{"--client-ca-file=" + absent}, want: []string{"--client-ca-file", absent}},
+		{name: "an authority that is none", flags: []string{"--client-ca-file=" + broken}, want: []string{"--client-ca-file", broken}},
+		{name: "a front proxy authority that is not there", flags: []string{"--requestheader-client-ca-file=" + absent}, want: []string{"--requestheader-client-ca-file", absent}},
+		{name: "a token file that is not there", flags: []string{"--token-auth-file=" + absent}, want: []string{"--token-auth-file", absent}},
+		{name: "a cipher that is none", flags: []string{"--tls-cipher-suites=ROT13"}, want: []string{"--tls-cipher-suites", "ROT13"}},
+		{name: "a TLS version that is none", flags: []string{"--tls-min-version=VersionTLS99"}, want: []string{"--tls-min-version", "VersionTLS99"}},
+		{name: "a feature that is none", flags: []string{"--feature-gates=NoSuchFeature=true"}, want: []string{"--feature-gates", "NoSuchFeature"}},
+		{name: "a time that is none", flags: []string{"--request-timeout=soon"}, want: []string{"--request-timeout", "soon"}},
+		{name: "a negative time", flags: []string{"--request-timeout=-5s"}, want: []string{"--request-timeout", "-5s"}},
+		{name: "a negative limit", flags: []string{"--max-requests-inflight=-1"}, want: []string{"--max-requests-inflight", "-1"}},
+		{name: "a mode of authorization that is none", flags: []string{"--authorization-mode=Perhaps"}, want: []string{"--authorization-mode", "Perhaps"}, core: true},
+		{name: "a plugin that is none", flags: []string{"--enable-admission-plugins=NoSuchPlugin"}, want: []string{"--enable-admission-plugins", "NoSuchPlugin"}, core: true},
+		{name: "a range that is none", flags: []string{"--service-cluster-ip-range=10.0.0.0"}, want: []string{"--service-cluster-ip-range", "10.0.0.0"}, core: true},
+		{name: "a range that is too large", flags: []string{"--service-cluster-ip-range=fd00::/16"}, want: []string{"--service-cluster-ip-range", "fd00::/16"}, core: true},
+		{name: "a signing key that is not there", flags: []string{"--service-account-signing-key-file=" + absent}, want: []string{"--service-account-signing-key-file", absent}, core: true},
+		{name: "a key that is none", flags: []string{"--service-account-key-file=" + broken}, want: []string{"--service-account-key-file", broken}, core: true},
+		{name: "an issuer that is none", flags: []string{"--service-account-issuer=::"}, want: []string{"--service-account-issuer", "::"}, core: true},
+		{name: "a version of the API that is none", flags: []string{"--runtime-config=nothing/v1=true"}, want: []string{"--runtime-config", "nothing"}, core: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, program := range programs() {
+				t.Run(program, func(t *testing.T) {
+					if tc.hangs && program == "kube-apiserver" {
+						return
+					}
+					if tc.core && (program == "aggregator" || program == "extensions") {
+						return
+					}
+					t.Parallel()
+					begin := time.Now()
+					stderr, code := startOnce(t, program, tc.flags)
+					if code != 1 {
+						t.Errorf("exit status %d, want 1\n%s", code, tail(stderr))
+					}
+					if took := time.Since(begin); took > 30*time.Second && program != "kube-apiserver" {
+						t.Errorf("it took %v", took)
+					}
+					if program == "kube-apiserver" {
+						return // its words are its own
+					}
+					line := lastLine(stderr)
+					for _, want := range tc.want {
+						if !strings.Contains(line, want) {
+							t.Errorf("the line does not have %q:\n%s", want, tail(stderr))
+						}
+					}
+					if strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Usage:") {
+						t.Errorf("more than one clear line:\n%s", tail(stderr))
+					}
+				})
+			}
+		})
+	}
+}
+
+// programs are the binaries of the topology under test.
+func programs() []string {
+	if cluster.Topology(*target) == cluster.Tiers {
+		return []string{"aggregator", "core", "extensions"}
+	}
+	return []string{*target}
+}
+
+// startOnce runs a program with flags that would work, followed by others, until
+// it ends by itself.
+func startOnce(t *testing.T, program string, flags []string) (stderr string, code int) {
+	t.Helper()
+	c := shared.cluster
+	dir := t.TempDir()
+	p, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := cluster.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var path string
+	if program == "kube-apiserver" {
+		path, err = tools.Path(t.Context(), program)
+	} else {
+		path, err = tools.Binary(program)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := c.CommandLine(program, p, dir, port)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, append(args, flags...)...)
+	cmd.Dir = dir
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		t.Fatalf("it did not end:\n%s", tail(out.String()))
+	case err == nil:
+		return out.String(), 0
+	case errors.As(err, &exit):
+		return out.String(), exit.ExitCode()
+	default:
+		t.Fatal(err)
+	}
+	return "", 0
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+func tail(s string) string { return s[max(0, len(s)-3000):] }
