@@ -93,9 +93,6 @@ func TestAggregatedDiscoveryForms(t *testing.T) {
 	if a := f.get("/apis", "Accept", proto); a.code != http.StatusOK || a.header.Get("Content-Type") != proto || !strings.HasPrefix(a.body, "k8s\x00") {
 		t.Errorf("protobuf: %d %s", a.code, a.header.Get("Content-Type"))
 	}
-	if a := f.do(http.MethodPost, "/apis", "{}"); a.code != http.StatusMethodNotAllowed {
-		t.Errorf("POST /apis: %d, want 405", a.code)
-	}
 }
 
 func TestLegacyDiscovery(t *testing.T) {
