@@ -37,7 +37,6 @@ func (s *Server) installOpenAPI(c *Config) {
 		)
 		documents = s.merged
 	}
-	documents = s.GetOnly(documents)
 	s.Handle(triuneopenapi.PathV2, documents)
 	s.Handle(triuneopenapi.PathV3, documents)
 	s.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents)

@@ -3,8 +3,10 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 
+	"k8s.io/client-go/util/keyutil"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
@@ -55,6 +57,12 @@ type nextOptions struct {
 
 // Complete fills in what follows from the flags given.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
+	// Upstream reads this file here too, and its error does not name the flag.
+	if file := o.ServiceAccountSigningKeyFile; file != "" {
+		if _, err := keyutil.PrivateKeyFromFile(file); err != nil {
+			return CompletedOptions{}, fmt.Errorf("--service-account-signing-key-file=%s: %w", file, err)
+		}
+	}
 	completed, err := o.ServerRunOptions.Complete(ctx)
 	if err != nil {
 		return CompletedOptions{}, err

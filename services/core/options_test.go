@@ -1,0 +1,80 @@
+package core
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"triune.dev/shared/pki"
+)
+
+// TestValidateNamesTheFlag: whoever reads the error must know what to change.
+func TestValidateNamesTheFlag(t *testing.T) {
+	made, err := pki.Ensure(t.TempDir(), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	complete := []string{
+		"--service-account-issuer=https://issuer.example.com",
+		"--service-account-key-file=" + made.ServiceAccountPublicKey, "--service-account-signing-key-file=" + made.ServiceAccountKey,
+		"--tls-cert-file=" + made.Serving["core"].CertFile, "--tls-private-key-file=" + made.Serving["core"].KeyFile,
+		"--service-cluster-ip-range=10.0.0.0/24",
+	}
+	tests := map[string]struct {
+		args []string
+		want []string // flags, each in an error of its own
+	}{
+		"no etcd":                {nil, []string{"--etcd-servers"}},
+		"port out of range":      {[]string{"--secure-port=70000"}, []string{"--secure-port"}},
+		"negative limit":         {[]string{"--max-requests-inflight=-1"}, []string{"--max-requests-inflight"}},
+		"next tier without TLS":  {[]string{"--next-url=http://next", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: http://next"}},
+		"next tier without host": {[]string{"--next-url=https://", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: https://"}},
+		"next tier without trust": {[]string{"--next-url=https://next"},
+			[]string{"--proxy-client-cert-file", "--next-ca-file"}},
+		"several at once": {[]string{"--next-url=ftp://next", "--secure-port=-1"},
+			[]string{"--next-url: ftp://next", "--etcd-servers", "--secure-port"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			options := parsed(t, slices.Concat(complete, test.args)...)
+			completed, err := options.Complete(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			errs := completed.Validate()
+			if len(errs) < len(test.want) {
+				t.Errorf("%d errors: %v", len(errs), errs)
+			}
+			for _, want := range test.want {
+				var found int
+				for _, err := range errs {
+					if strings.Contains(err.Error(), want) {
+						found++
+					}
+				}
+				if found == 0 {
+					t.Errorf("no error about %s in %v", want, errs)
+				}
+			}
+		})
+	}
+}
+
+// TestCompleteNamesTheFlag: what cannot be read is found before anything runs.
+func TestCompleteNamesTheFlag(t *testing.T) {
+	for _, args := range [][]string{
+		{"--service-account-signing-key-file=testdata/none"},
+		{"--service-cluster-ip-range=10.0.0.0/24,nonsense"},
+	} {
+		options := parsed(t, append(args, "--etcd-servers=http://127.0.0.1:1", "--service-account-issuer=https://issuer.example.com", "--cert-dir="+t.TempDir())...)
+		completed, err := options.Complete(t.Context())
+		errs := []error{err}
+		if err == nil {
+			errs = completed.Validate()
+		}
+		flag, _, _ := strings.Cut(args[0], "=")
+		if !slices.ContainsFunc(errs, func(err error) bool { return err != nil && strings.Contains(err.Error(), strings.TrimLeft(flag, "-")) }) {
+			t.Errorf("%s: %v", args[0], errs)
+		}
+	}
+}
