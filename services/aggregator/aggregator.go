@@ -167,7 +167,7 @@ func (s *Server) addDiscovery(config Config) error {
 		OnNext:   s.registrar.Serves,
 		Pace:     config.pace,
 	})
-	groups := s.server.GetOnly(http.HandlerFunc(s.discovery.ServeGroups))
+	groups := http.HandlerFunc(s.discovery.ServeGroups)
 	legacy := s.server.GetOnly(s.discovery.ServeLegacy(s.server.Generic().DiscoveryAddresses))
 	s.server.Handle("/apis", groups)
 	s.server.UnlistedHandle("/apis/", groups)
@@ -197,10 +197,9 @@ func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
 		{Name: config.Next.Tier, From: fetch.Handler(config.Next.Handler), Handler: config.Next.Handler, Patience: buildPatience},
 	}
 	s.openapi = merged.NewDocuments(s.chainOpenAPI...)
-	documents := s.server.GetOnly(s.openapi)
-	s.server.Handle(triuneopenapi.PathV2, documents)
-	s.server.Handle(triuneopenapi.PathV3, documents)
-	s.server.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents)
+	s.server.Handle(triuneopenapi.PathV2, s.openapi)
+	s.server.Handle(triuneopenapi.PathV3, s.openapi)
+	s.server.HandlePrefix(triuneopenapi.PathV3+"/", s.openapi)
 }
 
 // swap tells everybody of a new table.

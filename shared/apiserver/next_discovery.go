@@ -25,7 +25,7 @@ const (
 	// discoveryFresh is how long an answer is taken for the present one, and
 	// discoveryRetry how long a tier that did not answer is left alone. A custom
 	// resource has to appear within a second, through two tiers.
-	discoveryFresh = 200 * time.Millisecond
+	discoveryFresh = 20 * time.Millisecond
 	discoveryRetry = 2 * time.Second
 
 	acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

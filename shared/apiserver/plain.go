@@ -1,25 +1,28 @@
 package apiserver
 
 import (
+	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/pprof"
-	"sort"
+	"slices"
 
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	flowcontrolmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
-	componentversion "k8s.io/component-base/version"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"triune.dev/shared/fetch"
 )
 
 // addPlainRoutes routes what is not an API resource.
 func (s *Server) addPlainRoutes() {
 	g := s.config.Generic
 	version := s.getOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		responsewriters.WriteRawJSON(http.StatusOK, componentversion.Get(), w)
+		responsewriters.WriteRawJSON(http.StatusOK, g.EffectiveVersion.Info(), w)
 	}))
 	s.Handle("/version", version)
 	s.UnlistedHandle("/version/", version)
@@ -44,10 +47,28 @@ func (s *Server) installIndex() {
 		return
 	}
 	index := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		listed := append([]string{}, s.paths.listed...)
-		sort.Strings(listed)
-		responsewriters.WriteRawJSON(http.StatusOK, metav1.RootPaths{Paths: listed}, w)
+		listed := append(s.nextPaths(req), s.paths.listed...)
+		slices.Sort(listed)
+		responsewriters.WriteRawJSON(http.StatusOK, metav1.RootPaths{Paths: slices.Compact(listed)}, w)
 	})
 	s.UnlistedHandle("/", index)
 	s.UnlistedHandle("/index.html", index)
+}
+
+// nextPaths is what the tiers behind this one list; nothing while they are away.
+func (s *Server) nextPaths(req *http.Request) []string {
+	if s.config.Next == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), discoveryTimeout)
+	defer cancel()
+	answer, err := fetch.Document(ctx, fetch.Handler(s.config.Next.Handler), fetch.Query{Path: "/"})
+	if err != nil {
+		return nil
+	}
+	var list metav1.RootPaths
+	if err := json.Unmarshal(answer.Body, &list); err != nil {
+		return nil
+	}
+	return list.Paths
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -52,7 +53,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	out.finish()
 	s.sizes.listed(l, opts.Recursive)
 
-	token, remaining, err := storage.PrepareContinueToken(l.last, prefix, l.revision, l.total, l.more, opts)
+	token, remaining, err := storage.PrepareContinueToken(l.last, s.continuePrefix(prefix), l.revision, l.total, l.more, opts)
 	if err != nil {
 		return err
 	}
@@ -235,11 +236,21 @@ func (l *lister) explain(err error, from string) error {
 		return apierrors.NewResourceExpired(listExpired)
 	}
 	// The revision -1 of a token means "the newest"; 0 would be a broken token.
-	token, err := storage.EncodeContinue(from, l.prefix, -1)
+	token, err := storage.EncodeContinue(from, l.store.continuePrefix(l.prefix), -1)
 	if err != nil {
 		return apierrors.NewResourceExpired(continueExpired)
 	}
 	expired := apierrors.NewResourceExpired(continueInconsistently)
 	expired.ErrStatus.ListMeta.Continue = token
 	return expired
+}
+
+// continuePrefix is what keys in continue tokens are relative to. The tokens of
+// kube-apiserver's watch cache keep the slash between prefix and key, those of its
+// bare storage do not; either server reads both.
+func (s *Store) continuePrefix(prefix string) string {
+	if s.uncached {
+		return prefix
+	}
+	return strings.TrimSuffix(prefix, "/")
 }

@@ -79,9 +79,15 @@ type Manager struct {
 
 	hint  chan struct{}
 	dirty chan struct{}
+	// waiting are requests that want to be told what is true now.
+	waiting chan chan<- struct{}
 
 	apis atomic.Pointer[document]
 	api  atomic.Pointer[document]
+
+	// merging is held while documents are merged, so that an older one cannot
+	// replace a newer.
+	merging sync.Mutex
 
 	mu        sync.Mutex
 	snapshot  *apiservices.Snapshot
@@ -100,6 +106,7 @@ func NewManager(config Config) *Manager {
 		pace:      config.Pace.withDefaults(),
 		hint:      make(chan struct{}, 1),
 		dirty:     make(chan struct{}, 1),
+		waiting:   make(chan chan<- struct{}),
 		followers: map[remote.Server]*follower{},
 	}
 }
@@ -239,6 +246,8 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 
 // merge builds the documents from what is known now.
 func (m *Manager) merge() error {
+	m.merging.Lock()
+	defer m.merging.Unlock()
 	m.mu.Lock()
 	if m.snapshot == nil {
 		m.mu.Unlock()

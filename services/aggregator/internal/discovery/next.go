@@ -51,9 +51,54 @@ func (m *Manager) followNext(ctx context.Context) {
 			return
 		case <-m.hint:
 			p.hurries = hurry
+		case done := <-m.waiting:
+			p.answer(ctx, done)
 		case <-timer.C:
 		}
 		timer.Stop()
+	}
+}
+
+// patience is how long a request for discovery waits for what the next tier says
+// now. What is known is served when it takes longer.
+const patience = 250 * time.Millisecond
+
+// current waits until the documents are not older than the call: a client that has
+// just seen its CRD established asks next where to find it.
+func (m *Manager) current(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	done := make(chan struct{})
+	select {
+	case m.waiting <- done:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// answer asks the next tier in the name of everybody who waits, and merges what it
+// says.
+func (p *nextPoller) answer(ctx context.Context, first chan<- struct{}) {
+	waiting := []chan<- struct{}{first}
+	for more := true; more; {
+		select {
+		case done := <-p.m.waiting:
+			waiting = append(waiting, done)
+		default:
+			more = false
+		}
+	}
+	if p.poll(ctx) {
+		if err := p.m.merge(); err != nil {
+			klog.FromContext(ctx).Error(err, "discovery could not be merged")
+		}
+	}
+	for _, done := range waiting {
+		close(done)
 	}
 }
 

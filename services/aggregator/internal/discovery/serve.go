@@ -18,6 +18,7 @@ import (
 // ServeGroups answers /apis: aggregated discovery for clients that ask for it,
 // the list of groups for the others.
 func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
+	m.current(req.Context())
 	if wantsAggregated(req) {
 		m.serve(w, req, m.apis.Load())
 		return
