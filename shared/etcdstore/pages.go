@@ -6,7 +6,7 @@ const (
 	// firstPage is the number of keys read at first where the client set no
 	// limit, while nothing is known about their size.
 	firstPage = 500
-	// maxPage bounds the keys of a page that grows, as in kube-apiserver.
+	// maxPage bounds the keys of a page, also where a client asks for more.
 	maxPage = 10000
 	// pageBytes is what a page should weigh; etcd and this process hold a page
 	// in memory several times.
@@ -17,12 +17,13 @@ const (
 type pager struct {
 	// limit is the client's, 0 if it has none.
 	limit int64
-	size  int64
+	// size is the number of keys to ask for next.
+	size int64
 }
 
 func newPager(limit int64) pager {
 	if limit > 0 {
-		return pager{limit: limit, size: limit}
+		return pager{limit: limit, size: min(limit, maxPage)}
 	}
 	return pager{size: firstPage}
 }
@@ -32,9 +33,7 @@ func newPager(limit int64) pager {
 // then it probably goes on doing so. Without one it aims at pageBytes.
 func (p *pager) after(page kv.Page) {
 	if p.limit > 0 {
-		if p.size < maxPage {
-			p.size = min(2*p.size, maxPage)
-		}
+		p.size = min(2*p.size, maxPage)
 		return
 	}
 	bytes := 0

@@ -156,9 +156,8 @@ func TestPager(t *testing.T) {
 	if diff := cmp.Diff([]int64{4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 10000, 10000}, sizes); diff != "" {
 		t.Errorf("pages of a limited list (-want +got):\n%s", diff)
 	}
-	large := newPager(50000)
-	if large.after(page(1, 10)); large.size != 50000 {
-		t.Errorf("a client's own page of 50000 becomes %d", large.size)
+	if large := newPager(50000); large.size != maxPage {
+		t.Errorf("for a client that wants 50000 etcd is asked for %d at once", large.size)
 	}
 	for _, tc := range []struct {
 		name       string

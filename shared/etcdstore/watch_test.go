@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
+	"triune.dev/shared/etcdstore/internal/etcdtest"
 	"triune.dev/shared/etcdstore/kv"
 )
 
@@ -50,6 +51,26 @@ func receive(t testing.TB, w watch.Interface) watch.Event {
 	case <-time.After(patience):
 		t.Fatal("no event came")
 		return watch.Event{}
+	}
+}
+
+// receiveWhile does something again and again until an event comes. Bookmarks
+// need a store whose revision moves.
+func receiveWhile(t testing.TB, w watch.Interface, do func()) watch.Event {
+	t.Helper()
+	timeout := time.After(patience)
+	for tick := time.NewTicker(10 * time.Millisecond); ; {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				t.Fatal("the watch ended")
+			}
+			return e
+		case <-tick.C:
+			do()
+		case <-timeout:
+			t.Fatal("no event came")
+		}
 	}
 }
 
@@ -269,8 +290,10 @@ func TestBookmarks(t *testing.T) {
 	bookmarks := storage.SelectionPredicate{AllowWatchBookmarks: true}
 	t.Run("from time to time", func(t *testing.T) {
 		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion, Predicate: bookmarks})
-		elsewhere := f.increaseRevision(t.Context(), t)
-		expect(t, w, fmt.Sprintf("BOOKMARK @%d", elsewhere))
+		marked := receiveWhile(t, w, func() { f.increaseRevision(t.Context(), t) })
+		if rev := revisionOf(t, marked.Object.(*example.Pod).ResourceVersion); marked.Type != watch.Bookmark || rev <= revisionOf(t, created.ResourceVersion) {
+			t.Errorf("%s, want a bookmark beyond %s", describe(marked), created.ResourceVersion)
+		}
 	})
 	t.Run("never behind an event", func(t *testing.T) {
 		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion, Predicate: bookmarks})
@@ -294,21 +317,19 @@ func TestBookmarks(t *testing.T) {
 		defer cancel()
 		updated := f.update(t, "a", label("n", "deadline"))
 		w := f.watch(t, ctx, storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
-		elsewhere := f.increaseRevision(t.Context(), t)
-		for _, e := range ended(t, w) {
-			if e.Type == watch.Bookmark && revisionOf(t, e.Object.(*example.Pod).ResourceVersion) >= elsewhere {
-				return
-			}
+		marked := receiveWhile(t, w, func() { f.increaseRevision(t.Context(), t) })
+		if marked.Type != watch.Bookmark {
+			t.Errorf("%s, want a bookmark", describe(marked))
 		}
-		t.Error("the watch ended without a bookmark")
+		ended(t, w)
 	})
 	t.Run("only where they are wanted", func(t *testing.T) {
 		f.bookmarkEvery = 10 * time.Millisecond
 		updated := f.update(t, "a", label("n", "plain"))
 		plain := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion})
 		marked := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
-		f.increaseRevision(t.Context(), t)
-		for describe(receive(t, marked))[:8] != "BOOKMARK" {
+		if e := receiveWhile(t, marked, func() { f.increaseRevision(t.Context(), t) }); e.Type != watch.Bookmark {
+			t.Errorf("%s, want a bookmark", describe(e))
 		}
 		f.remove(t, "a")
 		for {
@@ -343,7 +364,7 @@ func TestWatchEnds(t *testing.T) {
 	} {
 		for _, unread := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, unread %t", tc.name, unread), func(t *testing.T) {
-				leak := goleak.IgnoreCurrent()
+				before := etcdtest.Goroutines()
 				for range 10 {
 					ctx, cancel := context.WithCancel(t.Context())
 					w := f.watch(t, ctx, storage.ListOptions{Predicate: storage.SelectionPredicate{AllowWatchBookmarks: true}})
@@ -357,10 +378,29 @@ func TestWatchEnds(t *testing.T) {
 					ended(t, w)
 					cancel()
 				}
-				goleak.VerifyNone(t, leak)
+				goleak.VerifyNone(t, before...)
 			})
 		}
 	}
+	t.Run("client closed", func(t *testing.T) {
+		etcd := f.server.Dial(t)
+		s := newStore(t, etcd)
+		w, err := s.Watch(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := receive(t, w); e.Type != watch.Added {
+			t.Fatalf("unexpected %s", e.Type)
+		}
+		f.update(t, "a", label("n", "closing"))
+		receive(t, w)
+		if err := etcd.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if events := ended(t, w); len(events) != 0 {
+			t.Errorf("events %v", events)
+		}
+	})
 	t.Run("context done before", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -409,7 +449,11 @@ func TestWatchReconnects(t *testing.T) {
 	if err := w.reconnect(stream, rpctypes.ErrNoLeader); err != nil {
 		t.Fatal(err)
 	}
-	batch, err := stream.Accept(<-stream.C())
+	var batch kv.Batch
+	var err error
+	for len(batch.Events) == 0 && err == nil { // acknowledgements come first
+		batch, err = stream.Accept(<-stream.C())
+	}
 	if err != nil || len(batch.Events) != 1 || batch.Events[0].Revision != revisionOf(t, updated.ResourceVersion) {
 		t.Errorf("after reconnecting: %+v, %v", batch, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -13,7 +15,6 @@ import (
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"triune.dev/shared/etcdstore/kv"
 )
@@ -120,7 +121,7 @@ func (w *watcher) finish(err error) {
 		return
 	case errors.Is(err, rpctypes.ErrCompacted):
 		klog.V(3).InfoS("watch ended: history is compacted", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
-	case errors.As(err, &etcdErr), kv.Retriable(err):
+	case errors.As(err, &etcdErr), status.Code(err) != codes.Unknown:
 		klog.ErrorS(err, "watch ended: etcd failed", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
 		return
 	default:
@@ -366,82 +367,5 @@ func (w *watcher) send(event watch.Event) error {
 		return nil
 	case <-w.ctx.Done():
 		return errStopped
-	}
-}
-
-// bookmarkTimer says when a watch owes a bookmark. The zero channel of a watch
-// without bookmarks never fires.
-type bookmarkTimer struct {
-	clock    clock.WithTicker
-	every    time.Duration
-	deadline time.Time
-	timer    clock.Timer // nil when no further bookmark is to come
-
-	// due: etcd has been asked for progress, the next answer is the bookmark.
-	due bool
-}
-
-func newBookmarkTimer(c clock.WithTicker, every time.Duration, deadline time.Time, wanted bool) *bookmarkTimer {
-	t := &bookmarkTimer{clock: c, every: every, deadline: deadline}
-	if wanted {
-		t.schedule()
-	}
-	return t
-}
-
-func (t *bookmarkTimer) schedule() {
-	now := t.clock.Now()
-	next, ok := nextBookmark(now, t.every, t.deadline)
-	if !ok {
-		t.stop()
-		return
-	}
-	t.set(next.Sub(now))
-}
-
-func (t *bookmarkTimer) set(d time.Duration) {
-	if t.timer == nil {
-		t.timer = t.clock.NewTimer(d)
-		return
-	}
-	t.timer.Reset(d)
-}
-
-func (t *bookmarkTimer) c() <-chan time.Time {
-	if t.timer == nil {
-		return nil
-	}
-	return t.timer.C()
-}
-
-// fire is called when the timer has fired. It returns true if the bookmark has
-// to be sent now, and otherwise arms the timer for the next request.
-func (t *bookmarkTimer) fire() bool {
-	now := t.clock.Now()
-	wait := progressRetry
-	if !t.deadline.IsZero() {
-		left := t.deadline.Add(-lastChance).Sub(now)
-		if left <= 0 {
-			return true
-		}
-		wait = min(wait, left)
-	}
-	t.due = true
-	t.set(wait)
-	return false
-}
-
-// done is called when the bookmark has been sent.
-func (t *bookmarkTimer) done() {
-	t.due = false
-	if t.timer != nil {
-		t.schedule()
-	}
-}
-
-func (t *bookmarkTimer) stop() {
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
 	}
 }

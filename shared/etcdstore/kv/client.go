@@ -15,6 +15,7 @@ type KeyValue = mvccpb.KeyValue
 // Client reads, writes and watches one etcd cluster.
 type Client struct {
 	etcd     *clientv3.Client
+	watcher  clientv3.Watcher
 	observe  func(context.Context, time.Duration)
 	progress progressLimiter
 	// seen is the highest revision that any answer has carried, so that only a
@@ -35,7 +36,7 @@ func WithObserver(observe func(context.Context, time.Duration)) Option {
 // New wraps an etcd client, which may be a dialed one or one made by etcd's
 // v3client.New in the same process. The caller keeps it and closes it.
 func New(etcd *clientv3.Client, opts ...Option) *Client {
-	c := &Client{etcd: etcd}
+	c := &Client{etcd: etcd, watcher: newWatcher(etcd)}
 	for _, opt := range opts {
 		opt(c)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
@@ -28,9 +29,11 @@ func TestClient(t *testing.T) {
 			t.Run("pages", func(t *testing.T) { testPages(t, c, prefix+"pages/") })
 			t.Run("watch", func(t *testing.T) { testWatch(t, c, prefix+"watch/") })
 			t.Run("progress", func(t *testing.T) { testProgress(t, c, prefix+"progress/") })
+			t.Run("a previous value is fetched", func(t *testing.T) { testFetchPrevious(t, c, prefix+"previous/") })
 			t.Run("a watch from the future", func(t *testing.T) { testFuture(t, c, prefix+"future/") })
 			t.Run("a large revision is one batch", func(t *testing.T) { testLargeRevision(t, c, prefix+"large/") })
 			t.Run("no goroutine outlives its watch", func(t *testing.T) { testNoLeak(t, c, prefix+"leak/") })
+			t.Run("progress is believed only of itself", func(t *testing.T) { testStaleProgress(t, c, prefix+"stale/") })
 			t.Run("compacted history", func(t *testing.T) { testCompacted(t, c, prefix+"compacted/") })
 		})
 	}
@@ -239,6 +242,50 @@ func testFuture(t *testing.T, c *Client, prefix string) {
 	testProgress(t, c, prefix+"progress/")
 }
 
+// testStaleProgress: etcd may tell a new watch of progress from before it was
+// set up, and all watches of progress from before the connection was replaced.
+func testStaleProgress(t *testing.T, c *Client, prefix string) {
+	now, err := c.Revision(t.Context(), prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.Watch(t.Context(), WatchOptions{Key: prefix, Prefix: true, After: now})
+	told := func(revision int64, generation uint64) clientv3.WatchResponse {
+		return clientv3.WatchResponse{Header: etcdserverpb.ResponseHeader{Revision: revision, RaftTerm: generation}}
+	}
+	accept := func(name string, resp clientv3.WatchResponse, want bool) {
+		t.Helper()
+		batch, err := s.Accept(resp)
+		if err != nil || batch.Progress != want {
+			t.Errorf("%s: %+v, %v, want it believed: %t", name, batch, err, want)
+		}
+	}
+	accept("before the acknowledgement", told(now+100, 1), false)
+	accept("the acknowledgement", <-s.C(), false)
+	accept("from before the acknowledgement", told(s.acknowledged, s.generation), false)
+	accept("from after the acknowledgement", told(s.acknowledged+1, s.generation), true)
+	before := s.ch
+	accept("on another connection", told(s.acknowledged+2, s.generation+1), false)
+	if s.ch == before {
+		t.Error("the watch was not begun anew")
+	}
+	accept("the new acknowledgement", <-s.C(), false)
+	accept("after the new acknowledgement", told(s.acknowledged+3, s.generation), true)
+}
+
+// testFetchPrevious: an event without its previous value gets it, if it is not
+// compacted.
+func testFetchPrevious(t *testing.T, c *Client, prefix string) {
+	first := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("1")})
+	second := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("2"), Expected: first.Revision})
+	s := c.Watch(t.Context(), WatchOptions{Key: prefix, Prefix: true, After: first.Revision})
+	resp := clientv3.WatchResponse{Events: []*clientv3.Event{put(prefix+"a", "2", first.Revision, second.Revision, nil)}}
+	batch, err := s.Accept(resp)
+	if err != nil || len(batch.Events) != 1 || string(batch.Events[0].Previous) != "1" {
+		t.Errorf("batch %+v, %v, want the value before fetched", batch, err)
+	}
+}
+
 func testLargeRevision(t *testing.T, c *Client, prefix string) {
 	// 100 keys of 64 KiB, deleted by the end of one lease: with the previous
 	// values several times what one gRPC message should carry.
@@ -269,7 +316,7 @@ func testLargeRevision(t *testing.T, c *Client, prefix string) {
 func testNoLeak(t *testing.T, c *Client, prefix string) {
 	// The first watch of a client starts the stream they all share.
 	keep := c.Watch(t.Context(), WatchOptions{Key: prefix + "keep"})
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer goleak.VerifyNone(t, etcdtest.Goroutines()...)
 	for i := range 20 {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := c.Watch(ctx, WatchOptions{Key: fmt.Sprintf("%s%d", prefix, i)})
@@ -298,7 +345,10 @@ func testCompacted(t *testing.T, c *Client, prefix string) {
 		{"only the value before is gone", newest.Revision - 1},
 	} {
 		s := c.Watch(t.Context(), WatchOptions{Key: prefix + "a", After: tc.after})
-		_, err := s.Accept(<-s.C())
+		var err error
+		for err == nil { // acknowledgements come first
+			_, err = s.Accept(<-s.C())
+		}
 		var compacted *CompactedError
 		if !errors.As(err, &compacted) || compacted.Wanted != tc.after {
 			t.Errorf("%s: watch after %d: %v", tc.name, tc.after, err)

@@ -35,5 +35,5 @@ func (c *Client) RequestProgress(ctx context.Context) error {
 	if !c.progress.allow(time.Now()) {
 		return nil
 	}
-	return c.etcd.RequestProgress(watchContext(ctx))
+	return c.watcher.RequestProgress(watchContext(ctx))
 }

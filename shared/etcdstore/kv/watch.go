@@ -77,12 +77,18 @@ type Stream struct {
 	after  int64 // last revision seen
 	floor  int64 // events up to it are dropped
 	ch     clientv3.WatchChan
+	cancel context.CancelFunc // of ch
+
+	// acknowledged is the revision at which etcd has set up the watch, and
+	// generation the gRPC stream on which it did; see generation.go.
+	acknowledged int64
+	generation   uint64
 }
 
 // Watch opens a stream. The call returns when etcd has accepted the watch or
 // the context is done; there is no error, it comes through C.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
-	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After, floor: o.After}
+	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After, floor: o.After, cancel: func() {}}
 	// A watch that begins in the future would keep etcd from answering
 	// progress requests, for all watches of the stream, until then. That may be
 	// never: after a restore from a backup clients come with such revisions.
@@ -107,16 +113,19 @@ func watchContext(ctx context.Context) context.Context {
 // Reopen starts the watch again from where it stopped, after Accept returned an
 // error for which Retriable is true.
 func (s *Stream) Reopen() {
+	s.cancel()
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.cancel, s.acknowledged = cancel, 0
 	// A revision may carry more than a gRPC message should: fragments are put
 	// together by the client before they are delivered.
-	opts := []clientv3.OpOption{clientv3.WithRev(s.after + 1), clientv3.WithPrevKV(), clientv3.WithFragment()}
+	opts := []clientv3.OpOption{clientv3.WithRev(s.after + 1), clientv3.WithPrevKV(), clientv3.WithFragment(), clientv3.WithCreatedNotify()}
 	if s.opts.Prefix {
 		opts = append(opts, clientv3.WithPrefix())
 	}
 	if s.opts.ProgressNotify {
 		opts = append(opts, clientv3.WithProgressNotify())
 	}
-	s.ch = s.client.etcd.Watch(s.ctx, s.opts.Key, opts...)
+	s.ch = s.client.watcher.Watch(ctx, s.opts.Key, opts...)
 }
 
 // C delivers what Accept understands. It is closed when the context is done or
@@ -133,12 +142,31 @@ func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 		}
 		return Batch{}, err
 	}
-	batch, err := parse(resp, s.after)
-	if err != nil {
-		return Batch{}, err
+	if resp.Created {
+		s.acknowledged, s.generation = resp.Header.GetRevision(), generationOf(resp)
+	}
+	if resp.IsProgressNotify() && !s.believes(resp) {
+		return Batch{Revision: max(s.after, s.floor)}, nil
+	}
+	batch, missing := parse(resp, s.after)
+	for _, e := range missing {
+		if err := s.fetchPrevious(e); err != nil {
+			return Batch{}, err
+		}
 	}
 	s.after = s.client.saw(max(s.after, batch.Revision))
 	return batch.above(s.floor), nil
+}
+
+// believes tells whether progress was determined after this watch was set up.
+// If the connection has been replaced since, that cannot be told of this watch
+// any more, and it begins anew.
+func (s *Stream) believes(progress clientv3.WatchResponse) bool {
+	if s.acknowledged != 0 && generationOf(progress) != s.generation {
+		s.Reopen()
+		return false
+	}
+	return s.acknowledged != 0 && progress.Header.GetRevision() > s.acknowledged
 }
 
 // above drops what is not after floor.
@@ -151,8 +179,24 @@ func (b Batch) above(floor int64) Batch {
 	return b
 }
 
-// parse is the pure part of Accept; after is the last revision seen before.
-func parse(resp clientv3.WatchResponse, after int64) (Batch, error) {
+// fetchPrevious reads the value before an event that came without it. etcd
+// leaves it out where it has been compacted, which ends the history that can be
+// told, but also where it could not read it just then, while it shut down.
+func (s *Stream) fetchPrevious(e *Event) error {
+	item, err := s.client.Get(s.ctx, e.Key, ReadOptions{Revision: e.Revision - 1})
+	if err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return err
+	}
+	if err != nil || item.KV == nil {
+		return &CompactedError{Wanted: s.after}
+	}
+	e.Previous = item.KV.Value
+	return nil
+}
+
+// parse is the pure part of Accept; after is the last revision seen before. The
+// events that lack their previous value are also returned by themselves.
+func parse(resp clientv3.WatchResponse, after int64) (batch Batch, missing []*Event) {
 	if len(resp.Events) == 0 {
 		if !resp.IsProgressNotify() {
 			// Acknowledgements of the watch itself say nothing about progress.
@@ -162,22 +206,21 @@ func parse(resp clientv3.WatchResponse, after int64) (Batch, error) {
 	}
 	events := make([]Event, len(resp.Events))
 	for i, e := range resp.Events {
-		ev := Event{Kind: kindOf(e), Key: string(e.Kv.Key), Revision: e.Kv.ModRevision}
+		events[i] = Event{Kind: kindOf(e), Key: string(e.Kv.Key), Revision: e.Kv.ModRevision}
+		ev := &events[i]
 		if ev.Kind != Deleted {
 			ev.Value = e.Kv.Value
 		}
-		if ev.Kind != Created {
-			if e.PrevKv == nil {
-				// The value before was compacted away between the change and
-				// now. Without it a selector cannot be judged, so this is the
-				// end of the history we can tell.
-				return Batch{}, &CompactedError{Wanted: after}
-			}
-			ev.Previous = e.PrevKv.Value
+		if ev.Kind == Created {
+			continue
 		}
-		events[i] = ev
+		if e.PrevKv == nil {
+			missing = append(missing, ev)
+			continue
+		}
+		ev.Previous = e.PrevKv.Value
 	}
-	return Batch{Events: events, Revision: events[len(events)-1].Revision}, nil
+	return Batch{Events: events, Revision: events[len(events)-1].Revision}, missing
 }
 
 func kindOf(e *clientv3.Event) Kind {

@@ -39,7 +39,7 @@ func TestParse(t *testing.T) {
 		resp    clientv3.WatchResponse
 		after   int64
 		want    Batch
-		expired bool
+		missing []string
 	}{
 		{
 			name:  "progress is complete up to the header's revision",
@@ -68,25 +68,32 @@ func TestParse(t *testing.T) {
 			}},
 		},
 		{
-			name:    "a modification whose past is compacted ends history",
-			resp:    clientv3.WatchResponse{Header: header(9), Events: []*clientv3.Event{put("b", "2", 3, 7, nil)}},
-			after:   5,
-			expired: true,
-		},
-		{
-			name:    "so does a deletion",
-			resp:    clientv3.WatchResponse{Header: header(9), Events: []*clientv3.Event{deletion("b", 7, nil)}},
-			after:   5,
-			expired: true,
+			name: "what lacks its previous value is named",
+			resp: clientv3.WatchResponse{Header: header(9), Events: []*clientv3.Event{
+				put("a", "1", 6, 6, nil),
+				put("b", "2", 3, 7, nil),
+				deletion("c", 8, nil),
+			}},
+			after: 5,
+			want: Batch{Revision: 8, Events: []Event{
+				{Kind: Created, Key: "a", Revision: 6, Value: []byte("1")},
+				{Kind: Modified, Key: "b", Revision: 7, Value: []byte("2")},
+				{Kind: Deleted, Key: "c", Revision: 8},
+			}},
+			missing: []string{"b", "c"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := parse(tc.resp, tc.after)
-			if expired := errors.Is(err, rpctypes.ErrCompacted); expired != tc.expired || (err != nil) != tc.expired {
-				t.Fatalf("error %v, want compacted: %t", err, tc.expired)
-			}
+			got, missing := parse(tc.resp, tc.after)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("batch (-want +got):\n%s", diff)
+			}
+			var keys []string
+			for _, e := range missing {
+				keys = append(keys, e.Key)
+			}
+			if diff := cmp.Diff(tc.missing, keys); diff != "" {
+				t.Errorf("missing previous values (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -1,0 +1,65 @@
+package kv
+
+import (
+	"context"
+	"sync/atomic"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// etcd answers a progress request for all watches of a gRPC stream at once, and
+// does so on another internal queue than the acknowledgement of a new watch. So
+// a new watch may be told of progress that was determined before it existed, and
+// events at or before that revision may still be on their way to it.
+//
+// A Stream therefore believes progress only beyond the revision of the
+// acknowledgement of its own watch. After a broken connection etcd's client sets
+// up all watches again without showing the new acknowledgements; that is noticed
+// by the generation that each response is marked with here, and the Stream
+// begins a watch of its own anew.
+
+// newWatcher returns etcd's own watcher of a client in the same process, which
+// has no connection to lose, and otherwise one whose responses carry the
+// generation of their gRPC stream.
+func newWatcher(etcd *clientv3.Client) clientv3.Watcher {
+	conn := etcd.ActiveConnection()
+	if conn == nil {
+		return etcd.Watcher
+	}
+	return clientv3.NewWatchFromWatchClient(&generations{WatchClient: etcdserverpb.NewWatchClient(conn)}, etcd)
+}
+
+// generations counts the gRPC streams that are opened.
+type generations struct {
+	etcdserverpb.WatchClient
+	opened atomic.Uint64
+}
+
+// Watch implements etcdserverpb.WatchClient.
+func (g *generations) Watch(ctx context.Context, opts ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
+	stream, err := g.WatchClient.Watch(ctx, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &marked{Watch_WatchClient: stream, generation: g.opened.Add(1)}, nil
+}
+
+// marked writes its generation into each response, in the place of the raft
+// term, which a watch has no use for.
+type marked struct {
+	etcdserverpb.Watch_WatchClient
+	generation uint64
+}
+
+// Recv implements etcdserverpb.Watch_WatchClient.
+func (m *marked) Recv() (*etcdserverpb.WatchResponse, error) {
+	resp, err := m.Watch_WatchClient.Recv()
+	if resp.GetHeader() != nil {
+		resp.Header.RaftTerm = m.generation
+	}
+	return resp, err
+}
+
+func generationOf(resp clientv3.WatchResponse) uint64 { return resp.Header.RaftTerm }
