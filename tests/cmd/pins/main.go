@@ -1,4 +1,4 @@
-// Pins checks that all go.mod files of the workspace agree on their versions, and
+// Command pins checks that all go.mod files of the workspace agree on their versions, and
 // with -write makes them agree. See package triune.dev/tests/pins.
 package main
 
