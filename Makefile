@@ -43,6 +43,9 @@ PARALLEL ?= 2
 # verify runs vet over everything, so tests do not run it once more.
 GOTEST = $(GO) test -vet=off -p $(PARALLEL) $(TESTFLAGS)
 
+# How many processes of each service run-tiers starts.
+REPLICAS ?= 1
+
 # $(call step,<name>,<command>) runs a command, says how long it took, and
 # collects that in $(STEPS) for .ci/run.
 STEPS ?= /dev/null
@@ -72,8 +75,8 @@ run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
 	@exec bin/triune --bind-address=127.0.0.1 --secure-port=6443 --data-dir=.triune --controllers=all-generic
 
 .PHONY: run-tiers
-run-tiers: build ## start etcd, NATS and the three services as processes
-	$(GO) run ./tests/cmd/run-tiers
+run-tiers: build kubectl ## start etcd, NATS and REPLICAS (1) of each service as processes
+	$(GO) run ./tests/cmd/run-tiers -replicas=$(REPLICAS)
 
 .PHONY: kubectl
 kubectl: ## build kubectl into .tools/
@@ -105,7 +108,7 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
 
 .PHONY: bench
-bench: build tools ## print start-up time and idle memory next to kube-apiserver's
+bench: build ## print start-up time and idle memory next to kube-apiserver's
 	$(GO) run ./tests/cmd/bench
 
 .PHONY: verify
