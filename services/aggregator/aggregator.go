@@ -170,7 +170,7 @@ func (s *Server) addDiscovery(config Config) error {
 	groups := http.HandlerFunc(s.discovery.ServeGroups)
 	legacy := s.server.GetOnly(s.discovery.ServeLegacy(s.server.Generic().DiscoveryAddresses))
 	s.server.Handle("/apis", groups)
-	s.server.UnlistedHandle("/apis/", groups)
+	s.server.Handle("/apis/", groups)
 	s.server.Handle("/api", legacy)
 	s.server.UnlistedHandle("/api/", legacy)
 	return nil

@@ -74,6 +74,7 @@ func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
+	w.Header().Add("Vary", "Accept-Encoding")
 	w.Header().Add("Vary", "Accept")
 	media, ok := negotiate(req.Header.Get("Accept"), mediaTypesV2)
 	if !ok {
@@ -86,6 +87,7 @@ func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 // ServeIndex answers with the v3 index. Documents whose sources have no tag are
 // built for it.
 func (d *Documents) ServeIndex(w http.ResponseWriter, req *http.Request) {
+	w.Header().Add("Vary", "Accept-Encoding")
 	d.send(w, req, d.indexV3(), mediaTypesV3[0])
 }
 
@@ -100,6 +102,7 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Add("Vary", "Accept")
+	w.Header().Add("Vary", "Accept-Encoding")
 	media, ok := negotiate(req.Header.Get("Accept"), mediaTypesV3)
 	if !ok {
 		w.WriteHeader(http.StatusNotAcceptable)
@@ -128,7 +131,6 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 // send answers with a document, or with 304 when the client has it. Clients that
 // accept gzip get the compressed form that is at hand.
 func (d *Documents) send(w http.ResponseWriter, req *http.Request, document *document, media mediaType) {
-	w.Header().Add("Vary", "Accept-Encoding")
 	if tag := document.knownTag(); tag != "" && matches(req.Header.Get("If-None-Match"), tag) {
 		describe(w, media, tag)
 		w.WriteHeader(http.StatusNotModified)

@@ -3,28 +3,85 @@ package parity
 import (
 	"encoding/json"
 	"maps"
+	"strings"
 )
 
 // expected turns what kube-apiserver answers into what Triune promises to
 // answer, where docs/divergences.md says that the two differ. Everything it does
-// not name has to be equal.
-func expected(reference Normal) Normal {
-	if reference.Code == 404 && reference.Body == "404 page not found\n" {
-		// A path that no tier knows: kube-apiserver answers some of them with a
-		// plain page. The end of the chain always answers with a Status, so that
-		// clients can read it, and a request that went through three tiers ends
-		// like one that was answered by the first.
-		out := reference
-		out.Header = maps.Clone(reference.Header)
-		out.Header["Content-Type"] = []string{"application/json"}
-		delete(out.Header, "X-Content-Type-Options")
-		out.Body = map[string]any{
-			"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{},
-			"status": "Failure", "reason": "NotFound", "code": json.Number("404"),
-			"message": "the server could not find the requested resource",
-			"details": map[string]any{},
-		}
-		return out
+// not name has to be equal. What it leaves out it leaves out on both sides.
+func expected(r Request, reference Normal) Normal {
+	switch {
+	case reference.Code == 404 && reference.Body == "404 page not found\n":
+		return unknownPath(r, reference)
+	case r.Do == "GET /":
+		return index(reference)
+	case strings.HasSuffix(r.Do, " /version"):
+		return version(reference)
 	}
 	return reference
+}
+
+// unknownPath is the answer for a path that no tier knows: kube-apiserver answers
+// some of them with a plain page. The end of the chain always answers with a
+// Status, so that clients can read it, and a request that went through three tiers
+// ends like one that was answered by the first.
+func unknownPath(r Request, reference Normal) Normal {
+	out := reference
+	out.Header = maps.Clone(reference.Header)
+	mediaType := "application/json"
+	if r.Headers["Accept"] == "application/yaml" {
+		mediaType = "application/yaml"
+	}
+	out.Header["Content-Type"] = []string{mediaType}
+	delete(out.Header, "X-Content-Type-Options")
+	out.Body = map[string]any{
+		"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{},
+		"status": "Failure", "reason": "NotFound", "code": json.Number("404"),
+		"message": "the server could not find the requested resource",
+		"details": map[string]any{},
+	}
+	return out
+}
+
+// index is the list of paths without those of health checks, of which each server
+// has its own, and of the pages that only kube-apiserver has.
+func index(n Normal) Normal {
+	body, ok := n.Body.(map[string]any)
+	if !ok {
+		return n
+	}
+	paths, ok := body["paths"].([]any)
+	if !ok {
+		return n
+	}
+	kept := []any{}
+	for _, path := range paths {
+		name, _ := path.(string)
+		if !ownPath(name) {
+			kept = append(kept, path)
+		}
+	}
+	n.Body = map[string]any{"paths": kept}
+	return n
+}
+
+// ownPath tells which listed paths differ between any two servers.
+func ownPath(path string) bool {
+	for _, prefix := range []string{"/healthz/", "/livez/", "/readyz/", "/debug/flags", "/flagz", "/statusz", "/logs"} {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// version leaves out the commit: kube-apiserver's is a placeholder that its build
+// did not replace, and Triune has none of Kubernetes to tell.
+func version(n Normal) Normal {
+	if body, ok := n.Body.(map[string]any); ok {
+		body = maps.Clone(body)
+		delete(body, "gitCommit")
+		n.Body = body
+	}
+	return n
 }

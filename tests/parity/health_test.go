@@ -16,7 +16,7 @@ func TestHealth(t *testing.T) {
 		"/healthz?verbose", "/livez?verbose", "/readyz?verbose",
 		"/readyz?verbose&exclude=etcd", "/readyz?exclude=etcd&exclude=ping",
 		"/readyz?verbose&exclude=none-such", "/readyz?exclude=none-such",
-		"/livez/etcd", "/livez/none-such", "/healthz/log?verbose", "/readyz?verbose=false",
+		"/livez/etcd", "/healthz/log?verbose", "/readyz?verbose=false",
 	} {
 		t.Run(path, func(t *testing.T) {
 			var answers [2]*Answer
@@ -42,7 +42,10 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-var ownChecks = []string{"poststarthook/", "autoregister-completion", "nats ", "apiservice-", "tier-"}
+var ownChecks = []string{"poststarthook/", "autoregister-completion", "nats ", "apiservice-", "tier-",
+	// kube-apiserver calls itself over a socket with a certificate of its own;
+	// Triune calls itself without one.
+	"loopback-serving-certificate"}
 
 func withoutHooks(body []byte) []string {
 	lines := strings.Split(string(body), "\n")

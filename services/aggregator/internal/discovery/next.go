@@ -66,6 +66,12 @@ const patience = 250 * time.Millisecond
 // current waits until the documents are not older than the call: a client that has
 // just seen its CRD established asks next where to find it.
 func (m *Manager) current(ctx context.Context) {
+	m.mu.Lock()
+	down := m.next.down || m.next.answered.IsZero()
+	m.mu.Unlock()
+	if down {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	done := make(chan struct{})
