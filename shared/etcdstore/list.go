@@ -45,7 +45,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return err
 	}
-	l := &lister{store: s, prefix: prefix, opts: opts, plan: plan, out: out}
+	l := &lister{store: s, key: key, prefix: prefix, opts: opts, plan: plan, out: out}
 	defer func() { metrics.RecordStorageListMetrics(s.resource, l.fetched, l.examined, out.count) }()
 	if err := l.run(ctx); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	out.finish()
 	s.sizes.listed(l, opts.Recursive)
 
-	token, remaining, err := storage.PrepareContinueToken(l.last, s.continuePrefix(prefix), l.revision, l.total, l.more, opts)
+	token, remaining, err := storage.PrepareContinueToken(l.last, l.tokenPrefix(), l.revision, l.total, l.more, opts)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,8 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 // lister is one LIST under way.
 type lister struct {
 	store  *Store
-	prefix string
+	key    string // of the collection or object, as the caller has it
+	prefix string // the same in etcd
 	opts   storage.ListOptions
 	plan   listPlan
 	out    *items
@@ -236,7 +237,7 @@ func (l *lister) explain(err error, from string) error {
 		return apierrors.NewResourceExpired(listExpired)
 	}
 	// The revision -1 of a token means "the newest"; 0 would be a broken token.
-	token, err := storage.EncodeContinue(from, l.store.continuePrefix(l.prefix), -1)
+	token, err := storage.EncodeContinue(from, l.tokenPrefix(), -1)
 	if err != nil {
 		return apierrors.NewResourceExpired(continueExpired)
 	}
@@ -245,12 +246,12 @@ func (l *lister) explain(err error, from string) error {
 	return expired
 }
 
-// continuePrefix is what keys in continue tokens are relative to. The tokens of
-// kube-apiserver's watch cache keep the slash between prefix and key, those of its
-// bare storage do not; either server reads both.
-func (s *Store) continuePrefix(prefix string) string {
-	if s.uncached {
-		return prefix
+// tokenPrefix is what the keys in continue tokens are relative to. kube-apiserver's
+// watch cache leaves the slash after the collection to the key, where it was asked
+// without one, its bare storage never does; either server reads both.
+func (l *lister) tokenPrefix() string {
+	if l.store.uncached || strings.HasSuffix(l.key, "/") {
+		return l.prefix
 	}
-	return strings.TrimSuffix(prefix, "/")
+	return strings.TrimSuffix(l.prefix, "/")
 }

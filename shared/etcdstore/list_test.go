@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -245,6 +246,43 @@ func TestPages(t *testing.T) {
 				f.update(t, "p9", label("round", strconv.Itoa(i)))
 			}
 		})
+	}
+}
+
+// TestContinueToken: kube-apiserver's bytes, with and without its watch cache.
+func TestContinueToken(t *testing.T) {
+	f := newFixture(t)
+	f.create(t, podNamed("a"))
+	last := f.create(t, podNamed("b"))
+	for _, tc := range []struct {
+		key      string
+		uncached bool
+		want     string
+	}{
+		{"/pods", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/ns/a\u0000"}`},
+		{"/pods/", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
+		{"/pods/ns", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/a\u0000"}`},
+		{"/pods", true, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
+	} {
+		f.uncached = tc.uncached
+		list := &example.PodList{}
+		p := storage.Everything
+		p.Limit = 1
+		if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, list); err != nil {
+			t.Fatal(err)
+		}
+		got, err := base64.RawURLEncoding.DecodeString(list.Continue)
+		if want := fmt.Sprintf(tc.want, last.ResourceVersion); err != nil || string(got) != want {
+			t.Errorf("%s, uncached %t: %s, %v, want %s", tc.key, tc.uncached, got, err, want)
+		}
+		for _, uncached := range []bool{false, true} {
+			f.uncached = uncached
+			rest := &example.PodList{}
+			p.Continue = list.Continue
+			if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, rest); err != nil || len(rest.Items) != 1 || rest.Items[0].Name != "b" {
+				t.Errorf("%s: continued with %d pods, %v", tc.key, len(rest.Items), err)
+			}
+		}
 	}
 }
 
