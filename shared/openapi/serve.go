@@ -102,7 +102,6 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Add("Vary", "Accept")
-	w.Header().Add("Vary", "Accept-Encoding")
 	media, ok := negotiate(req.Header.Get("Accept"), mediaTypesV3)
 	if !ok {
 		w.WriteHeader(http.StatusNotAcceptable)
@@ -125,6 +124,7 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
 	}
+	w.Header().Add("Vary", "Accept-Encoding")
 	d.send(w, req, document, media)
 }
 
