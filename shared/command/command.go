@@ -112,7 +112,10 @@ func New(spec Spec) *cobra.Command {
 			// the users whose requests they carry out.
 			rest.SetDefaultWarningHandler(rest.NoWarnings{})
 			cliflag.PrintFlags(cmd.Flags())
-			return run(cmd.Context(), spec, globals, gates)
+			if err := checkFiles(cmd.Flags()); err != nil {
+				return err
+			}
+			return blamed(run(cmd.Context(), spec, globals, gates), cmd.Flags())
 		},
 	}
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
