@@ -111,8 +111,9 @@ func (c *Config) addServing(context.Context) error {
 	if err := c.options.GenericServerRunOptions.ApplyTo(c.Generic); err != nil {
 		return err
 	}
+	port := c.options.SecureServing.BindPort // which ApplyTo sets to 0 when it fails
 	if err := c.options.SecureServing.SecureServingOptions.ApplyTo(&c.Generic.SecureServing); err != nil {
-		return fmt.Errorf("--secure-port=%d: %w", c.options.SecureServing.BindPort, err)
+		return fmt.Errorf("--secure-port=%d: %w", port, err)
 	}
 	return nil
 }

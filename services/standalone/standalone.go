@@ -17,6 +17,7 @@ import (
 	"triune.dev/services/core"
 	"triune.dev/services/extensions"
 	"triune.dev/services/standalone/internal/controllers"
+	"triune.dev/services/standalone/internal/datadir"
 	"triune.dev/services/standalone/internal/etcd"
 	"triune.dev/services/standalone/internal/nats"
 	"triune.dev/shared/apiserver"
@@ -25,6 +26,7 @@ import (
 // Server is the whole chain.
 type Server struct {
 	options    CompletedOptions
+	unlock     func()       // gives the data directory back; nil when it is not used
 	member     *etcd.Member // nil with an outside etcd
 	nats       *nats.Server // nil with an outside NATS
 	core       *core.Server
@@ -46,6 +48,11 @@ func (o CompletedOptions) New(ctx context.Context) (*Server, error) {
 }
 
 func (s *Server) build(ctx context.Context) (err error) {
+	if s.options.embedEtcd || s.options.natsURL == "" {
+		if s.unlock, err = datadir.Lock(s.options.dataDir); err != nil {
+			return fmt.Errorf("--data-dir=%s: %w", s.options.dataDir, err)
+		}
+	}
 	if s.options.embedEtcd {
 		if s.member, err = etcd.Start(ctx, filepath.Join(s.options.dataDir, "etcd")); err != nil {
 			return err
@@ -170,5 +177,8 @@ func (s *Server) close() {
 	}
 	if s.member != nil {
 		s.member.Close()
+	}
+	if s.unlock != nil {
+		s.unlock()
 	}
 }

@@ -50,7 +50,8 @@ type Dependencies struct {
 // Chain is an admission chain with the hook that keeps it up to date.
 type Chain struct {
 	admission.Interface
-	// HookName and Hook are a post-start hook to be run with the server.
+	// HookName and Hook are a post-start hook to be run with the server, once. What
+	// the plugins run in the background ends with the hook's context.
 	HookName string
 	Hook     genericapiserver.PostStartHookFunc
 }
@@ -95,10 +96,11 @@ func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, e
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(deps.Client.Discovery()))
 	g := deps.Generic
+	drained := make(chan struct{}) // ends what plugins run
 	initializers := admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(g.APIServerID),
 		initializer.New(deps.Client, deps.Dynamic, deps.Informers, g.Authorization.Authorizer,
-			g.FeatureGate, g.EffectiveVersion, g.DrainedNotify(), mapper),
+			g.FeatureGate, g.EffectiveVersion, drained, mapper),
 	}
 	initializers = append(initializers, deps.Initializers...)
 	chain, err := options.Plugins.NewFromPlugins(names, config, initializers, options.Decorators)
@@ -111,6 +113,7 @@ func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, e
 		Hook: func(ctx genericapiserver.PostStartHookContext) error {
 			mapper.Reset()
 			go wait.Until(mapper.Reset, mapperReset, ctx.Done())
+			context.AfterFunc(ctx, func() { close(drained) })
 			return nil
 		},
 	}, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
@@ -13,22 +12,21 @@ import (
 // reloadHook is kube-apiserver's name for following the encryption configuration.
 const reloadHook = "start-encryption-provider-config-automatic-reload"
 
-// addEncryption reads --encryption-provider-config. The transformers live until g
-// has drained.
+// addEncryption reads --encryption-provider-config. The transformers live until s
+// is closed.
 func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 	file, reload := s.options.EncryptionProviderConfigFilepath, s.options.EncryptionProviderConfigAutomaticReload
 	if file == "" || g.ResourceTransformers != nil {
 		return nil
 	}
-	life := wait.ContextForChannel(g.DrainedNotify())
-	ctx, end := context.WithCancel(life)
+	ctx, end := context.WithCancel(s.life)
 	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, file, reload, g.APIServerID)
 	if err != nil {
 		end()
 		return fmt.Errorf("--encryption-provider-config=%s: %w", file, err)
 	}
 	if !reload {
-		context.AfterFunc(life, end)
+		context.AfterFunc(s.life, end)
 		g.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
 		g.AddHealthChecks(loaded.HealthChecks...)
 		return nil

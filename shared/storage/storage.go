@@ -42,6 +42,9 @@ type Storage struct {
 	getters []*etcdstore.Getter
 	custom  *etcdstore.Getter
 	hooks   map[string]genericapiserver.PostStartHookFunc
+	// life ends when Close calls end.
+	life context.Context
+	end  context.CancelFunc
 
 	mu       sync.Mutex
 	clusters map[string]*cluster // by server list; guarded by mu until Run
@@ -63,6 +66,7 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 		hooks:    map[string]genericapiserver.PostStartHookFunc{},
 		clusters: map[string]*cluster{},
 	}
+	s.life, s.end = context.WithCancel(context.WithoutCancel(ctx))
 	config := &s.options.StorageConfig
 	config.StorageObjectCountTracker = g.StorageObjectCountTracker
 	config.Transport.TracerProvider = g.TracerProvider
@@ -70,10 +74,12 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 		config.Transport.EgressLookup = g.EgressSelector.Lookup
 	}
 	if err := s.addEncryption(g); err != nil {
+		s.Close()
 		return nil, err
 	}
 	main, err := s.open(ctx, config.Transport.ServerList, o.Client)
 	if err != nil {
+		s.Close()
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}
 	s.main = main
@@ -205,8 +211,9 @@ func (s *Storage) Around(ctx context.Context, serve func(context.Context) error)
 	return err
 }
 
-// Close ends the connections that were made here.
+// Close ends the connections and the key services that were made here.
 func (s *Storage) Close() {
+	s.end()
 	for _, c := range s.all() {
 		if c.owned {
 			_ = c.client.Close() // nothing is in flight any more

@@ -116,29 +116,33 @@ func (m *Member) Close() {
 	_ = os.RemoveAll(m.socket) // the socket of a dead member is harmless
 }
 
-// logger passes on errors, except while the member closes: etcd reports every
-// listener that it closes itself.
+// newMember is what etcd reports as an error whenever a member starts for the first
+// time: it looks for its version before it has written one.
+const newMember = "failed to update storage version"
+
+// logger passes on errors that are some. None is while the member closes, because
+// etcd reports every listener that it closes itself.
 func (m *Member) logger() (*zap.Logger, error) {
 	config := zap.NewProductionConfig()
 	config.Level = zap.NewAtomicLevelAt(zap.ErrorLevel)
 	config.DisableStacktrace = true
-	return config.Build(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return untilClosing{core, &m.closing} }))
+	return config.Build(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return failures{core, &m.closing} }))
 }
 
-type untilClosing struct {
+type failures struct {
 	zapcore.Core
 	closing *atomic.Bool
 }
 
 // Check implements zapcore.Core.
-func (c untilClosing) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.closing.Load() {
+func (c failures) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.closing.Load() || entry.Message == newMember {
 		return checked
 	}
 	return c.Core.Check(entry, checked)
 }
 
 // With implements zapcore.Core.
-func (c untilClosing) With(fields []zapcore.Field) zapcore.Core {
-	return untilClosing{c.Core.With(fields), c.closing}
+func (c failures) With(fields []zapcore.Field) zapcore.Core {
+	return failures{c.Core.With(fields), c.closing}
 }
