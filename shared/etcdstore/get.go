@@ -26,7 +26,12 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 		}
 		return err
 	}
-	item, err := s.get(ctx, etcdKey, kv.ReadOptions{Serializable: opts.ResourceVersion == "0"})
+	// Any member may answer that is recent enough.
+	anyMember := opts.ResourceVersion != ""
+	item, err := s.get(ctx, etcdKey, kv.ReadOptions{Serializable: anyMember})
+	if err == nil && anyMember && int64(want) > item.Revision {
+		item, err = s.get(ctx, etcdKey, kv.ReadOptions{})
+	}
 	if err != nil {
 		return err
 	}

@@ -180,8 +180,12 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 		page, err := l.read(ctx, start, size, kv.ReadOptions{Revision: l.revision})
 		return page, l.explain(err, start)
 	}
-	o := kv.ReadOptions{Revision: l.plan.exact, Serializable: l.plan.anyState}
+	o := kv.ReadOptions{Revision: l.plan.exact, Serializable: l.plan.anyMember}
 	page, err := l.read(ctx, start, size, o)
+	if err == nil && o.Serializable && page.Revision < l.plan.atLeast {
+		o.Serializable = false // that member is behind
+		page, err = l.read(ctx, start, size, o)
+	}
 	var missing int64
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):

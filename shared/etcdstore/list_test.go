@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
+
+	"triune.dev/shared/etcdstore/kv"
 )
 
 // podNamed makes a pod; it and what podKey returns belong together.
@@ -372,5 +375,49 @@ func TestCorruptObjects(t *testing.T) {
 	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{})
 	if !storage.IsInternalError(err) {
 		t.Errorf("list without the feature: %v, want an internal error", err)
+	}
+}
+
+// laggingReader is a member that is behind: what it answers without asking the
+// others has an old revision.
+type laggingReader struct {
+	Reader
+	behind int64
+}
+
+func (r laggingReader) Get(ctx context.Context, key string, o kv.ReadOptions) (kv.Item, error) {
+	if o.Serializable {
+		return kv.Item{Revision: r.behind}, nil
+	}
+	return r.Reader.Get(ctx, key, o)
+}
+
+func (r laggingReader) List(ctx context.Context, rng kv.Range) (kv.Page, error) {
+	if rng.Serializable {
+		return kv.Page{Revision: r.behind}, nil
+	}
+	return r.Reader.List(ctx, rng)
+}
+
+// TestLaggingMember: a member that is behind may answer "any", and nothing else.
+func TestLaggingMember(t *testing.T) {
+	f := newFixture(t)
+	created := f.create(t, podNamed("a"))
+	f.reader = laggingReader{f.reader, 1}
+	yes := true
+	for version, want := range map[string]int{"": 1, "0": 0, created.ResourceVersion: 1} {
+		list := &example.PodList{}
+		if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: version, Predicate: storage.Everything}, list); err != nil || len(list.Items) != want {
+			t.Errorf("list at %q: %d pods, %v, want %d", version, len(list.Items), err, want)
+		}
+		err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: version}, &example.Pod{})
+		if storage.IsNotFound(err) != (want == 0) {
+			t.Errorf("get at %q: %v, want it found: %t", version, err, want == 1)
+		}
+		if version == "0" {
+			continue
+		}
+		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: version, SendInitialEvents: &yes})
+		expect(t, w, "ADDED "+at(created))
 	}
 }

@@ -15,8 +15,8 @@ type listPlan struct {
 	start string
 	// limit is the number of objects after which to stop; 0 means none.
 	limit int64
-	// anyState: the answer of any etcd member will do.
-	anyState bool
+	// anyMember: the answer of any etcd member will do that has reached atLeast.
+	anyMember bool
 	// wait for a revision that does not exist yet, instead of refusing at once.
 	wait bool
 }
@@ -39,12 +39,10 @@ func planList(prefix string, versioner storage.Versioner, opts storage.ListOptio
 	if exact == 0 {
 		p.atLeast = int64(version)
 	}
-	if opts.ResourceVersion == "0" {
-		p.anyState = exact == 0 && start == ""
-		if !uncached {
-			// The watch cache answers such a LIST whole, limit or not.
-			p.limit = 0
-		}
+	p.anyMember = opts.ResourceVersion != "" && exact == 0 && start == ""
+	if opts.ResourceVersion == "0" && !uncached {
+		// The watch cache answers such a LIST whole, limit or not.
+		p.limit = 0
 	}
 	p.wait = !uncached && (opts.Recursive || !bypassesCache(opts))
 	return p, nil

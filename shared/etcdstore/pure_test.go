@@ -91,14 +91,14 @@ func TestPlanWatch(t *testing.T) {
 		want     watchPlan
 	}{
 		{name: "unset: state, then events", want: watchPlan{list: true}},
-		{name: "0: any state, then events", opts: storage.ListOptions{ResourceVersion: "0"}, want: watchPlan{list: true, anyState: true}},
+		{name: "0: any state, then events", opts: storage.ListOptions{ResourceVersion: "0"}, want: watchPlan{list: true, anyMember: true}},
 		{name: "N: events after it", version: 7, opts: storage.ListOptions{ResourceVersion: "7"}, want: watchPlan{after: 7}},
 		{name: "N with bookmarks", version: 7, opts: storage.ListOptions{ResourceVersion: "7", Predicate: bookmarks}, want: watchPlan{after: 7, bookmarks: true}},
 		{name: "N with bookmarks, uncached", version: 7, opts: storage.ListOptions{ResourceVersion: "7", Predicate: bookmarks}, uncached: true, want: watchPlan{after: 7}},
 		{name: "initial events", opts: storage.ListOptions{SendInitialEvents: &yes, Predicate: bookmarks}, want: watchPlan{list: true, endBookmark: true, bookmarks: true}},
 		{name: "initial events, uncached", opts: storage.ListOptions{SendInitialEvents: &yes, Predicate: bookmarks}, uncached: true, want: watchPlan{list: true, endBookmark: true}},
-		{name: "initial events not older than N", version: 7, opts: storage.ListOptions{ResourceVersion: "7", SendInitialEvents: &yes, Predicate: bookmarks}, want: watchPlan{list: true, atLeast: 7, endBookmark: true, bookmarks: true}},
-		{name: "initial events of any state", opts: storage.ListOptions{ResourceVersion: "0", SendInitialEvents: &yes, Predicate: bookmarks}, want: watchPlan{list: true, anyState: true, endBookmark: true, bookmarks: true}},
+		{name: "initial events not older than N", version: 7, opts: storage.ListOptions{ResourceVersion: "7", SendInitialEvents: &yes, Predicate: bookmarks}, want: watchPlan{list: true, anyMember: true, atLeast: 7, endBookmark: true, bookmarks: true}},
+		{name: "initial events of any state", opts: storage.ListOptions{ResourceVersion: "0", SendInitialEvents: &yes, Predicate: bookmarks}, want: watchPlan{list: true, anyMember: true, endBookmark: true, bookmarks: true}},
 		{name: "initial events without bookmarks", opts: storage.ListOptions{SendInitialEvents: &yes}, want: watchPlan{list: true}},
 		{name: "no initial events: from now", opts: storage.ListOptions{SendInitialEvents: &no}, want: watchPlan{}},
 		{name: "no initial events, N", version: 7, opts: storage.ListOptions{ResourceVersion: "7", SendInitialEvents: &no}, want: watchPlan{after: 7}},

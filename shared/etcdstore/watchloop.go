@@ -65,7 +65,10 @@ func (w *watcher) begin() (kv.Page, error) {
 		w.start, err = s.currentRevision(w.ctx)
 		return kv.Page{}, err
 	}
-	page, err := w.page("", firstPage, kv.ReadOptions{Serializable: w.plan.anyState})
+	page, err := w.page("", firstPage, kv.ReadOptions{Serializable: w.plan.anyMember})
+	if err == nil && w.plan.anyMember && page.Revision < w.plan.atLeast {
+		page, err = w.page("", firstPage, kv.ReadOptions{})
+	}
 	if err == nil && page.Revision < w.plan.atLeast {
 		if s.uncached {
 			return kv.Page{}, storage.NewTooLargeResourceVersionError(uint64(w.plan.atLeast), uint64(page.Revision), freshRetryAfter)

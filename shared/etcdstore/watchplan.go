@@ -8,8 +8,8 @@ type watchPlan struct {
 	list bool
 	// atLeast is the revision which the listed state must have reached.
 	atLeast int64
-	// anyState: the list may come from any etcd member.
-	anyState bool
+	// anyMember: the list may come from any etcd member that has reached atLeast.
+	anyMember bool
 	// after is the revision after which events are sent, where there is no
 	// list; 0 means the current one.
 	after int64
@@ -40,6 +40,6 @@ func planWatch(version int64, opts storage.ListOptions, initialEvents, uncached 
 	default:
 		p.after = version
 	}
-	p.anyState = p.list && opts.ResourceVersion == "0"
+	p.anyMember = p.list && opts.ResourceVersion != ""
 	return p
 }

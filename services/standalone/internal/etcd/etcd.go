@@ -19,7 +19,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 )
 
 const (
@@ -42,8 +41,8 @@ type Member struct {
 	Endpoint string
 
 	server  *embed.Etcd
-	socket  string // directory of the socket
-	closing atomic.Bool
+	socket  string      // directory of the socket
+	serving atomic.Bool // between the end of Start and the beginning of Close
 }
 
 // Start runs a member with its data below dir and returns when it serves. The
@@ -75,11 +74,7 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	// host and port, is for peers and for clients that look for more members.
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	logger, err := m.logger()
-	if err != nil {
-		return err
-	}
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(logger)
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log{serving: &m.serving}))
 	server, err := embed.StartEtcd(config)
 	if err != nil {
 		return err
@@ -98,6 +93,7 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	_ = m.Client.Watcher.Close() // it has no stream yet
 	m.Client.Watcher = newWatcher(server.Server, m.Client)
 	m.Endpoint = listen.String()
+	m.serving.Store(true)
 	return nil
 }
 
@@ -106,7 +102,7 @@ func (m *Member) Failed() <-chan error { return m.server.Err() }
 
 // Close stops the member. Everything it has acknowledged is on disk.
 func (m *Member) Close() {
-	m.closing.Store(true)
+	m.serving.Store(false)
 	if m.Client != nil {
 		_ = m.Client.Close() // it has no connection that closing could break
 	}
@@ -114,35 +110,4 @@ func (m *Member) Close() {
 		m.server.Close()
 	}
 	_ = os.RemoveAll(m.socket) // the socket of a dead member is harmless
-}
-
-// newMember is what etcd reports as an error whenever a member starts for the first
-// time: it looks for its version before it has written one.
-const newMember = "failed to update storage version"
-
-// logger passes on errors that are some. None is while the member closes, because
-// etcd reports every listener that it closes itself.
-func (m *Member) logger() (*zap.Logger, error) {
-	config := zap.NewProductionConfig()
-	config.Level = zap.NewAtomicLevelAt(zap.ErrorLevel)
-	config.DisableStacktrace = true
-	return config.Build(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return failures{core, &m.closing} }))
-}
-
-type failures struct {
-	zapcore.Core
-	closing *atomic.Bool
-}
-
-// Check implements zapcore.Core.
-func (c failures) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.closing.Load() || entry.Message == newMember {
-		return checked
-	}
-	return c.Core.Check(entry, checked)
-}
-
-// With implements zapcore.Core.
-func (c failures) With(fields []zapcore.Field) zapcore.Core {
-	return failures{c.Core.With(fields), c.closing}
 }

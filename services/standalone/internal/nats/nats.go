@@ -36,20 +36,18 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 		JetStream:  true,
 		StoreDir:   dir,
 		MaxPayload: MaxPayload,
-		NoLog:      true,
 		NoSigs:     true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("NATS in %s: %w", dir, err)
 	}
+	log := &logger{fatal: make(chan error, 1)}
+	s.SetLoggerV2(log, false, false, false)
 	s.Start()
-	if !s.ReadyForConnections(startLimit) {
+	if err := log.ready(ctx, s); err != nil {
 		s.Shutdown()
-		return nil, fmt.Errorf("NATS in %s: not ready after %v", dir, startLimit)
-	}
-	if ctx.Err() != nil {
-		s.Shutdown()
-		return nil, ctx.Err()
+		s.WaitForShutdown()
+		return nil, fmt.Errorf("NATS in %s: %w", dir, err)
 	}
 	return &Server{server: s}, nil
 }
