@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -147,10 +146,12 @@ func (p *process) stop() {
 	}
 }
 
-// config is what a new user has: the kubeconfig below the data directory.
-func (p *process) config() *rest.Config {
+// kubeconfig is what a new user has.
+func (p *process) kubeconfig() string { return filepath.Join(p.dir, "admin.kubeconfig") }
+
+func (p *process) config(kubeconfig string) *rest.Config {
 	p.t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -159,14 +160,13 @@ func (p *process) config() *rest.Config {
 }
 
 // ready waits until readyz is green and returns a client.
-func (p *process) ready() *kubernetes.Clientset {
+func (p *process) ready(kubeconfig string) *kubernetes.Clientset {
 	p.t.Helper()
-	kubeconfig := filepath.Join(p.dir, "admin.kubeconfig")
 	p.await("kubeconfig", func() bool {
 		text, err := os.ReadFile(kubeconfig)
 		return err == nil && strings.Contains(string(text), fmt.Sprintf("https://127.0.0.1:%d\n", p.port))
 	})
-	client, err := kubernetes.NewForConfig(p.config())
+	client, err := kubernetes.NewForConfig(p.config(kubeconfig))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (p *process) await(what string, ok func() bool) {
 func TestRestartKeepsData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	first := launch(t, dir, "--controllers=all-generic")
-	client := first.ready()
+	client := first.ready(first.kubeconfig())
 	ctx := t.Context()
 	if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Data: map[string]string{"a": "b"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestRestartKeepsData(t *testing.T) {
 	}
 
 	second := launch(t, dir)
-	client = second.ready()
+	client = second.ready(second.kubeconfig())
 	kept, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kept", metav1.GetOptions{})
 	if err != nil || kept.Data["a"] != "b" {
 		t.Errorf("after a restart: %v, %v", kept, err)
@@ -228,11 +228,11 @@ func TestRestartKeepsData(t *testing.T) {
 // checkFiles: what is secret is readable by its owner alone.
 func (p *process) checkFiles() {
 	p.t.Helper()
-	info, err := os.Stat(filepath.Join(p.dir, "admin.kubeconfig"))
+	info, err := os.Stat(p.kubeconfig())
 	if err != nil || info.Mode().Perm() != 0o600 {
 		p.t.Errorf("admin.kubeconfig: %v, %v", info.Mode(), err)
 	}
-	if got, want := p.config().Host, fmt.Sprintf("https://127.0.0.1:%d", p.port); got != want {
+	if got, want := p.config(p.kubeconfig()).Host, fmt.Sprintf("https://127.0.0.1:%d", p.port); got != want {
 		p.t.Errorf("the kubeconfig is for %s, want %s", got, want)
 	}
 	if info, err := os.Stat(p.dir); err != nil || info.Mode().Perm() != 0o700 {
@@ -323,7 +323,7 @@ func (p *process) watch(client *kubernetes.Clientset) <-chan struct{} {
 func TestSecondStartOnTheSameData(t *testing.T) {
 	dir := t.TempDir()
 	first := launch(t, dir)
-	client := first.ready()
+	client := first.ready(first.kubeconfig())
 	second := launch(t, dir)
 	if code := second.wait(30 * time.Second); code != 1 {
 		t.Errorf("exit status %d", code)
@@ -333,7 +333,7 @@ func TestSecondStartOnTheSameData(t *testing.T) {
 	if len(lines) != 1 || !strings.Contains(lines[0], "--data-dir="+dir) || !strings.Contains(lines[0], "in use") {
 		t.Errorf("it says:\n%s", second.log())
 	}
-	if got, want := first.config().Host, fmt.Sprintf("https://127.0.0.1:%d", first.port); got != want {
+	if got, want := first.config(first.kubeconfig()).Host, fmt.Sprintf("https://127.0.0.1:%d", first.port); got != want {
 		t.Errorf("the kubeconfig of the first is now for %s", got)
 	}
 	if err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error(); err != nil {
@@ -361,5 +361,3 @@ func TestOccupiedPort(t *testing.T) {
 		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
 	}
 }
-
-var _ = http.StatusOK

@@ -1,0 +1,114 @@
+package etcd
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shortTemp makes os.MkdirTemp("") use a directory of the test, whose path is short
+// enough for a socket in it.
+func shortTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	return dir
+}
+
+func TestMemberKeepsItsDataAndClosesItsSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	temp := shortTemp(t)
+	first, err := Start(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Client.Put(t.Context(), "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(first.socket); err != nil || info.Mode().Perm() != 0o700 || filepath.Dir(first.socket) != temp {
+		t.Errorf("socket directory %s: %v, %v", first.socket, info.Mode(), err)
+	}
+	if info, err := os.Stat(filepath.Join(first.socket, "etcd.sock")); err != nil || info.Mode().Type() != fs.ModeSocket {
+		t.Errorf("socket: %v", err)
+	}
+	// Others can reach it there, and only there.
+	outside, err := clientv3.New(clientv3.Config{Endpoints: []string{first.Endpoint}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := outside.Get(t.Context(), "k")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "v" {
+		t.Errorf("through the socket: %v, %v", got, err)
+	}
+	if err := outside.Close(); err != nil {
+		t.Error(err)
+	}
+	if listeners := len(first.server.Peers) + len(first.server.Clients); listeners != 1 {
+		t.Errorf("%d listeners", listeners)
+	}
+	first.Close()
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+
+	second, err := Start(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	got, err = second.Client.Get(t.Context(), "k")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "v" {
+		t.Errorf("after a restart: %v, %v", got, err)
+	}
+	select {
+	case err := <-second.Failed():
+		t.Errorf("failed: %v", err)
+	default:
+	}
+}
+
+func TestStartOnWhatIsNoDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	temp := shortTemp(t)
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Start(t.Context(), file); err == nil || !strings.Contains(err.Error(), "etcd in "+file) {
+		t.Errorf("got %v", err)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestStartIsGivenUp: the signal to end may come while a large log is replayed.
+func TestStartIsGivenUp(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	temp := shortTemp(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	begin := time.Now()
+	member, err := Start(ctx, dir)
+	if err == nil { // it was ready at once, which is as good
+		member.Close()
+	}
+	if took := time.Since(begin); took > startLimit/2 {
+		t.Errorf("took %v", took)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,66 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"k8s.io/klog/v2"
+)
+
+// logger passes on what NATS reports as errors. A failure to start is reported in
+// no other way.
+type logger struct {
+	fatal chan error // the first of them
+}
+
+// startPoll is how long one look at the server takes while it starts.
+const startPoll = 10 * time.Millisecond
+
+// ready waits until s accepts connections.
+func (l *logger) ready(ctx context.Context, s *server.Server) error {
+	for begin := time.Now(); time.Since(begin) < startLimit; {
+		ready := s.ReadyForConnections(startPoll)
+		select {
+		case err := <-l.fatal:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		default:
+		}
+		if ready {
+			return nil
+		}
+	}
+	return fmt.Errorf("not ready after %v", startLimit)
+}
+
+// Fatalf implements server.Logger.
+func (l *logger) Fatalf(format string, args ...any) {
+	select {
+	case l.fatal <- errors.New(strings.TrimSpace(fmt.Sprintf(format, args...))):
+	default: // the first one is the cause
+	}
+}
+
+// Errorf implements server.Logger.
+func (*logger) Errorf(format string, args ...any) {
+	klog.Background().Error(nil, "NATS reports an error", "text", fmt.Sprintf(format, args...))
+}
+
+// Warnf implements server.Logger.
+func (*logger) Warnf(format string, args ...any) {
+	klog.Background().V(2).Info("NATS warns", "text", fmt.Sprintf(format, args...))
+}
+
+// Noticef implements server.Logger.
+func (*logger) Noticef(string, ...any) {}
+
+// Debugf implements server.Logger.
+func (*logger) Debugf(string, ...any) {}
+
+// Tracef implements server.Logger.
+func (*logger) Tracef(string, ...any) {}
