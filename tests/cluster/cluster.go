@@ -47,6 +47,9 @@ const (
 	NATS       Tier = "nats-server"
 )
 
+// EtcdOf names the etcd of one tier, where [Config.EtcdPerTier] is set.
+func EtcdOf(tier Tier) Tier { return Etcd + "-" + tier }
+
 // startTimeout bounds one start, from the process to a green readyz.
 const startTimeout = 90 * time.Second
 
@@ -61,6 +64,9 @@ type Config struct {
 	EtcdURL string
 	// ExternalEtcd makes Triune use an etcd process instead of its own.
 	ExternalEtcd bool
+	// EtcdPerTier gives every tier of the Tiers topology an etcd process that
+	// no other tier uses, named by [EtcdOf].
+	EtcdPerTier bool
 	// PKI of another cluster, so that the tokens of the one hold in the other;
 	// nil makes a new one.
 	PKI *pki.PKI
@@ -152,10 +158,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := os.WriteFile(c.Tokens, []byte("alice-token,alice,alice-uid,testers\nbob-token,bob,bob-uid\n"), 0o600); err != nil {
 		return err
 	}
-	if c.EtcdURL == "" && (c.Config.Topology != Triune || c.Config.ExternalEtcd) {
-		if err := c.startEtcd(ctx); err != nil {
+	if c.EtcdURL == "" && !c.Config.EtcdPerTier && (c.Config.Topology != Triune || c.Config.ExternalEtcd) {
+		url, err := c.startEtcd(ctx, Etcd)
+		if err != nil {
 			return err
 		}
+		c.EtcdURL = url
 	}
 	var fronts []string
 	var err error
@@ -243,7 +251,7 @@ func (c *Cluster) StartReplica(ctx context.Context, tier Tier, i int) error {
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, tier := range slices.Backward(c.order) {
-		if tier == Etcd {
+		if isEtcd(tier) {
 			continue
 		}
 		for _, r := range c.replicas[tier] {
@@ -263,11 +271,18 @@ func (c *Cluster) Close() error {
 		c.Front.Close()
 	}
 	errs = append(errs, c.Stop())
-	for _, r := range c.replicas[Etcd] {
-		errs = append(errs, r.Stop())
+	for _, tier := range c.order {
+		if !isEtcd(tier) {
+			continue
+		}
+		for _, r := range c.replicas[tier] {
+			errs = append(errs, r.Stop())
+		}
 	}
 	return errors.Join(errs...)
 }
+
+func isEtcd(tier Tier) bool { return strings.HasPrefix(string(tier), string(Etcd)) }
 
 // Logs are the ends of all logs, at most limit bytes of each.
 func (c *Cluster) Logs(limit int64) string {

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-func (c *Cluster) startEtcd(ctx context.Context) error {
+// startEtcd starts an etcd and returns its URL.
+func (c *Cluster) startEtcd(ctx context.Context, name Tier) (string, error) {
 	client, err := freePort()
 	if err != nil {
-		return err
+		return "", err
 	}
 	peer, err := freePort()
 	if err != nil {
-		return err
+		return "", err
 	}
-	p, err := c.newProcess(ctx, "etcd", "etcd", false, etcdFlags(filepath.Join(c.Dir, "etcd"), client, peer))
+	p, err := c.newProcess(ctx, string(name), "etcd", false, etcdFlags(filepath.Join(c.Dir, string(name)), client, peer))
 	if err != nil {
-		return err
+		return "", err
 	}
-	c.EtcdURL = "http://" + address(client)
-	ready := probe(c.PKI, c.EtcdURL+"/health")
-	return c.add(ctx, Etcd, &replica{Process: p, url: c.EtcdURL, ready: ready})
+	url := "http://" + address(client)
+	return url, c.add(ctx, name, &replica{Process: p, url: url, ready: probe(c.PKI, url+"/health")})
 }
 
 func (c *Cluster) startNATS(ctx context.Context) (url string, err error) {
@@ -81,7 +81,16 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 	}
 	ports := map[Tier][]int{}
 	urls := map[Tier][]string{}
+	etcds := map[Tier]string{}
 	for _, tier := range []Tier{Extensions, Core, Aggregator} {
+		etcds[tier] = c.EtcdURL
+		if c.Config.EtcdPerTier {
+			url, err := c.startEtcd(ctx, EtcdOf(tier))
+			if err != nil {
+				return nil, err
+			}
+			etcds[tier] = url
+		}
 		for range c.Config.Replicas {
 			port, err := freePort()
 			if err != nil {
@@ -96,7 +105,7 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 	// before any is waited for.
 	for _, tier := range []Tier{Extensions, Core, Aggregator} {
 		for i, port := range ports[tier] {
-			o := tierOptions{pki: c.PKI, port: port, etcdURL: c.EtcdURL, tokens: c.Tokens, nextURLs: urls[next[tier]]}
+			o := tierOptions{pki: c.PKI, port: port, etcdURL: etcds[tier], tokens: c.Tokens, nextURLs: urls[next[tier]]}
 			if tier != Core {
 				o.coreURLs = urls[Core]
 			}
