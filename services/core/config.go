@@ -111,9 +111,11 @@ func (c *Config) addServing(context.Context) error {
 	if err := c.options.GenericServerRunOptions.ApplyTo(c.Generic); err != nil {
 		return err
 	}
-	port := c.options.SecureServing.BindPort // which ApplyTo sets to 0 when it fails
-	if err := c.options.SecureServing.SecureServingOptions.ApplyTo(&c.Generic.SecureServing); err != nil {
-		return fmt.Errorf("--secure-port=%d: %w", port, err)
+	serving := c.options.SecureServing.SecureServingOptions
+	port := serving.BindPort
+	if err := serving.ApplyTo(&c.Generic.SecureServing); err != nil {
+		serving.BindPort = port // it was set to 0, which would then be told as the flag's value
+		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", serving.BindAddress, port, err)
 	}
 	return nil
 }

@@ -354,7 +354,7 @@ func TestOccupiedPort(t *testing.T) {
 	if code := p.wait(time.Minute); code != 1 {
 		t.Errorf("exit status %d", code)
 	}
-	if !strings.Contains(p.log(), "error: --secure-port="+port) {
+	if !strings.Contains(p.log(), "error: --bind-address=127.0.0.1 --secure-port="+port+": ") {
 		t.Errorf("it says:\n%s", p.log())
 	}
 	if left, err := os.ReadDir(p.tmp); err != nil || len(left) != 0 {
