@@ -99,7 +99,7 @@ func freePort(t *testing.T) int {
 // launch starts triune with its data in dir.
 func launch(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "t") // short, for it will hold a socket
+	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,22 +342,27 @@ func TestSecondStartOnTheSameData(t *testing.T) {
 	first.stop()
 }
 
-// TestOccupiedPort: the data are not touched, and the line names the flag.
-func TestOccupiedPort(t *testing.T) {
+// TestAddressThatCannotBeHad: the line names the flags, and nothing stays behind.
+func TestAddressThatCannotBeHad(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	port := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-	p := launch(t, t.TempDir(), "--secure-port="+port)
-	if code := p.wait(time.Minute); code != 1 {
-		t.Errorf("exit status %d", code)
-	}
-	if !strings.Contains(p.log(), "error: --bind-address=127.0.0.1 --secure-port="+port+": ") {
-		t.Errorf("it says:\n%s", p.log())
-	}
-	if left, err := os.ReadDir(p.tmp); err != nil || len(left) != 0 {
-		t.Errorf("left behind in the temporary directory: %v, %v", left, err)
+	occupied := strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+	for _, test := range []struct{ flag, want string }{
+		{"--secure-port=" + occupied, "error: --bind-address=127.0.0.1 --secure-port=" + occupied + ": "},
+		{"--bind-address=192.0.2.77", "error: --bind-address=192.0.2.77 --secure-port="}, // RFC 5737
+	} {
+		p := launch(t, t.TempDir(), test.flag)
+		if code := p.wait(time.Minute); code != 1 {
+			t.Errorf("%s: exit status %d", test.flag, code)
+		}
+		if !strings.Contains(p.log(), test.want) {
+			t.Errorf("%s: it says:\n%s", test.flag, p.log())
+		}
+		if left, err := os.ReadDir(p.tmp); err != nil || len(left) != 0 {
+			t.Errorf("%s: left behind in the temporary directory: %v, %v", test.flag, left, err)
+		}
 	}
 }

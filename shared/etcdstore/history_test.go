@@ -176,7 +176,7 @@ func replay(t *testing.T, w watch.Interface, state map[string]string, fromState 
 			continue
 		}
 		// Existing objects come by name, with revisions of their own.
-		if rev <= reached && !(fromState && e.Type == watch.Added && !seen[pod.Name]) {
+		if rev <= reached && (!fromState || e.Type != watch.Added || seen[pod.Name]) {
 			t.Fatalf("%s after revision %d", describe(e), reached)
 		}
 		seen[pod.Name] = true

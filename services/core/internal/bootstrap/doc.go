@@ -28,10 +28,16 @@ const (
 func untilDone(ctx context.Context, what string, attempt func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, retryPause, retryLimit, true, func(ctx context.Context) (bool, error) {
-		if last = attempt(ctx); last != nil {
-			klog.FromContext(ctx).Info("bootstrap is not complete, trying again", "what", what, "reason", last.Error())
+		err := attempt(ctx)
+		// What the end of the time does to an attempt is not why there was none
+		// that succeeded.
+		if err == nil || last == nil || ctx.Err() == nil {
+			last = err
 		}
-		return last == nil, nil
+		if err != nil {
+			klog.FromContext(ctx).Info("bootstrap is not complete, trying again", "what", what, "reason", err.Error())
+		}
+		return err == nil, nil
 	})
 	if err != nil && ctx.Err() == nil {
 		return errors.Join(fmt.Errorf("%s: %w", what, err), last)

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // enough for a socket in it.
 func shortTemp(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "t")
+	dir, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
