@@ -21,7 +21,6 @@ func TestUnusableFlags(t *testing.T) {
 	tests := map[string]struct{ flag, want string }{
 		"controller":      {"--controllers=namespace,gizmo", `--controllers: unknown controller "gizmo", known are [all-generic `},
 		"NATS":            {"--nats-url=://", "--nats-url=://: "},
-		"address":         {"--bind-address=192.0.2.77", "--bind-address=192.0.2.77 --secure-port="},
 		"unknown flag":    {"--gizmo=1", "unknown flag: --gizmo"},
 		"port":            {"--secure-port=70000", "--secure-port"},
 		"admission":       {"--enable-admission-plugins=Gizmo", "enable-admission-plugins"},
