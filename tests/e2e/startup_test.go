@@ -7,6 +7,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,7 +137,11 @@ func startOnce(t *testing.T, program string, flags []string) (stderr string, cod
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := c.CommandLine(program, p, dir, port)
+	// A flag that may be repeated would add to the working value.
+	args := slices.DeleteFunc(c.CommandLine(program, p, dir, port), func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		return slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, name+"=") })
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, append(args, flags...)...)
