@@ -54,6 +54,36 @@ func TestMakeTargetsInDocumentsExist(t *testing.T) {
 	}
 }
 
+var (
+	sourcePath = regexp.MustCompile("`((?:shared|services|tests|docs|deploy)(?:/[\\w.\\-]+)*|Makefile|\\.ci/run)`")
+	sourceFile = regexp.MustCompile("`([\\w\\-]+\\.go)`")
+)
+
+// A document that tells where something is has to be right about it.
+func TestSourcesNamedInDocumentsExist(t *testing.T) {
+	root, err := tools.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := map[string]bool{}
+	for _, name := range list(t, ".go") {
+		base[path.Base(name)] = true
+	}
+	for _, name := range list(t, ".md") {
+		text := read(t, name)
+		for _, m := range sourcePath.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(m[1]))); err != nil {
+				t.Errorf("%s: no file or directory %s", name, m[1])
+			}
+		}
+		for _, m := range sourceFile.FindAllStringSubmatch(text, -1) {
+			if !base[m[1]] {
+				t.Errorf("%s: no file is called %s", name, m[1])
+			}
+		}
+	}
+}
+
 // documentName is how comments and messages refer to a document.
 var documentName = regexp.MustCompile(`\bdocs/[\w\-./]+\.md\b|\b(ARCHITECTURE|README)\.md\b`)
 
