@@ -34,7 +34,8 @@ type Knowledge struct {
 	// NextDown marks all of Next as Stale.
 	NextDown bool
 	// Expected are group-versions that have a local APIService. Those that are not
-	// in Next are listed, as Stale, while NextDown: they are probably still served.
+	// in Next are listed, as Stale, while NextDown or while the next tier cannot
+	// tell what stands behind it: they are probably still served.
 	Expected []schema.GroupVersion
 	// Priority places a group-version. Required.
 	Priority func(schema.GroupVersion) Priority
@@ -52,7 +53,7 @@ func Merge(k Knowledge) []apidiscoveryv2.APIGroupDiscovery {
 	for _, group := range k.Next {
 		m.addGroup(group, k.NextDown)
 	}
-	if k.NextDown {
+	if k.NextDown || k.partial() {
 		for _, gv := range k.Expected {
 			m.add(metav1.ObjectMeta{Name: gv.Group}, gv.Group, apidiscoveryv2.APIVersionDiscovery{
 				Version:   gv.Version,
@@ -62,6 +63,28 @@ func Merge(k Knowledge) []apidiscoveryv2.APIGroupDiscovery {
 	}
 	m.sort()
 	return m.groups
+}
+
+// ofLast is a group-version of the last tier, which serves it as long as it is
+// there.
+var ofLast = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
+
+// partial reports that Next lacks what the tiers behind the next one serve. A tier
+// remembers what was behind it, and marks it Stale; but one that has been started
+// while that is away has nothing to remember and leaves it out, and who takes such
+// a list for the whole deletes a namespace without the custom resources in it.
+func (k Knowledge) partial() bool {
+	if !slices.Contains(k.Expected, ofLast) {
+		return false
+	}
+	for _, group := range k.Next {
+		for _, v := range group.Versions {
+			if group.Name == ofLast.Group && v.Version == ofLast.Version {
+				return v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale
+			}
+		}
+	}
+	return true
 }
 
 type merger struct {

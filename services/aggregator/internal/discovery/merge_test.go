@@ -88,6 +88,22 @@ func TestMerge(t *testing.T) {
 			},
 			want: []string{"apps/v1 Next Current"},
 		},
+		{
+			name: "what was expected is not gone while the last tier has not told the next one",
+			knowledge: Knowledge{
+				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
+				Expected: []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
+			},
+			want: []string{"apps/v1 Next Current", "a.example.com/v1 - Stale", "apiextensions.k8s.io/v1 - Stale"},
+		},
+		{
+			name: "what was expected is gone when the last tier does not have it",
+			knowledge: Knowledge{
+				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1"), group("apiextensions.k8s.io", "v1")},
+				Expected: []schema.GroupVersion{{Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
+			},
+			want: []string{"apps/v1 Next Current", "apiextensions.k8s.io/v1 Next Current"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
