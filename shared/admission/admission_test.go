@@ -53,7 +53,7 @@ func (m *marker) Validate(context.Context, admission.Attributes, admission.Objec
 
 // SetDrainedNotification makes m one of those that run something.
 func (m *marker) SetDrainedNotification(drained <-chan struct{}) { m.drained = drained }
-func (m *marker) ValidateInitialization() error                    { return nil }
+func (m *marker) ValidateInitialization() error                  { return nil }
 
 // options has plugins A, B (off by default) and C, in this order.
 func options(made map[string]*marker) *genericoptions.AdmissionOptions {
