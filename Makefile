@@ -71,8 +71,10 @@ build: ## build the programs into bin/
 .PHONY: run
 run: PROGRAMS = triune
 run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
-	@echo 'export KUBECONFIG=$(CURDIR)/.triune/admin.kubeconfig'
-	@exec bin/triune --bind-address=127.0.0.1 --secure-port=6443 --data-dir=.triune --controllers=all-generic
+	@{ until .tools/kubectl --kubeconfig=.triune/admin.kubeconfig get --raw=/readyz >/dev/null 2>&1; \
+		do kill -0 $$$$ 2>/dev/null || exit 0; sleep 1; done; \
+		printf '\nready; for kubectl:\n\nexport KUBECONFIG=%s\n\n' '$(CURDIR)/.triune/admin.kubeconfig'; } & \
+	exec bin/triune --bind-address=127.0.0.1 --secure-port=6443 --data-dir=.triune --controllers=all-generic
 
 .PHONY: run-tiers
 run-tiers: build kubectl ## start etcd, NATS and REPLICAS (1) of each service as processes

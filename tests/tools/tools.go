@@ -105,7 +105,7 @@ func (t Tool) path(ctx context.Context) (string, error) {
 	dir := filepath.Join(root, ".tools")
 	path := filepath.Join(dir, t.Name+"@"+version, t.Name)
 	if _, err := os.Stat(path); err == nil {
-		return path, nil
+		return path, t.link(dir, version)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("build %s: %w", t.Name, err)
@@ -115,13 +115,30 @@ func (t Tool) path(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("build %s: %w", t.Name, err)
 	}
 	defer unlock()
-	if _, err := os.Stat(path); err == nil { // somebody else was faster
-		return path, nil
+	if _, err := os.Stat(path); err != nil { // nobody else was faster
+		if err := t.build(ctx, root, version, path); err != nil {
+			return "", err
+		}
 	}
-	if err := t.build(ctx, root, version, path); err != nil {
-		return "", err
+	return path, t.link(dir, version)
+}
+
+// link makes .tools/<name> lead to a version, whichever it led to before: one that
+// was built long ago may be the pinned one again.
+func (t Tool) link(dir, version string) error {
+	link, target := filepath.Join(dir, t.Name), filepath.Join(t.Name+"@"+version, t.Name)
+	if now, err := os.Readlink(link); err == nil && now == target {
+		return nil
 	}
-	return path, nil
+	// Renamed into place, so that it is there for others all the time.
+	next := fmt.Sprintf("%s.%d.link", link, os.Getpid())
+	if err := os.Symlink(target, next); err != nil {
+		return fmt.Errorf("link %s: %w", t.Name, err)
+	}
+	if err := os.Rename(next, link); err != nil {
+		return fmt.Errorf("link %s: %w", t.Name, err)
+	}
+	return nil
 }
 
 // build compiles into a temporary name, so that an interrupted build leaves no
@@ -136,13 +153,6 @@ func (t Tool) build(ctx context.Context, root, version, path string) error {
 		return fmt.Errorf("build %s: %w", t.Name, err)
 	}
 	if err := os.Rename(part, path); err != nil {
-		return fmt.Errorf("build %s: %w", t.Name, err)
-	}
-	link := filepath.Join(root, ".tools", t.Name)
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("build %s: %w", t.Name, err)
-	}
-	if err := os.Symlink(filepath.Join(t.Name+"@"+version, t.Name), link); err != nil {
 		return fmt.Errorf("build %s: %w", t.Name, err)
 	}
 	return nil
