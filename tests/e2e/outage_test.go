@@ -35,6 +35,7 @@ func TestOutage(t *testing.T) {
 				s.fails(t, s.get(t, cluster.Aggregator, slow(ofAggregator)))
 				s.fails(t, s.create(t, cluster.Aggregator, ofAggregator, "no-"+what, ""))
 				s.unready(t, cluster.Aggregator, "readyz", "etcd")
+				s.unready(t, cluster.Aggregator, "livez", "etcd")
 				s.works(t, cluster.Aggregator, ofCore, ofExtensions, ofRemote)
 				s.creates(t, cluster.Aggregator, ofCore, "aggregator-etcd-"+what)
 				s.creates(t, cluster.Aggregator, ofExtensions, "aggregator-etcd-"+what)
