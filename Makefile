@@ -105,7 +105,8 @@ test-full: e2e ## test without -short, and e2e
 
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
-	$(call step,parity,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity)
+	$(call step,parity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity)
+	$(call step,parity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity -target=tiers -replicas=2)
 	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
 
@@ -135,7 +136,7 @@ verify-vet: ## go vet
 .PHONY: verify-lint
 verify-lint: ## golangci-lint
 	$(call step,verify-lint-build,$(GO) run ./tests/tools/cmd/tools golangci-lint)
-	$(call step,verify-lint,.tools/golangci-lint run --concurrency $(PARALLEL) $(PACKAGES))
+	$(call step,verify-lint,GOMEMLIMIT=4GiB .tools/golangci-lint run --concurrency $(PARALLEL) $(PACKAGES))
 
 ##@ Change
 
