@@ -18,7 +18,7 @@ import (
 
 // Normaliser replaces values that two servers cannot agree on by placeholders.
 // It never removes or adds a field, never changes a type, and keeps the order of
-// lists, so null, [], {}, "" and an absent field stay five different things.
+// lists (but of managed fields, see sortManagers), so null, [], {}, "" and an absent field stay five different things.
 //
 // Equal values get equal placeholders: a uid that is expected to appear twice
 // (an object and a reference to it) is still checked to do so.
@@ -76,6 +76,9 @@ func (n *Normaliser) value(v any, path []string) any {
 		for i := range v {
 			out[i] = n.value(v[i], append(path, strconv.Itoa(i)))
 		}
+		if len(path) > 0 && path[len(path)-1] == "managedFields" {
+			sortManagers(out)
+		}
 		return out
 	case string:
 		return n.text(v, path)
@@ -85,6 +88,20 @@ func (n *Normaliser) value(v any, path []string) any {
 		}
 	}
 	return v
+}
+
+// sortManagers puts managed fields in the order that they have when all of them
+// were written in the same second. Theirs is the one order that depends on the
+// clock: by operation, then time in seconds, then manager.
+func sortManagers(entries []any) {
+	key := func(entry any) string {
+		m, ok := entry.(map[string]any)
+		if !ok {
+			return ""
+		}
+		return fmt.Sprint(m["operation"], "\x00", m["manager"], "\x00", m["apiVersion"], "\x00", m["subresource"])
+	}
+	slices.SortStableFunc(entries, func(a, b any) int { return strings.Compare(key(a), key(b)) })
 }
 
 // placeholder keeps the kind of value, so that null is not taken for a name.

@@ -56,6 +56,9 @@ func TestNormaliserShowsWhatAClientSees(t *testing.T) {
 		{"a volatile value and null", `{"pick":"a"}`, `{"pick":null}`},
 		{"a volatile value and absent", `{"pick":"a","x":1}`, `{"x":1}`},
 		{"a volatile string and a number", `{"pick":"a"}`, `{"pick":1}`},
+		{"a manager more", `{"managedFields":[{"manager":"a"}]}`, `{"managedFields":[{"manager":"a"},{"manager":"a"}]}`},
+		{"what a manager owns", `{"managedFields":[{"manager":"a","fieldsV1":{"f:x":{}}}]}`, `{"managedFields":[{"manager":"a","fieldsV1":{"f:y":{}}}]}`},
+		{"the order of what is not managed fields", `{"managers":[{"manager":"a"},{"manager":"b"}]}`, `{"managers":[{"manager":"b"},{"manager":"a"}]}`},
 		{"a manager of fields", `{"manager":"kubectl"}`, `{"manager":"triune"}`},
 		{"the case of a key", `{"apiVersion":"v1"}`, `{"apiversion":"v1"}`},
 	} {
@@ -73,6 +76,7 @@ func TestNormaliserHidesWhatServersCannotAgreeOn(t *testing.T) {
 		{"resource versions", `{"metadata":{"resourceVersion":"17"}}`, `{"metadata":{"resourceVersion":"1234"}}`},
 		{"times of now", `{"creationTimestamp":"2026-06-01T11:59:59Z"}`, `{"creationTimestamp":"2026-06-01T12:00:03Z"}`},
 		{"microseconds of now", `{"t":"2026-06-01T11:59:59.123456Z"}`, `{"t":"2026-06-01T12:00:03.000001Z"}`},
+		{"in which second managers wrote", `{"managedFields":[{"manager":"b","time":"2026-06-01T12:00:00Z"},{"manager":"a","time":"2026-06-01T12:00:01Z"}]}`, `{"managedFields":[{"manager":"a","time":"2026-06-01T12:00:00Z"},{"manager":"b","time":"2026-06-01T12:00:00Z"}]}`},
 		{"the program's own name", `{"manager":"kube-apiserver"}`, `{"manager":"triune"}`},
 		{"the order of keys", `{"a":1,"b":2}`, `{"b":2,"a":1}`},
 		{"the server's address", `{"message":"https://127.0.0.1:6443/x"}`, `{"message":"https://<server>/x"}`},
