@@ -83,6 +83,9 @@ var (
 		exampleinstall.Install(scheme)
 		scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 		scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
+		// Pods are in the legacy group too.
+		scheme.AddKnownTypes(schema.GroupVersion{Version: runtime.APIVersionInternal}, &example.Pod{}, &example.PodList{})
+		scheme.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &examplev1.Pod{}, &examplev1.PodList{})
 		metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 		scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
 			&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
@@ -94,7 +97,12 @@ var (
 const group = "example.apiserver.k8s.io"
 
 func groupInfo(storage rest.Storage) *genericapiserver.APIGroupInfo {
-	info := genericapiserver.NewDefaultAPIGroupInfo(group, scheme, runtime.NewParameterCodec(scheme), codecs)
+	return infoOf(schema.GroupVersion{Group: group, Version: "v1"}, storage)
+}
+
+func infoOf(gv schema.GroupVersion, storage rest.Storage) *genericapiserver.APIGroupInfo {
+	info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, scheme, runtime.NewParameterCodec(scheme), codecs)
+	info.PrioritizedVersions = []schema.GroupVersion{gv}
 	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{"pods": storage}
 	return &info
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // tailDiscovery is a next tier of which only the discovery can be asked.
@@ -264,6 +265,38 @@ func TestDiscoveryOfAGroupAndItsVersion(t *testing.T) {
 		var meta metav1.TypeMeta
 		if err := json.Unmarshal(w.Body.Bytes(), &meta); err != nil || w.Code != http.StatusOK || meta.Kind != kind {
 			t.Errorf("%s: %d %q, want a %s", path, w.Code, w.Body, kind)
+		}
+	}
+}
+
+// TestLegacyDiscovery: nothing behind this tier has a legacy group, and says 404.
+func TestLegacyDiscovery(t *testing.T) {
+	var asked []string
+	s := newServer(t, withNext(&asked))
+	if err := s.Install(infoOf(schema.GroupVersion{Version: "v1"}, newPods())); err != nil {
+		t.Fatal(err)
+	}
+	h := serving(s)
+	for path, kind := range map[string]string{"/api": "APIVersions", "/api/": "APIVersions", "/api/v1": "APIResourceList"} {
+		var meta metav1.TypeMeta
+		if w := do(h, "GET", path); json.Unmarshal(w.Body.Bytes(), &meta) != nil || meta.Kind != kind || w.Code != http.StatusOK {
+			t.Errorf("%s: %d %q, want %s", path, w.Code, w.Body, kind)
+		}
+		if w := do(h, "POST", path); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %d", path, w.Code)
+		}
+	}
+	w := do(h, "GET", "/api", "Accept: "+acceptAggregated)
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || len(list.Items) != 1 || list.Items[0].Name != "" || list.Items[0].Versions[0].Freshness != current {
+		t.Errorf("aggregated: %q, %v", w.Body, err)
+	}
+	if strings.Contains(do(h, "GET", "/apis").Body.String(), `"name": ""`) {
+		t.Error("the legacy group is listed below /apis")
+	}
+	for _, call := range asked {
+		if call != "GET /api" && call != "GET /apis" {
+			t.Errorf("asked the next tier for %s", call)
 		}
 	}
 }
