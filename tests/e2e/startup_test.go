@@ -26,7 +26,7 @@ func TestBadStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer occupied.Close()
+	t.Cleanup(func() { occupied.Close() })
 	_, port, err := net.SplitHostPort(occupied.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +71,7 @@ func TestBadStart(t *testing.T) {
 		{name: "a version of the API that is none", flags: []string{"--runtime-config=nothing/v1=true"}, want: []string{"--runtime-config", "nothing"}, core: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
 			for _, program := range programs() {
 				t.Run(program, func(t *testing.T) {
 					if tc.hangs && program == "kube-apiserver" {
@@ -79,7 +80,6 @@ func TestBadStart(t *testing.T) {
 					if tc.core && (program == "aggregator" || program == "extensions") {
 						return
 					}
-					t.Parallel()
 					begin := time.Now()
 					stderr, code := startOnce(t, program, tc.flags)
 					if code != 1 {
