@@ -31,6 +31,7 @@ require (
 	github.com/moby/term v0.5.0 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
+	github.com/tidwall/btree v1.8.1 // indirect
 	golang.org/x/net v0.61.0 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	k8s.io/apiextensions-apiserver v0.0.0 // indirect

@@ -1,0 +1,264 @@
+package bytecache
+
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+	"testing"
+	"weak"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// TestBounds: whatever is written and read, the log, the kept states and the forms
+// stay within their limits.
+func TestBounds(t *testing.T) {
+	const limit = 100_000
+	c := loadedCache(t, filled(200, 1000), Config{LogBytes: limit, SnapshotBytes: limit, FormBytes: limit}, Options{})
+	kind := NewKind()
+	for revision := int64(101); revision < 3000; revision++ {
+		s, err := c.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Keep(s)
+		apply(c, modify(int(revision*7%200), revision, string(make([]byte, 1000))))
+		e, _ := c.Peek(filledKey(int(revision * 13 % 200)))
+		render := func(*Entry) ([]byte, error) { return make([]byte, 700), nil }
+		if _, err := e.Form(c.space.Budget(), kind, render); err != nil {
+			t.Fatal(err)
+		}
+		stats := c.Stats()
+		if stats.LogBytes > limit || stats.KeptBytes > limit || stats.Kept > maxKept || c.space.Budget().Held() > limit {
+			t.Fatalf("at %d: %+v, forms %d", revision, stats, c.space.Budget().Held())
+		}
+		if revision > 2000 && (stats.LogBytes < limit*3/4 || stats.Kept < maxKept/2 || c.space.Budget().Held() < limit*3/4) {
+			t.Fatalf("at %d it holds less than it may: %+v, forms %d", revision, stats, c.space.Budget().Held())
+		}
+	}
+}
+
+// TestFormsAreDropped: what was used lately stays, and what is dropped is made again.
+func TestFormsAreDropped(t *testing.T) {
+	budget := NewBudget(10 * (100 + formOverhead))
+	kind, other := NewKind(), NewKind()
+	made := 0
+	render := func(*Entry) ([]byte, error) { made++; return make([]byte, 100), nil }
+	get := func(e *Entry, kind Kind) {
+		t.Helper()
+		if data, err := e.Form(budget, kind, render); err != nil || len(data) != 100 {
+			t.Fatalf("form: %d bytes, %v", len(data), err)
+		}
+	}
+	hot := &Entry{}
+	get(hot, kind)
+	get(hot, other)
+	for range 100 {
+		get(hot, kind)
+		get(&Entry{}, kind)
+	}
+	if made != 102 {
+		t.Errorf("%d forms were made, want 102", made)
+	}
+	get(hot, other)
+	if made != 103 {
+		t.Error("a form that nobody used was kept over 100 others")
+	}
+	if _, err := (&Entry{Err: errInjected}).Form(budget, kind, render); err == nil {
+		t.Error("the form of an entry without data")
+	}
+	change := &Change{}
+	for range 2 {
+		_, err := change.Frame(budget, kind, func(*Change) ([]byte, error) { made++; return nil, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made != 104 {
+		t.Errorf("a frame was made %d times", made-103)
+	}
+}
+
+// TestNothingKeepsReplacedObjects: neither the budget of forms nor a reader that is
+// stuck keeps alive what the log has forgotten, except its own part of the log.
+func TestNothingKeepsReplacedObjects(t *testing.T) {
+	c := loadedCache(t, filled(1, 1000), Config{LogBytes: 20_000}, Options{})
+	cursor, err := c.Cursor(t.Context(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kind := NewKind()
+	var replaced []weak.Pointer[Entry]
+	var stuck Changes
+	for revision := int64(101); revision < 600; revision++ {
+		apply(c, modify(0, revision, string(make([]byte, 1000))))
+		e, _ := c.Peek(filledKey(0))
+		if _, err := e.Form(c.space.Budget(), kind, func(*Entry) ([]byte, error) { return make([]byte, 10), nil }); err != nil {
+			t.Fatal(err)
+		}
+		replaced = append(replaced, weak.Make(e))
+		if revision == 110 {
+			if stuck, err = cursor.Available(t.Context()); err != nil || len(stuck.List) == 0 {
+				t.Fatalf("%+v, %v", stuck, err)
+			}
+		}
+	}
+	runtime.GC()
+	alive := 0
+	for _, p := range replaced {
+		if p.Value() != nil {
+			alive++
+		}
+	}
+	runtime.KeepAlive(stuck)
+	// The log's 20 kB, and for the stuck reader's changes what they were and became.
+	if alive > 20+2*len(stuck.List)+5 {
+		t.Errorf("%d of %d states of an object are alive", alive, len(replaced))
+	}
+	runtime.KeepAlive(c)
+}
+
+// TestMemory: the cache costs little more than what etcd stores.
+func TestMemory(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		n, size int
+		// of the stored bytes, keys included, and what may come to that per object.
+		factor   float64
+		overhead int64
+	}{
+		{"100,000 custom resources of 10 kB", 100_000, 10_000, 1.05, 0},
+		{"300,000 config maps of 300 bytes", 300_000, 300, 1, 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if testing.Short() {
+				tc.n /= 20
+			}
+			before := heap()
+			c := loadedCache(t, filled(tc.n, tc.size), Config{}, Options{})
+			held := heap() - before
+			stats := c.Stats()
+			if stats.Objects != tc.n {
+				t.Fatalf("%d objects, want %d", stats.Objects, tc.n)
+			}
+			stored := int64(tc.n) * int64(tc.size+len(filledKey(0)))
+			t.Logf("%d objects, %d stored bytes: %d of memory, %.3f ×, %d bytes each beside; counted %d",
+				tc.n, stored, held, float64(held)/float64(stored), (held-stored)/int64(tc.n), stats.Bytes)
+			if limit := int64(float64(stored)*tc.factor) + tc.overhead*int64(tc.n); held > limit {
+				t.Errorf("%d bytes of memory, want at most %d", held, limit)
+			}
+			runtime.KeepAlive(c)
+		})
+	}
+}
+
+// heap is the memory of what is alive.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestAllocations: what is read from memory allocates nothing per object.
+func TestAllocations(t *testing.T) {
+	ctx := t.Context()
+	c := loadedCache(t, filled(1000, 100), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
+		return Attributes{"app": string(bytes.TrimRight(e.Data, "\x00"))}, nil
+	}})
+	cursor, err := c.Cursor(ctx, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision := int64(100)
+	batch := make([]kv.Event, 200)
+	kind := NewKind()
+	e, _ := c.Peek(filledKey(0))
+	render := func(*Entry) ([]byte, error) { return []byte("form"), nil }
+	snapshot, err := c.Snapshot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := func(n int) func() {
+		return func() {
+			for i := range batch[:n] {
+				revision++
+				batch[i] = modify(i, revision, "0")
+			}
+			apply(c, batch[:n]...)
+			before := *cursor
+			allocated := testing.AllocsPerRun(10, func() {
+				*cursor = before
+				if got, err := cursor.Next(ctx, nil); err != nil || len(got.List) != n {
+					t.Fatalf("%d changes of %d, %v", len(got.List), n, err)
+				}
+			})
+			if allocated != 0 {
+				t.Errorf("delivery of %d changes allocates %v times", n, allocated)
+			}
+		}
+	}
+	changes(1)()
+	changes(200)()
+	key := filledKey(7)
+	for _, tc := range []struct {
+		name string
+		most float64
+		do   func()
+	}{
+		{"get", 0, func() { _, _, _ = c.Get(ctx, key) }},
+		{"peek", 0, func() { _, _ = c.Peek(key) }},
+		{"nothing to read", 0, func() { _, _ = cursor.Available(ctx) }},
+		{"a form that is there", 0, func() { _, _ = e.Form(c.space.Budget(), kind, render) }},
+		{"a snapshot", 0, func() { _, _ = c.Snapshot(ctx) }},
+		{"a walk over 1,000 entries", 2, func() { snapshot.Ascend("/r/", func(*Entry) bool { return true }) }},
+		{"a selection without a match", 3, func() { _, _ = c.Select(ctx, Term{Key: "app", Values: []string{"none"}}) }},
+		{"await of what is there", 0, func() { _ = c.space.Await(ctx, 100) }},
+	} {
+		if got := testing.AllocsPerRun(100, tc.do); got > tc.most {
+			t.Errorf("%s allocates %v times, want %v", tc.name, got, tc.most)
+		}
+	}
+}
+
+// TestSelectLeavesScans: a term that a large part of all objects meets is not worth
+// an index.
+func TestSelectLeavesScans(t *testing.T) {
+	c := loadedCache(t, filled(1000, 10), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
+		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data, "\x00")))
+		return Attributes{"half": strconv.Itoa(i % 2), "fifth": strconv.Itoa(i % 5), "id": strconv.Itoa(i)}, err
+	}})
+	for _, tc := range []struct {
+		term Term
+		want int // -1: not known
+	}{
+		{Term{Key: "half", Values: []string{"0"}}, -1},
+		{Term{Key: "fifth", Values: []string{"0"}}, 200},
+		{Term{Key: "fifth", Values: []string{"0", "1"}}, -1},
+		{Term{Key: "fifth", Values: []string{"0", "7", "0"}}, 200},
+		{Term{Key: "fifth"}, -1},
+		{Term{Key: "fifth", Values: []string{}}, 0},
+		{Term{Key: "none"}, 0},
+		{Term{Key: "id", Values: []string{"12", "3", "999", "1000"}}, 3},
+		{Term{Field: true, Key: "id"}, 0}, // no fields are known
+	} {
+		s, err := c.Select(t.Context(), tc.term)
+		if err != nil || s.Known != (tc.want >= 0) || s.Known && len(s.Entries) != tc.want {
+			t.Errorf("%+v: %d entries, known %t, %v, want %d", tc.term, len(s.Entries), s.Known, err, tc.want)
+		}
+		for i := 1; i < len(s.Entries); i++ {
+			if s.Entries[i-1].Key >= s.Entries[i].Key {
+				t.Errorf("%+v: %s before %s", tc.term, s.Entries[i-1].Key, s.Entries[i].Key)
+			}
+		}
+	}
+	for i := range 3 * maxIndexes {
+		if _, err := c.Select(t.Context(), Term{Key: strconv.Itoa(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(c.indexes) != maxIndexes {
+		t.Errorf("%d indexes, want at most %d", len(c.indexes), maxIndexes)
+	}
+}

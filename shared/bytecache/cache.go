@@ -1,0 +1,340 @@
+package bytecache
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/tidwall/btree"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// Options say how a Cache understands what is stored.
+type Options struct {
+	// Open decrypts a stored value; nil where nothing is encrypted. stale is as in
+	// Entry. It is called once per value, on the goroutine that feeds the space or
+	// on one that loads or reads history.
+	Open func(key string, stored []byte) (data []byte, stale bool, err error)
+	// Labels finds out the labels of an entry, Fields its selectable fields; nil
+	// where there are none. They may be called with the cache's lock held, so they
+	// must not call it.
+	Labels, Fields func(*Entry) (Attributes, error)
+	// OnInconsistent is called when a change does not fit what is cached, which
+	// means that an event was lost. The cache then reads its keys again. It is
+	// called with the cache's lock held.
+	OnInconsistent func(key string, revision int64)
+}
+
+// phase is how far a cache is.
+type phase int
+
+const (
+	// idle: nobody has needed it yet, or the last attempt to load it failed.
+	idle phase = iota
+	// loading: reading its keys; changes are put aside.
+	loading
+	// live: follows the log.
+	live
+)
+
+// Cache is the objects of one resource. It is safe for concurrent use.
+type Cache struct {
+	space *Space
+	// users have not released it yet; guarded by space.mu.
+	users   int
+	prefix  string
+	options Options
+
+	// loadTurn is held by the one that loads, historyTurn by the one that reads what
+	// the log has forgotten.
+	loadTurn, historyTurn chan struct{}
+
+	mu    sync.Mutex
+	phase phase // guarded by mu, as is all below
+	// era counts the resets, so that what was begun before one is thrown away.
+	era int
+	// history counts the resets after which etcd is another one, whose revisions
+	// mean something else.
+	history int
+	// resetAt is the revision after which the event log went on at the last reset.
+	resetAt int64
+	// aside are the changes that came while loading, without the states before.
+	aside []*Change
+	tree  *btree.BTreeG[*Entry]
+	// pivot is what the tree is searched with.
+	pivot Entry
+	// changed is the revision of the last change, or of the load; the tree is the
+	// state at every revision from it to the space's.
+	changed int64
+	log     changeLog
+	// wake is rung, and replaced, when there is something to read for cursors.
+	wake *alarm
+	// snapshot is the one at changed, if somebody has asked for it.
+	snapshot *Snapshot
+	kept     keptSnapshots
+	indexes  []*index
+	// asked counts the queries of indexes.
+	asked uint64
+	// stored is the size of what the tree holds.
+	stored int64
+}
+
+func newCache(space *Space, prefix string, o Options) *Cache {
+	c := &Cache{
+		space: space, prefix: prefix, options: o,
+		loadTurn: make(chan struct{}, 1), historyTurn: make(chan struct{}, 1),
+		tree: newTree(),
+		wake: newAlarm(),
+		log:  changeLog{limit: space.config.LogBytes},
+		kept: keptSnapshots{limit: space.config.SnapshotBytes},
+	}
+	return c
+}
+
+func newTree() *btree.BTreeG[*Entry] {
+	return btree.NewBTreeGOptions(func(a, b *Entry) bool { return a.Key < b.Key }, btree.Options{NoLocks: true})
+}
+
+// Prefix is what all keys of this cache begin with.
+func (c *Cache) Prefix() string { return c.prefix }
+
+// Space is the key space that the cache belongs to.
+func (c *Cache) Space() *Space { return c.space }
+
+// Get returns the entry of a key, nil if there is none, and the revision at which
+// that is true. It loads the cache first if need be.
+func (c *Cache) Get(ctx context.Context, key string) (*Entry, int64, error) {
+	if err := c.lockLive(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer c.mu.Unlock()
+	return c.getLocked(key), c.revisionLocked(), nil
+}
+
+// lockLive locks mu at a moment at which the cache is live, and loads it first if
+// need be. If it fails, mu is not locked.
+func (c *Cache) lockLive(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		if c.phase == live {
+			return nil
+		}
+		c.mu.Unlock()
+		if err := c.Load(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// Peek is Get without loading: ok is false while nothing is known.
+func (c *Cache) Peek(key string) (entry *Entry, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.phase != live {
+		return nil, false
+	}
+	return c.getLocked(key), true
+}
+
+func (c *Cache) getLocked(key string) *Entry {
+	c.pivot.Key = key
+	entry, _ := c.tree.Get(&c.pivot)
+	return entry
+}
+
+// revisionLocked is the newest one at which the tree is true. The space's is read
+// first: it never runs ahead of this cache.
+func (c *Cache) revisionLocked() int64 { return max(c.space.revision.Load(), c.changed) }
+
+// take is called by the space, with its lock held, for events of complete
+// revisions up to revision. It returns the alarm to ring, nil if nothing changed.
+func (c *Cache) take(events []kv.Event, revision int64) *alarm {
+	changes := c.prepare(events)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.phase {
+	case loading:
+		c.aside = append(c.aside, changes...)
+	case live:
+		if !c.followLocked(changes) {
+			c.restartLocked(revision, false)
+		}
+		return c.wakeLocked()
+	}
+	return nil
+}
+
+// prepare does without the lock what can be done without it: copying, decrypting,
+// and finding out what the indexes will ask for.
+func (c *Cache) prepare(events []kv.Event) []*Change {
+	c.mu.Lock()
+	// A cache that is idle stays so while the space's lock is held.
+	unwanted := c.phase == idle
+	var labels, fields bool
+	for _, ix := range c.indexes {
+		labels, fields = labels || !ix.field, fields || ix.field
+	}
+	c.mu.Unlock()
+	if unwanted {
+		return nil
+	}
+	changes := make([]*Change, len(events))
+	for i, e := range events {
+		change := &Change{Kind: e.Kind, Key: e.Key, Revision: e.Revision}
+		changes[i] = change
+		if e.Kind == kv.Deleted {
+			continue
+		}
+		// The log's buffers are not ours to keep, and its keys may be parts of them.
+		if e.Kind == kv.Created {
+			change.Key = strings.Clone(e.Key)
+		}
+		change.Now = c.entry(change.Key, bytes.Clone(e.Value), e.Revision)
+		if labels {
+			_, _ = c.LabelsOf(change.Now) // an error comes again when it is asked for
+		}
+		if fields {
+			_, _ = c.FieldsOf(change.Now)
+		}
+	}
+	return changes
+}
+
+// followLocked applies changes that come after what the tree has. It returns false
+// if one of them does not fit.
+func (c *Cache) followLocked(changes []*Change) bool {
+	for len(changes) > 0 && changes[0].Revision <= c.changed {
+		changes = changes[1:] // the load has seen it
+	}
+	if len(changes) == 0 {
+		return true
+	}
+	c.retireSnapshotLocked(changes[0].Revision)
+	for _, change := range changes {
+		if change.Kind == kv.Deleted {
+			c.pivot.Key = change.Key
+			change.Before, _ = c.tree.Delete(&c.pivot)
+		} else {
+			change.Before, _ = c.tree.Set(change.Now)
+		}
+		if (change.Before == nil) != (change.Kind == kv.Created) {
+			if c.options.OnInconsistent != nil {
+				c.options.OnInconsistent(change.Key, change.Revision)
+			}
+			return false
+		}
+		if change.Before != nil {
+			c.stored -= change.Before.size()
+			c.kept.replace(change.Before.size())
+			// Its key is the same string as before: keep one.
+			change.Key = change.Before.Key
+		}
+		if change.Now != nil {
+			change.Now.Key = change.Key
+			c.stored += change.Now.size()
+		}
+		c.followIndexesLocked(change)
+	}
+	c.changed = changes[len(changes)-1].Revision
+	c.log.append(changes...)
+	c.log.trim()
+	return true
+}
+
+// entry makes the entry of a stored value, which it keeps.
+func (c *Cache) entry(key string, stored []byte, revision int64) *Entry {
+	e := &Entry{Key: key, Revision: revision, Data: stored}
+	if c.options.Open != nil {
+		e.Data, e.Stale, e.Err = c.options.Open(key, stored)
+	}
+	return e
+}
+
+// wakeLocked returns the alarm that is to be rung when no lock is held.
+func (c *Cache) wakeLocked() *alarm {
+	asleep := c.wake
+	c.wake = newAlarm()
+	return asleep
+}
+
+// restart is called by the space when its log cannot tell what has happened. It
+// returns the alarm to ring.
+func (c *Cache) restart(revision int64, replaced bool) *alarm {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.restartLocked(revision, replaced)
+	return c.wakeLocked()
+}
+
+// restartLocked forgets everything; the next one who needs it loads it again.
+// replaced: etcd is another one, and no cursor goes on.
+func (c *Cache) restartLocked(revision int64, replaced bool) {
+	c.era++
+	if replaced {
+		c.history++
+	}
+	c.resetAt = revision
+	c.phase = idle
+	c.aside = nil
+	c.tree, c.stored = newTree(), 0
+	c.pivot.Key = ""
+	c.snapshot = nil
+	c.kept.restart()
+	c.indexes = nil
+	c.changed = 0
+	c.log.restart(revision)
+}
+
+// Count returns the number of objects whose keys begin with prefix, without
+// loading: ok is false while nothing is known.
+func (c *Cache) Count(prefix string) (count int, ok bool) {
+	c.mu.Lock()
+	if c.phase != live {
+		c.mu.Unlock()
+		return 0, false
+	}
+	if prefix == c.prefix {
+		defer c.mu.Unlock()
+		return c.tree.Len(), true
+	}
+	snapshot := c.snapshotLocked()
+	c.mu.Unlock()
+	snapshot.Ascend(prefix, func(e *Entry) bool {
+		if !strings.HasPrefix(e.Key, prefix) {
+			return false
+		}
+		count++
+		return true
+	})
+	return count, true
+}
+
+// Stats are figures about a cache.
+type Stats struct {
+	Live bool
+	// Objects and Bytes are what the tree holds.
+	Objects int
+	Bytes   int64
+	// LogChanges and LogBytes are what the log remembers; LogFloor is the revision
+	// after which it knows every change.
+	LogChanges int
+	LogBytes   int64
+	LogFloor   int64
+	// Kept is how many states are remembered for the pages of LISTs, KeptBytes the
+	// most that they keep alive by themselves.
+	Kept      int
+	KeptBytes int64
+}
+
+// Stats returns the figures of now.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Stats{
+		Live: c.phase == live, Objects: c.tree.Len(), Bytes: c.stored,
+		LogChanges: c.log.length(), LogBytes: c.log.bytes, LogFloor: c.log.floor,
+		Kept: len(c.kept.list), KeptBytes: c.kept.held(),
+	}
+}

@@ -1,0 +1,135 @@
+package bytecache
+
+import (
+	"context"
+)
+
+// Cursor reads the changes of a resource after a revision. It is used by one
+// goroutine and needs no closing.
+type Cursor struct {
+	cache *Cache
+	// revision: everything at or before it has been read, or was not wanted.
+	revision int64
+	// number of the next change in the log, if the log is in the same section.
+	number, section int64
+	// era and history are the cache's when revision was true.
+	era, history int
+}
+
+// Changes is what Next returns.
+type Changes struct {
+	// List is in order, complete revisions only, empty where Next only has to say
+	// how far it is. It is shared: nobody may write to it.
+	List []*Change
+	// Revision: no change at or before it is still to come.
+	Revision int64
+}
+
+// Cursor returns one that reads what comes after revision, which may lie in the
+// future; what is at or before it is left out. It loads the cache if need be. It
+// fails with an *ExpiredError where that history is gone, at the latest in Next.
+func (c *Cache) Cursor(ctx context.Context, revision int64) (*Cursor, error) {
+	if err := c.lockLive(ctx); err != nil {
+		return nil, err
+	}
+	defer c.mu.Unlock()
+	return &Cursor{cache: c, revision: revision, era: c.era, history: c.history}, nil
+}
+
+// Next returns the changes after the last call's, and waits for the first one if
+// there is none. If there are very many, it returns the first of them, and the next
+// call does not wait. It also returns, without changes, when poke delivers
+// something, which is how a bookmark learns the revision to carry.
+//
+// Errors: *ExpiredError when history is gone, after which the cursor is over. All
+// others, the context's and those of etcd and the event log, leave it where it was:
+// Next may be called again.
+func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, error) {
+	for {
+		changes, wake, err := cur.available(ctx)
+		if err != nil || len(changes.List) > 0 {
+			return changes, err
+		}
+		wake.asleep.Add(1)
+		select {
+		case <-wake.rung:
+		case <-poke:
+			changes, _, err := cur.available(ctx)
+			return changes, err
+		case <-ctx.Done():
+			return Changes{}, ctx.Err()
+		}
+	}
+}
+
+// Available is Next that never waits for a change.
+func (cur *Cursor) Available(ctx context.Context) (Changes, error) {
+	changes, _, err := cur.available(ctx)
+	return changes, err
+}
+
+// available returns what there is. Where that is nothing, wake is rung when it is
+// worth looking again.
+func (cur *Cursor) available(ctx context.Context) (changes Changes, wake *alarm, err error) {
+	c := cur.cache
+	for {
+		c.mu.Lock()
+		switch {
+		case cur.era != c.era:
+			err = cur.survive()
+			c.mu.Unlock()
+			if err != nil {
+				return Changes{}, nil, err
+			}
+		case c.phase != live:
+			c.mu.Unlock()
+			if err := c.Load(ctx); err != nil {
+				return Changes{}, nil, err
+			}
+		case (cur.section != c.log.section || cur.number < c.log.first()) && cur.revision < c.log.floor:
+			c.mu.Unlock()
+			changes, err := cur.fromHistory(ctx)
+			if err != nil || len(changes.List) > 0 {
+				return changes, nil, err
+			}
+		default:
+			changes, more := cur.readLocked()
+			wake := c.wake
+			c.mu.Unlock()
+			if len(changes.List) > 0 || !more {
+				return changes, wake, nil
+			}
+		}
+	}
+}
+
+// survive is called, with the cache's lock held, after resets: what this cursor has
+// not read may be lost, unless it was ahead of them.
+func (cur *Cursor) survive() error {
+	c := cur.cache
+	if cur.history != c.history || cur.revision < c.resetAt {
+		return &ExpiredError{Wanted: cur.revision, Oldest: c.resetAt}
+	}
+	cur.era = c.era
+	return nil
+}
+
+// readLocked reads from the log, which has all there is after the cursor. The
+// cache's lock is held. more tells that there is more than what is returned.
+func (cur *Cursor) readLocked() (changes Changes, more bool) {
+	c := cur.cache
+	if cur.section != c.log.section || cur.number < c.log.first() {
+		cur.number, cur.section = c.log.after(cur.revision), c.log.section
+	}
+	list, more := c.log.from(cur.number)
+	cur.number += int64(len(list))
+	revision := c.revisionLocked()
+	if more {
+		revision = list[len(list)-1].Revision
+	}
+	for len(list) > 0 && list[0].Revision <= cur.revision {
+		list = list[1:] // the client asked for a revision that was yet to come
+	}
+	cur.revision = max(cur.revision, revision)
+	return Changes{List: list, Revision: cur.revision}, more
+}

@@ -1,0 +1,37 @@
+// Package bytecache keeps the stored bytes of every object that is read in this
+// process, and the changes that were made to them lately.
+//
+// A [Space] is the key space of one etcd. It takes what the event log says, in
+// order, by Apply and Reset, and hands each change to the [Cache] of the resource
+// whose prefix the key has. A Cache is empty until somebody needs it; then it reads
+// its keys from etcd once and follows the changes from there ("load-then-follow").
+//
+// Nothing here is decoded. An [Entry] is a key, a revision and the bytes that etcd
+// has, decrypted if they were encrypted. What is derived from them (JSON, frames of
+// watch events) is made by those who serve, once per form, hung on the entry, and
+// dropped when the common budget is used up.
+//
+// The entries of a Cache live in a copy-on-write tree. A [Snapshot] is that tree at
+// one revision; it costs nothing to take, and what changes later does not touch it.
+// A [Cursor] reads the changes after a revision: all that there are at once, and
+// then it waits. It owns no buffer, so a reader that does not read holds nothing; if
+// the log has moved on meanwhile, it continues from the history of the event log.
+//
+// What a reset of the event log does: every Cache reads its keys again. A Cursor that
+// has read everything up to the reset goes on, any other one ends with an
+// [ExpiredError]. If etcd itself is another one (a restored backup, see
+// [Space.Replace]), all of them end.
+//
+// What is bounded, in bytes: the log of each Cache and the states it keeps for pages
+// of LISTs (see [Config]), and all derived forms together ([Budget]). What is not:
+// the stored bytes themselves, a Snapshot for as long as somebody holds it, and the
+// block of the log, of 256 kB or one revision, in which a reader is stuck.
+//
+// Locks, in the order in which they are taken: a Space's, a Cache's. Neither is held
+// while etcd or the event log is asked, an index is built or cursors are woken, and
+// a Cache's, which all readers need, not while a value is decrypted.
+//
+// Order is promised for every Cache: changes come in the order of their revisions,
+// a revision is never split over two calls, and what Snapshot and Cursor call their
+// revision is complete: nothing at or before it is still to come.
+package bytecache

@@ -1,0 +1,85 @@
+package bytecache
+
+import "sync/atomic"
+
+// Entry is one object at one revision. It never changes, except for what is
+// derived from it; it is safe for concurrent use.
+type Entry struct {
+	// Key is the object's key in etcd.
+	Key string
+	// Revision is its mod revision, 0 where it is not known: the previous state in
+	// a change that comes from history.
+	Revision int64
+	// Data are the stored bytes, decrypted. Nobody may change them.
+	Data []byte
+	// Stale: what is stored is not what would be written for the same object,
+	// because it is encrypted with a key that is no longer the one to use.
+	Stale bool
+	// Err says why Data cannot be had: the stored bytes could not be decrypted.
+	Err error
+
+	labels, fields attributes
+	// mark is a Kind and a number, packed; 0 if there is none.
+	mark  atomic.Uint64
+	forms forms
+}
+
+// Mark returns the number that SetMark has put on the entry for a form.
+func (e *Entry) Mark(kind Kind) (uint32, bool) {
+	mark := e.mark.Load()
+	return uint32(mark), Kind(mark>>32) == kind
+}
+
+// SetMark says of a form that needs no bytes of its own what else there is to know of
+// it. It is found without following a pointer, and never dropped. An entry has room
+// for one; ok is false if another form has it.
+func (e *Entry) SetMark(kind Kind, number uint32) (ok bool) {
+	mark := uint64(kind)<<32 | uint64(number)
+	return e.mark.CompareAndSwap(0, mark) || e.mark.Load() == mark
+}
+
+// Attributes are what selectors are judged by: the labels of an object, or its
+// selectable fields.
+type Attributes = map[string]string
+
+// attributes are found out when they are first needed.
+type attributes struct{ known atomic.Pointer[Attributes] }
+
+func (a *attributes) get(e *Entry, find func(*Entry) (Attributes, error)) (Attributes, error) {
+	if known := a.known.Load(); known != nil {
+		return *known, nil
+	}
+	if e.Err != nil || find == nil {
+		return nil, e.Err
+	}
+	found, err := find(e)
+	if err != nil {
+		return nil, err
+	}
+	a.known.Store(&found)
+	return found, nil
+}
+
+// Form returns the derived bytes of the given form, made at the first call and
+// whenever they have been dropped since. Two callers may make them at the same
+// time; one of the results is kept. Errors are not kept.
+func (e *Entry) Form(budget *Budget, kind Kind, render func(*Entry) ([]byte, error)) ([]byte, error) {
+	if data, ok := e.forms.get(kind); ok {
+		return data, nil
+	}
+	if e.Err != nil {
+		return nil, e.Err
+	}
+	data, err := render(e)
+	if err != nil {
+		return nil, err
+	}
+	e.forms.put(budget, kind, data)
+	return data, nil
+}
+
+// size is what the entry holds of memory, without what is derived.
+func (e *Entry) size() int64 {
+	const overhead = 168 // the entry, its place in the tree, the headers
+	return int64(len(e.Key)) + int64(len(e.Data)) + overhead
+}

@@ -1,0 +1,479 @@
+package bytecache
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+var (
+	historySeed  = flag.Uint64("history-seed", 0, "run this one history of TestHistories, and print its steps")
+	historyCount = flag.Int("histories", 0, "how many histories TestHistories runs, instead of 5,000 with -short and 50,000 without")
+)
+
+// watcher rebuilds a resource from a list and the changes after it.
+type watcher struct {
+	cursor *Cursor
+	cache  *Cache
+	line   *timeline
+	// state at revision, nil for a watch from the future that has not begun.
+	state    map[string]string
+	revision int64
+	// doomed: it must be told that its history is gone; unsure: it may be.
+	doomed, unsure bool
+}
+
+// valuesAt is the model's answer to what a watcher has rebuilt.
+func (l *timeline) valuesAt(prefix string, revision int64) map[string]string {
+	out := map[string]string{}
+	for key, at := range l.states[revision].below(prefix) {
+		out[key] = at.value
+	}
+	return out
+}
+
+// take checks what a cursor has returned and applies it.
+func (at *watcher) take(w *world, changes Changes) error {
+	if changes.Revision < at.revision {
+		return w.fault("revision %d after %d", changes.Revision, at.revision)
+	}
+	if len(changes.List) > 0 && at.state == nil {
+		// The watch from the future begins.
+		at.state = at.line.valuesAt(at.cache.prefix, at.revision)
+	}
+	last := at.revision
+	for i, c := range changes.List {
+		if i == 0 && c.Revision <= last || c.Revision < last {
+			return w.fault("a change at %d after %d", c.Revision, last)
+		}
+		last = c.Revision
+		if c.Revision > changes.Revision {
+			return w.fault("a change at %d, up to %d", c.Revision, changes.Revision)
+		}
+		before, existed := at.state[c.Key]
+		if existed != (c.Kind != kv.Created) || existed != (c.Before != nil) || (c.Now == nil) != (c.Kind == kv.Deleted) {
+			return w.fault("kind %d of %s at %d, existed %t", c.Kind, c.Key, c.Revision, existed)
+		}
+		if c.Before != nil && string(c.Before.Data) != before {
+			return w.fault("%s at %d was %q before, want %q", c.Key, c.Revision, c.Before.Data, before)
+		}
+		delete(at.state, c.Key)
+		if c.Now != nil {
+			if c.Now.Revision != c.Revision || c.Now.Key != c.Key {
+				return w.fault("entry of %s at %d in the change of %s at %d", c.Now.Key, c.Now.Revision, c.Key, c.Revision)
+			}
+			at.state[c.Key] = string(c.Now.Data)
+		}
+	}
+	at.revision = changes.Revision
+	if at.state == nil || changes.Revision > at.line.now() {
+		return nil
+	}
+	if want := at.line.valuesAt(at.cache.prefix, at.revision); !maps.Equal(at.state, want) {
+		return w.fault("watcher of %s at %d has %v, want %v", at.cache.prefix, at.revision, at.state, want)
+	}
+	return nil
+}
+
+// read makes one call and checks its result; over says that the watcher is done.
+func (at *watcher) read(w *world, next func() (Changes, error)) (changes Changes, over bool) {
+	w.reading, w.compacted = at, false
+	doomed, unsure := at.doomed, at.unsure
+	changes, err := next()
+	w.reading = nil
+	var gone *ExpiredError
+	switch {
+	case err == nil && doomed && !unsure:
+		_ = w.fault("watcher of %s from %d goes on over a reset", at.cache.prefix, at.revision)
+	case err == nil:
+		_ = at.take(w, changes)
+	case errors.As(err, &gone):
+		if !at.doomed && !at.unsure && !w.compacted {
+			_ = w.fault("watcher of %s from %d: %v, but history is there", at.cache.prefix, at.revision, err)
+		}
+		return changes, true
+	case isInjected(err):
+		at.unsure = true // where exactly it is
+	default:
+		_ = w.fault("watcher of %s: %v", at.cache.prefix, err)
+	}
+	return changes, false
+}
+
+// isInjected tells whether an error is one that the model makes: a failure, or a
+// restore between the pages of a load.
+func isInjected(err error) bool {
+	return errors.Is(err, errInjected) || errors.Is(err, rpctypes.ErrFutureRev)
+}
+
+// reading are the steps of readers.
+var reading = []operation{
+	{"list", 6, func(w *world, r *rand.Rand) {
+		c := w.caches[r.IntN(len(w.caches))]
+		before := w.space.Revision()
+		s, err := c.Snapshot(context.Background())
+		if !w.read(err) {
+			return
+		}
+		if s.Revision < min(before, w.space.Revision()) {
+			_ = w.fault("a list at %d, the space is at %d", s.Revision, before)
+		}
+		h := w.checkSnapshot(s, c)
+		if r.IntN(2) == 0 {
+			c.Keep(s)
+			w.mustKeep(h, true)
+		}
+	}},
+	{"look at old lists", 4, func(w *world, _ *rand.Rand) {
+		for _, h := range w.held {
+			_ = w.check(h)
+		}
+		w.kept = slices.DeleteFunc(w.kept, func(k keptRevision) bool { return k.resets != w.resets })
+		if len(w.kept) > maxKept {
+			w.kept = nil
+		}
+		for _, k := range w.kept {
+			if _, ok := k.cache.SnapshotAt(k.revision); !ok {
+				_ = w.fault("%s: the state at %d was not kept", k.cache.prefix, k.revision)
+			}
+			w.readAt(k.cache, k.revision)
+		}
+	}},
+	{"get", 5, func(w *world, r *rand.Rand) {
+		c := w.caches[r.IntN(len(w.caches))]
+		key := c.prefix + string(rune('a'+r.IntN(6)))
+		e, revision, err := c.Get(context.Background(), key)
+		if !w.read(err) {
+			return
+		}
+		want, exists := w.etcd.states[revision][key]
+		if exists != (e != nil) || e != nil && (string(e.Data) != want.value || e.Revision != want.revision || e.Key != key) {
+			_ = w.fault("get %s at %d: %+v, want %+v", key, revision, e, want)
+		}
+		if count, ok := c.Count(c.prefix); !ok || count != len(w.etcd.states[revision].below(c.prefix)) {
+			_ = w.fault("count of %s at %d: %d", c.prefix, revision, count)
+		}
+	}},
+	{"select", 6, func(w *world, r *rand.Rand) {
+		c := w.caches[r.IntN(len(w.caches))]
+		t := Term{Field: r.IntN(3) == 0}
+		t.Key = map[bool]string{true: "n", false: "l"}[t.Field]
+		all := []string{"x", "y", "z", "", "a", "b", "none"}
+		if n := r.IntN(4); n > 0 {
+			t.Values = []string{}
+			for range n {
+				t.Values = append(t.Values, all[r.IntN(len(all))])
+			}
+		}
+		w.selecting = c
+		s, err := c.Select(context.Background(), t)
+		w.selecting = nil
+		if !w.read(err) {
+			return
+		}
+		var got, want []string
+		for _, e := range s.Entries {
+			got = append(got, e.Key+"="+string(e.Data))
+		}
+		for key, at := range w.etcd.states[s.Revision].below(c.prefix) {
+			if meets(t, key, at.value) {
+				want = append(want, key+"="+at.value)
+			}
+		}
+		slices.Sort(want)
+		if !s.Known || !slices.Equal(got, want) {
+			_ = w.fault("select %+v in %s at %d: %q, want %q", t, c.prefix, s.Revision, got, want)
+		}
+	}},
+	{"watch", 4, func(w *world, r *rand.Rand) {
+		c := w.caches[r.IntN(len(w.caches))]
+		if len(w.watchers) >= 6 {
+			w.watchers = slices.Delete(w.watchers, 0, 1) // it disconnects
+		}
+		at := &watcher{cache: c}
+		switch r.IntN(4) {
+		case 0: // resumes
+			at.revision = 1 + r.Int64N(w.etcd.now())
+		case 1: // from the future
+			at.revision = w.etcd.now() + r.Int64N(6)
+		default: // lists first
+			s, err := c.Snapshot(context.Background())
+			if !w.read(err) {
+				return
+			}
+			at.revision = s.Revision
+		}
+		resets := w.resets
+		var err error
+		at.cursor, err = c.Cursor(context.Background(), at.revision)
+		if !w.read(err) {
+			return
+		}
+		at.line = w.etcd
+		if resets != w.resets {
+			return // its revision was of another history
+		}
+		if at.revision <= w.etcd.now() {
+			at.state = w.etcd.valuesAt(c.prefix, at.revision)
+		}
+		w.watchers = append(w.watchers, at)
+	}},
+	{"next", 14, func(w *world, r *rand.Rand) {
+		if len(w.watchers) == 0 {
+			return
+		}
+		which := r.IntN(len(w.watchers))
+		at := w.watchers[which]
+		next := func() (Changes, error) { return at.cursor.Available(context.Background()) }
+		switch r.IntN(3) {
+		case 0:
+			poke := make(chan struct{})
+			close(poke)
+			next = func() (Changes, error) { return at.cursor.Next(context.Background(), poke) }
+		case 1:
+			if !at.mustHaveMore(w) {
+				break
+			}
+			// Whoever sleeps although there is something to read sleeps for an hour.
+			next = func() (Changes, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				return at.cursor.Next(ctx, nil)
+			}
+		}
+		if _, over := at.read(w, next); over {
+			w.watchers = slices.Delete(w.watchers, which, which+1)
+		}
+	}},
+	{"catch up", 4, func(w *world, r *rand.Rand) {
+		if len(w.watchers) == 0 {
+			return
+		}
+		which := r.IntN(len(w.watchers))
+		at := w.watchers[which]
+		for calls := 0; ; calls++ {
+			before, failing := at.unsure, w.failList > 0 || w.failSince > 0
+			changes, over := at.read(w, func() (Changes, error) { return at.cursor.Available(context.Background()) })
+			if over {
+				w.watchers = slices.Delete(w.watchers, which, which+1)
+				return
+			}
+			if w.trouble != nil || !before && at.unsure || failing {
+				return
+			}
+			if len(changes.List) == 0 {
+				if changes.Revision < w.space.Revision() && !at.unsure && !at.doomed {
+					_ = w.fault("a cursor of %s ends at %d, the space is at %d", at.cache.prefix, changes.Revision, w.space.Revision())
+				}
+				return
+			}
+			if calls > 1000 {
+				_ = w.fault("a cursor of %s never ends", at.cache.prefix)
+				return
+			}
+		}
+	}},
+	{"await", 2, func(w *world, _ *rand.Rand) {
+		want := w.etcd.now()
+		if err := w.space.Await(context.Background(), want); err != nil || w.space.Revision() < want {
+			_ = w.fault("await %d: at %d, %v", want, w.space.Revision(), err)
+		}
+	}},
+	{"a failure is coming", 2, func(w *world, r *rand.Rand) {
+		if r.IntN(2) == 0 {
+			w.failList = 1 + r.IntN(3)
+		} else {
+			w.failSince = 1 + r.IntN(3)
+		}
+	}},
+}
+
+// mustHaveMore tells whether a watcher has changes to read in any case.
+func (at *watcher) mustHaveMore(w *world) bool {
+	if at.doomed || at.unsure || at.line != w.etcd {
+		return false
+	}
+	for revision := at.revision + 1; revision <= w.space.Revision(); revision++ {
+		for _, e := range at.line.events[revision] {
+			if strings.HasPrefix(e.Key, at.cache.prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// read reports a reader's error and tells whether there was none.
+func (w *world) read(err error) bool {
+	if err != nil && !isInjected(err) {
+		_ = w.fault("read: %v", err)
+	}
+	return err == nil
+}
+
+// step is one of a history. It is as random as its seed, whatever was before it, so
+// that a history stays what it is when others are left out.
+type step struct {
+	operation
+	seed uint64
+}
+
+// history makes the steps of a seed.
+func history(seed uint64) []step {
+	r := rand.New(rand.NewPCG(seed, 1))
+	all := slices.Concat(writing, reading)
+	total := 0
+	for _, o := range all {
+		total += o.weight
+	}
+	steps := make([]step, 20+r.IntN(100))
+	for i := range steps {
+		pick := r.IntN(total)
+		for _, o := range all {
+			if pick -= o.weight; pick < 0 {
+				steps[i] = step{operation: o, seed: r.Uint64()}
+				break
+			}
+		}
+	}
+	return steps
+}
+
+// play runs a history in a new world, whose sizes are as random as its seed.
+func play(seed uint64, steps []step, trace func(string, ...any)) error {
+	r := rand.New(rand.NewPCG(seed, 2))
+	pick := func(from ...int64) int64 { return from[r.IntN(len(from))] }
+	w := &world{etcd: newTimeline(), trace: trace}
+	w.space = New(Config{
+		Origin: w, Feed: w,
+		LogBytes: pick(1, 2000, 8000, 1<<20), SnapshotBytes: pick(2000, 8000, 1<<20, 1<<20),
+	})
+	w.space.loadPage = pick(1, 2, 500)
+	w.space.historyEvents, w.space.historyBytes = int(pick(1, 3, 4096)), pick(1000, 1<<20)
+	for _, prefix := range prefixes {
+		c, err := w.space.Cache(prefix, Options{Labels: w.find(labelsOf), Fields: w.find(fieldsOf), OnInconsistent: func(key string, revision int64) {
+			_ = w.fault("%s at %d does not fit", key, revision)
+		}})
+		if err != nil {
+			return err
+		}
+		w.caches = append(w.caches, c)
+	}
+	for range r.IntN(10) {
+		w.write(r, 1+r.IntN(3))
+	}
+	w.delivered = w.etcd.now()
+	w.space.Reset(w.delivered)
+	for _, s := range steps {
+		trace("%s (etcd %d, delivered %d)", s.name, w.etcd.now(), w.delivered)
+		w.nested = rand.New(rand.NewPCG(s.seed, 3))
+		s.do(w, rand.New(rand.NewPCG(s.seed, 4)))
+		if w.trouble == nil {
+			w.bounds()
+		}
+		if w.trouble != nil {
+			return fmt.Errorf("%s: %w", s.name, w.trouble)
+		}
+	}
+	return nil
+}
+
+// bounds checks what must hold of the caches' sizes at all times.
+func (w *world) bounds() {
+	for _, c := range w.caches {
+		s := c.Stats()
+		if s.LogBytes > c.log.limit && len(c.log.blocks) > 1 {
+			_ = w.fault("%s: the log holds %d bytes", c.prefix, s.LogBytes)
+		}
+		if s.KeptBytes > c.kept.limit || s.Kept > maxKept {
+			_ = w.fault("%s: %d states are kept, with %d bytes", c.prefix, s.Kept, s.KeptBytes)
+		}
+		var bytes, logged int64
+		c.tree.Scan(func(e *Entry) bool { bytes += e.size(); return true })
+		changes := 0
+		var remembered, happened []string
+		for _, b := range c.log.blocks {
+			for _, change := range b.changes {
+				logged += change.size()
+				changes++
+				remembered = append(remembered, fmt.Sprintf("%d:%s", change.Revision, change.Key))
+			}
+		}
+		if c.phase == live {
+			for _, e := range w.etcd.between(c.log.floor, c.changed) {
+				if strings.HasPrefix(e.Key, c.prefix) {
+					happened = append(happened, fmt.Sprintf("%d:%s", e.Revision, e.Key))
+				}
+			}
+			if !slices.Equal(remembered, happened) {
+				_ = w.fault("%s: after %d the log has %v, want %v", c.prefix, c.log.floor, remembered, happened)
+			}
+		}
+		if bytes != s.Bytes || logged != s.LogBytes || changes != s.LogChanges {
+			_ = w.fault("%s: %d bytes in the tree, %d in %d changes, counted %+v", c.prefix, bytes, logged, changes, s)
+		}
+	}
+}
+
+// shrink leaves out steps for as long as the history fails.
+func shrink(seed uint64, steps []step) []step {
+	quiet := func(string, ...any) {}
+	for size := len(steps) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(steps); {
+			without := slices.Concat(steps[:at], steps[at+size:])
+			if play(seed, without, quiet) != nil {
+				steps = without
+			} else {
+				at += size
+			}
+		}
+	}
+	return steps
+}
+
+// TestHistories: whatever happens to etcd, the event log and the readers, in
+// whatever order, what they read is what etcd was at the revision they are told,
+// and changes come once, in order, by whole revisions. A history is random, and
+// the same for the same seed.
+func TestHistories(t *testing.T) {
+	count := 50000
+	if testing.Short() {
+		count = 5000
+	}
+	if *historyCount > 0 {
+		count = *historyCount
+	}
+	if *historySeed != 0 {
+		synctest.Test(t, func(t *testing.T) {
+			if err := play(*historySeed, history(*historySeed), t.Logf); err != nil {
+				t.Error(err)
+			}
+		})
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(count) {
+			seed++
+			steps := history(seed)
+			err := play(seed, steps, func(string, ...any) {})
+			if err == nil {
+				continue
+			}
+			steps = shrink(seed, steps)
+			t.Logf("seed %d: %v", seed, err)
+			t.Fatalf("seed %d, shrunk to %d steps: %v", seed, len(steps), play(seed, steps, t.Logf))
+		}
+	})
+}

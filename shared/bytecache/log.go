@@ -1,0 +1,136 @@
+package bytecache
+
+import "sort"
+
+// changeLog is the recent changes of one resource, in order of their revisions. It
+// is made of blocks: a reader that is stuck with a part of the log keeps one block
+// alive and not the whole log, and forgetting the oldest copies nothing.
+type changeLog struct {
+	// blocks, oldest first; none is empty, and no revision is in two of them.
+	blocks []*block
+	// end is the number of the next change; changes are numbered within a section.
+	end int64
+	// section counts the restarts: a number means nothing in another section.
+	section int64
+	// floor: every change after this revision is in the log.
+	floor int64
+	bytes int64
+	// limit bounds bytes.
+	limit int64
+}
+
+// block is a part of a log. What has been appended is never written again, so a
+// part of changes can be read without a lock after it was taken under one.
+type block struct {
+	changes []*Change
+	// first is the number of changes[0].
+	first int64
+	bytes int64
+}
+
+// A block is full, and the next revision begins another one, at either bound.
+const (
+	blockChanges = 256
+	blockBytes   = 256 << 10
+)
+
+func (b *block) last() int64 { return b.changes[len(b.changes)-1].Revision }
+
+// full tells whether the next revision goes to another block. The second bound is
+// smaller in a small log, for it is forgotten by blocks.
+func (b *block) full(limit int64) bool {
+	return len(b.changes) >= blockChanges || b.bytes >= min(blockBytes, limit/8)
+}
+
+// first is the number of the oldest change that is known.
+func (l *changeLog) first() int64 {
+	if len(l.blocks) == 0 {
+		return l.end
+	}
+	return l.blocks[0].first
+}
+
+// length is the number of changes that are known.
+func (l *changeLog) length() int { return int(l.end - l.first()) }
+
+// append adds the changes of complete revisions.
+func (l *changeLog) append(changes ...*Change) {
+	l.blocks = fill(l.blocks, changes, l.end, l.limit)
+	l.end += int64(len(changes))
+	for _, c := range changes {
+		l.bytes += c.size()
+	}
+}
+
+// fill adds changes, the first of which has the given number, to blocks.
+func fill(blocks []*block, changes []*Change, number, limit int64) []*block {
+	for at, c := range changes {
+		begins := at == 0 || c.Revision != changes[at-1].Revision
+		if len(blocks) == 0 || begins && blocks[len(blocks)-1].full(limit) {
+			blocks = append(blocks, &block{first: number + int64(at)})
+		}
+		b := blocks[len(blocks)-1]
+		b.changes = append(b.changes, c)
+		b.bytes += c.size()
+	}
+	return blocks
+}
+
+// trim forgets the oldest blocks beyond the limit, never the newest one.
+func (l *changeLog) trim() {
+	for l.bytes > l.limit && len(l.blocks) > 1 {
+		oldest := l.blocks[0]
+		l.bytes -= oldest.bytes
+		l.floor = oldest.last()
+		l.blocks[0] = nil
+		l.blocks = l.blocks[1:]
+	}
+}
+
+// after returns the number of the first change beyond a revision.
+func (l *changeLog) after(revision int64) int64 {
+	at := sort.Search(len(l.blocks), func(i int) bool { return l.blocks[i].last() > revision })
+	if at == len(l.blocks) {
+		return l.end
+	}
+	b := l.blocks[at]
+	return b.first + int64(sort.Search(len(b.changes), func(i int) bool { return b.changes[i].Revision > revision }))
+}
+
+// from returns changes from a number on, which must be known or the next one, up to
+// the end of their block; more tells that there are others after them.
+func (l *changeLog) from(number int64) (changes []*Change, more bool) {
+	if number == l.end {
+		return nil, false
+	}
+	// The newest block is what nearly all who read want.
+	at := len(l.blocks) - 1
+	if l.blocks[at].first > number {
+		at = sort.Search(at, func(i int) bool { return l.blocks[i].first > number }) - 1
+	}
+	b := l.blocks[at]
+	return b.changes[number-b.first : len(b.changes) : len(b.changes)], at < len(l.blocks)-1
+}
+
+// prepend puts history in front, which must reach from after to the log's floor
+// without a gap. It returns false, and does nothing, where that is too much.
+func (l *changeLog) prepend(history []*Change, after int64) bool {
+	size := int64(0)
+	for _, c := range history {
+		size += c.size()
+	}
+	if l.bytes+size > l.limit {
+		return false
+	}
+	blocks := fill(nil, history, l.first()-int64(len(history)), l.limit)
+	l.blocks = append(blocks, l.blocks...)
+	l.bytes += size
+	l.floor = after
+	return true
+}
+
+// restart forgets everything: what comes is after revision.
+func (l *changeLog) restart(revision int64) {
+	l.blocks, l.bytes, l.floor = nil, 0, revision
+	l.section++
+}

@@ -1,0 +1,25 @@
+package eventlog
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// backoff spaces attempts: from 50 ms on, doubling to 2 s.
+type backoff struct{ last time.Duration }
+
+// wait sleeps, and returns false if the context ended meanwhile.
+func (b *backoff) wait(ctx context.Context) bool {
+	b.last = min(max(2*b.last, 50*time.Millisecond), 2*time.Second)
+	t := time.NewTimer(b.last/2 + rand.N(b.last/2))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (b *backoff) reset() { b.last = 0 }

@@ -1,0 +1,169 @@
+package eventlog
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// Benchmarks of the event log. CPU per event is what counts:
+//
+//	go test -run '^$' -bench . -benchtime 20000x ./shared/eventlog
+//
+// cpu-µs/event is the CPU time of the whole process by event. BenchmarkLog has
+// etcd in it, with the writes; BenchmarkLogWithoutEtcd has the relay's way from
+// a batch to JetStream, NATS in the same process over TCP, and one reader.
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func BenchmarkCodec(b *testing.B) {
+	m := messages["modification"]
+	m.Event.Key, m.Event.Value, m.Event.Previous = "/registry/pods/namespace/name-of-a-pod", make([]byte, 1000), make([]byte, 1000)
+	b.Run("encode", func(b *testing.B) {
+		b.ReportAllocs()
+		var buffer []byte
+		for b.Loop() {
+			buffer = appendMessage(buffer[:0], &m)
+		}
+	})
+	b.Run("decode", func(b *testing.B) {
+		b.ReportAllocs()
+		encoded := appendMessage(nil, &m)
+		for b.Loop() {
+			if _, err := decodeMessage(encoded); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// counter is a sink that only counts.
+type counter struct {
+	*recorder
+	events int // guarded by recorder.mu
+}
+
+func (c *counter) Apply(b kv.Batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events += len(b.Events)
+	c.revision = b.Revision
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func BenchmarkLogWithoutEtcd(b *testing.B) {
+	for _, storage := range []string{"file", "memory"} {
+		for _, size := range []int{1 << 10, 4 << 10} {
+			b.Run(fmt.Sprintf("%s/%dB", storage, size), func(b *testing.B) {
+				benchmarkTerm(b, storage == "memory", size)
+			})
+		}
+	}
+}
+
+// benchmarkTerm publishes through a term, without etcd's watch.
+func benchmarkTerm(b *testing.B, memory bool, size int) {
+	bench := newBench(b)
+	bench.stream.Memory = memory
+	bench.stream.MaxBytes = -1
+	relay := bench.relay(b, "a", nil)
+	term, stop := newBenchTerm(b, relay)
+	defer stop()
+	sink := newSinkOfStream(b, bench)
+	value := make([]byte, size) // and as much of the previous state
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := cpuTime()
+	revision := term.head
+	for range b.N {
+		revision++
+		batch := kv.Batch{Revision: revision, Events: []kv.Event{{
+			Kind: kv.Modified, Key: fmt.Sprintf("/registry/pods/ns/pod-%d", revision%100), Revision: revision, Value: value, Previous: value,
+		}}}
+		if err := term.publish(b.Context(), batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	<-sink(revision)
+	b.StopTimer()
+	b.ReportMetric(float64((cpuTime()-start).Microseconds())/float64(b.N), "cpu-µs/event")
+	if err := term.publisher.drain(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// newBenchTerm opens core's stream by hand.
+func newBenchTerm(b *testing.B, r *Relay) (*term, func()) {
+	p, err := newPublisher(r.cfg.Conn, 10*time.Second)
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := &feed{name: r.cfg.Routes.Stream(Core), tier: Core}
+	t := &term{Relay: r, publisher: p, epoch: 1, feeds: []*feed{f}, byStream: map[string]*feed{f.name: f}}
+	if err := t.open(b.Context(), f); err != nil {
+		b.Fatal(err)
+	}
+	t.head = f.complete
+	return t, p.close
+}
+
+// newSinkOfStream consumes and verifies core's stream as a reader does, and
+// returns what tells when it is at a revision.
+func newSinkOfStream(b *testing.B, bench *bench) func(revision int64) <-chan struct{} {
+	conn := bench.nats.connect(b)
+	r, err := NewReader(ReaderConfig{Etcd: bench.etcd, Conn: conn, Routes: bench.routes, Tier: Core})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sink := &counter{recorder: newRecorder()}
+	r.seams.blind = true
+	ctx := b.Context()
+	f := &following{Reader: r, ctx: ctx, sink: sink, follower: newFollower(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour)}
+	f.covered.restart(0)
+	go f.follower.run(ctx)
+	go func() {
+		for {
+			select {
+			case m := <-f.follower.out:
+				f.onStream(m)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func(revision int64) <-chan struct{} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if !sink.reaches(revision, time.Minute) {
+				panic(fmt.Sprintf("not at revision %d", revision))
+			}
+		}()
+		return done
+	}
+}
+
+func BenchmarkLog(b *testing.B) {
+	bench := newBench(b)
+	bench.runRelay(b, "a", nil)
+	r, sink := bench.read(b, nil)
+	waitSource(b, r, sink, SourceStream)
+	value := string(make([]byte, 1000))
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := cpuTime()
+	var last int64
+	for i := range b.N {
+		last = bench.put(b, fmt.Sprintf("pods/ns/p%d", i%100), value)
+	}
+	sink.until(b, last)
+	b.ReportMetric(float64((cpuTime()-start).Microseconds())/float64(b.N), "cpu-µs/event")
+}

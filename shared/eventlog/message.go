@@ -1,0 +1,188 @@
+package eventlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"strconv"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// messageType tells what a message is.
+type messageType uint8
+
+const (
+	typeEvent messageType = iota + 1
+	typeProgress
+	typeReset
+)
+
+// message is what one JetStream message says.
+type message struct {
+	Type        messageType
+	Incarnation uint64
+	ID          ID
+	// InStream is the event or reset before this message in its stream, and
+	// OnSubject the event before it on its subject (events only); see
+	// ID.unpublished for where there is none.
+	InStream, OnSubject ID
+	// Last marks the last event of its revision in this stream.
+	Last bool
+	// Event is the change; its Revision is that of the ID.
+	Event kv.Event
+}
+
+// header is the message ID as JetStream knows it. The incarnation before it is
+// what tells streams apart: idle ones tell the same revisions under the same
+// epoch.
+func (m *message) header() string { return headerID(m.Incarnation, m.ID) }
+
+func headerID(incarnation uint64, id ID) string {
+	return strconv.FormatUint(incarnation, 16) + "." + id.String()
+}
+
+// ends tells whether the message ends a complete revision.
+func (m *message) ends() bool { return m.Type != typeEvent || m.Last }
+
+// The layout, all integers unsigned varints unless a size is given:
+//
+//	version  1 byte
+//	what     1 byte: type in the lower 4 bits, kind in the next 3, last in the highest
+//	incarnation  8 bytes
+//	epoch, revision, index
+//	epoch, revision, index of the one before in the stream
+//
+// and for events
+//
+//	epoch, revision, index of the one before on the subject
+//	key length, key
+//	value length, value        unless deleted
+//	previous length, previous  unless created
+//
+// and at the end
+//
+//	checksum  4 bytes: CRC-32C of all before it
+//
+// The previous bytes are there in modifications, too: an object that leaves a
+// selector is DELETED with its previous state.
+const (
+	messageVersion = 1
+	lastFlag       = 0x80
+	checksumBytes  = 4
+	// messageOverhead bounds what an encoded event has beside key, value and
+	// previous value, JetStream's headers included.
+	messageOverhead = 1 << 10
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendMessage appends the encoded message to b.
+func appendMessage(b []byte, m *message) []byte {
+	start := len(b)
+	what := byte(m.Type)
+	if m.Type == typeEvent {
+		what |= byte(m.Event.Kind) << 4
+	}
+	if m.Last {
+		what |= lastFlag
+	}
+	b = append(b, messageVersion, what)
+	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
+	b = appendID(appendID(b, m.ID), m.InStream)
+	if m.Type == typeEvent {
+		b = appendID(b, m.OnSubject)
+		b = append(binary.AppendUvarint(b, uint64(len(m.Event.Key))), m.Event.Key...)
+		if m.Event.Kind != kv.Deleted {
+			b = append(binary.AppendUvarint(b, uint64(len(m.Event.Value))), m.Event.Value...)
+		}
+		if m.Event.Kind != kv.Created {
+			b = append(binary.AppendUvarint(b, uint64(len(m.Event.Previous))), m.Event.Previous...)
+		}
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
+}
+
+func appendID(b []byte, id ID) []byte {
+	b = binary.AppendUvarint(b, id.Epoch)
+	b = binary.AppendUvarint(b, uint64(id.Revision))
+	return binary.AppendUvarint(b, uint64(id.Index))
+}
+
+// errMalformed is wrapped by every error of decodeMessage.
+var errMalformed = errors.New("not a message of the event log")
+
+// decodeMessage reads what appendMessage has written. Value and Previous share
+// the memory of b, which must not change any more.
+func decodeMessage(b []byte) (message, error) {
+	var m message
+	if len(b) < 2+8+checksumBytes || b[0] != messageVersion {
+		return m, fmt.Errorf("%w: version", errMalformed)
+	}
+	body, sum := b[:len(b)-checksumBytes], binary.BigEndian.Uint32(b[len(b)-checksumBytes:])
+	if crc32.Checksum(body, castagnoli) != sum {
+		return m, fmt.Errorf("%w: checksum", errMalformed)
+	}
+	d := decoder{rest: body[10:]}
+	m.Type, m.Last = messageType(b[1]&0x0f), b[1]&lastFlag != 0
+	kind := kv.Kind(b[1] >> 4 & 0x07)
+	m.Incarnation = binary.BigEndian.Uint64(b[2:])
+	m.ID, m.InStream = d.id(), d.id()
+	switch m.Type {
+	case typeProgress, typeReset:
+		if kind != 0 || m.Last {
+			return m, fmt.Errorf("%w: flags of an event", errMalformed)
+		}
+	case typeEvent:
+		if kind < kv.Created || kind > kv.Deleted {
+			return m, fmt.Errorf("%w: kind %d", errMalformed, kind)
+		}
+		m.OnSubject = d.id()
+		m.Event = kv.Event{Kind: kind, Key: string(d.bytes()), Revision: m.ID.Revision}
+		if kind != kv.Deleted {
+			m.Event.Value = d.bytes()
+		}
+		if kind != kv.Created {
+			m.Event.Previous = d.bytes()
+		}
+	default:
+		return m, fmt.Errorf("%w: type %d", errMalformed, m.Type)
+	}
+	if d.bad || len(d.rest) != 0 || m.ID.unpublished() || m.Incarnation == 0 {
+		return m, fmt.Errorf("%w: layout", errMalformed)
+	}
+	return m, nil
+}
+
+// decoder takes fields off the front of rest, until one does not fit.
+type decoder struct {
+	rest []byte
+	bad  bool
+}
+
+func (d *decoder) uint(limit uint64) uint64 {
+	v, n := binary.Uvarint(d.rest)
+	if n <= 0 || v > limit {
+		d.bad, d.rest = true, nil
+		return 0
+	}
+	d.rest = d.rest[n:]
+	return v
+}
+
+func (d *decoder) id() ID {
+	return ID{Epoch: d.uint(math.MaxUint64), Revision: int64(d.uint(math.MaxInt64)), Index: uint32(d.uint(math.MaxUint32))}
+}
+
+func (d *decoder) bytes() []byte {
+	n := d.uint(uint64(len(d.rest)))
+	if n > uint64(len(d.rest)) {
+		d.bad, d.rest = true, nil
+		return nil
+	}
+	b := d.rest[:n:n]
+	d.rest = d.rest[n:]
+	return b
+}

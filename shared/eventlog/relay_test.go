@@ -1,0 +1,167 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// bench is an etcd, a NATS, and what they are used with.
+type bench struct {
+	server *etcdServer
+	etcd   *clientv3.Client
+	nats   *natsServer
+	// cluster are all servers where there are several; nats is one of them.
+	cluster []*natsServer
+	routes  *Routes
+
+	stream     StreamOptions
+	ackTimeout time.Duration
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	b := &bench{server: startEtcd(t), nats: startNATS(t), routes: NewRoutes(DefaultCluster, "/registry"), ackTimeout: time.Second}
+	b.etcd = b.server.dial(t)
+	return b
+}
+
+// relay makes a relay; change may put it into a worse world.
+func (b *bench) relay(t testing.TB, name string, change func(*Relay)) *Relay {
+	t.Helper()
+	return b.relayBy(t, name, b.server.dial(t), b.connectNATS(t), change)
+}
+
+// relayBy makes a relay with connections of its own.
+func (b *bench) relayBy(t testing.TB, name string, etcd *clientv3.Client, conn *nats.Conn, change func(*Relay)) *Relay {
+	t.Helper()
+	r, err := NewRelay(RelayConfig{
+		Etcd: etcd, Conn: conn, Routes: b.routes, Tiers: Tiers, Identity: name, Stream: b.stream,
+		LeaseTTL: time.Second, ProgressInterval: 100 * time.Millisecond, AckTimeout: b.ackTimeout,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(r)
+	}
+	return r
+}
+
+func (b *bench) runRelay(t testing.TB, name string, change func(*Relay)) (stop func()) {
+	t.Helper()
+	return background(t, b.relay(t, name, change).Run)
+}
+
+// read runs a reader of core into a recorder.
+func (b *bench) read(t testing.TB, change func(*Reader)) (*Reader, *recorder) {
+	t.Helper()
+	return b.readBy(t, b.connectNATS(t), change)
+}
+
+func (b *bench) readBy(t testing.TB, conn *nats.Conn, change func(*Reader)) (*Reader, *recorder) {
+	t.Helper()
+	r, err := NewReader(ReaderConfig{
+		Etcd: b.server.dial(t), Conn: conn, Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(r)
+	}
+	sink := newRecorder()
+	background(t, func(ctx context.Context) error { return r.Run(ctx, sink) })
+	sink.wait(t, "first reset", func() bool { return len(sink.resets) > 0 })
+	return r, sink
+}
+
+// put writes one key below /registry/ and returns the revision.
+func (b *bench) put(t testing.TB, key, value string) int64 {
+	t.Helper()
+	resp, err := b.etcd.Put(t.Context(), "/registry/"+key, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// waitSource waits until a reader uses a source.
+func waitSource(t testing.TB, r *Reader, sink *recorder, want Source) {
+	t.Helper()
+	// The status changes with the feed, and the feed moves by progress.
+	deadline := time.Now().Add(30 * time.Second)
+	for r.Status().Source != want {
+		if time.Now().After(deadline) {
+			t.Fatalf("source is not %s in 30 s: %+v", want, r.Status())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestRelayFeedsReader(t *testing.T) {
+	b := newBench(t)
+	b.runRelay(t, "a", nil)
+	w := newWitness(t, b.etcd, b.routes)
+	r, sink := b.read(t, nil)
+	waitSource(t, r, sink, SourceStream)
+	for i := range 200 {
+		b.put(t, fmt.Sprintf("pods/ns/p%d", i%20), fmt.Sprint("v", i))
+		b.put(t, fmt.Sprintf("example.com/things/ns/p%d", i%20), fmt.Sprint("v", i))
+		if i%10 == 0 {
+			if _, err := b.etcd.Delete(t.Context(), "/registry/pods/ns/", clientv3.WithPrefix()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	last := b.put(t, "services/specs/ns/last", "x")
+	sink.until(t, last)
+	w.verify(t, sink, b.routes, Core, last)
+	if s := r.Status(); s.Source != SourceStream || s.Gaps+s.Stalls+s.Refused+s.Resets != 0 {
+		t.Errorf("status %+v", s)
+	}
+	// Revisions of others come as progress.
+	other := b.put(t, "example.com/things/ns/other", "x")
+	if err := r.RequestProgress(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sink.until(t, other)
+}
+
+// A process that NATS does not let in must not be the elected one: the others would
+// wait for it. It is elected before it loses NATS, and is there before the others.
+func TestRelayWithoutNATSGivesWay(t *testing.T) {
+	b := newBench(t)
+	elsewhere := startNATS(t)
+	conn := elsewhere.connect(t)
+	elsewhere.Shutdown()
+	elsewhere.WaitForShutdown()
+	eventually(t, "the connection is lost", func() bool { return !conn.IsConnected() })
+	background(t, b.relayBy(t, "without", b.server.dial(t), conn, nil).Run)
+
+	cut := newProxy(t, b.nats.Addr().String())
+	through, err := nats.Connect("nats://"+cut.addr(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1),
+		nats.PingInterval(100*time.Millisecond), nats.MaxPingsOutstanding(2), nats.Timeout(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(through.Close)
+	first := b.relayBy(t, "cut off", b.server.dial(t), through, nil)
+	background(t, first.Run)
+	r, sink := b.read(t, nil)
+	waitSource(t, r, sink, SourceStream)
+
+	b.runRelay(t, "other", nil)
+	cut.freeze()
+	t.Cleanup(cut.thaw)
+	eventually(t, "another relay publishes", func() bool {
+		revision := b.put(t, "pods/ns/p", "v")
+		return r.Status().Source == SourceStream && sink.reaches(revision, time.Second) && r.Status().Source == SourceStream &&
+			!through.IsConnected()
+	})
+	waitSource(t, r, sink, SourceStream)
+}

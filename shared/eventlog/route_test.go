@@ -1,0 +1,62 @@
+package eventlog
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestRoutes(t *testing.T) {
+	routes := NewRoutes("triune", "/registry")
+	for _, tc := range []struct{ key, tier, subject string }{
+		{"/registry/pods/ns/name", "core", "triune-core.event.pods"},
+		{"/registry/services/specs/ns/name", "core", "triune-core.event.services.specs"},
+		{"/registry/services/endpoints/ns/name", "core", "triune-core.event.services.endpoints"},
+		{"/registry/ranges/serviceips", "core", "triune-core.event.ranges"},
+		{"/registry/health", "core", "triune-core.event.health"},
+		{"/registry/apiregistration.k8s.io/apiservices/v1.apps", "aggregator", "triune-aggregator.event.apiregistration%2Ek8s%2Eio.apiservices"},
+		{"/registry/apiextensions.k8s.io/customresourcedefinitions/x.y", "extensions", "triune-extensions.event.apiextensions%2Ek8s%2Eio.customresourcedefinitions"},
+		{"/registry/example.com/things/ns/a", "extensions", "triune-extensions.event.example%2Ecom.things"},
+		{"/registry/example.com", "extensions", "triune-extensions.event.example%2Ecom"},
+		{"/registry/odd *>name/x", "core", "triune-core.event.odd%20%2A%3Ename"},
+		{"/registry//x", "core", "triune-core.event.%"},
+	} {
+		for range 2 { // the second time from memory
+			got := routes.Of(tc.key)
+			if string(got.Tier) != tc.tier || got.Subject != tc.subject || got.Stream != "triune-"+tc.tier {
+				t.Errorf("%s: %+v, want %s of %s", tc.key, got, tc.subject, tc.tier)
+			}
+		}
+	}
+	for prefix, want := range map[string]string{
+		"/registry/pods/":                "triune-core.event.pods",
+		"/registry/pods/ns/":             "triune-core.event.pods",
+		"/registry/services/specs/":      "triune-core.event.services.specs",
+		"/registry/example.com/things/":  "triune-extensions.event.example%2Ecom.things",
+		"/registry/example.com/things/n": "triune-extensions.event.example%2Ecom.things",
+		"/registry/pods":                 "", // podtemplates, too
+		"/registry/services/":            "",
+		"/registry/example.com/":         "",
+		"/registry/":                     "",
+		"/elsewhere/pods/":               "",
+	} {
+		route, one := routes.OfPrefix(prefix)
+		if one != (want != "") || route.Subject != want {
+			t.Errorf("prefix %s: %+v %t, want %q", prefix, route, one, want)
+		}
+	}
+}
+
+func FuzzSubjectsAreValid(f *testing.F) {
+	f.Add("pods/ns/a")
+	f.Add("a.b/c d/e")
+	f.Add("/\x00\xff.*>/")
+	routes := NewRoutes("triune", "/registry/")
+	f.Fuzz(func(t *testing.T, key string) {
+		subject := routes.Of("/registry/" + key).Subject
+		for _, token := range strings.Split(subject, ".") {
+			if token == "" || strings.ContainsAny(token, "*> \t\r\n\x00") {
+				t.Errorf("%q has the subject %q", key, subject)
+			}
+		}
+	})
+}
