@@ -1,0 +1,96 @@
+package encoded
+
+import (
+	"errors"
+	"sync"
+
+	"triune.dev/shared/bytecache"
+)
+
+// Labels reads labels from stored bytes without decoding them. The zero value is
+// ready for use; it is safe for concurrent use. Equal strings are kept once.
+type Labels struct{ interned interned }
+
+// Of returns the labels of a stored object; ok is false where the bytes do not say
+// them plainly, and the object has to be decoded.
+func (l *Labels) Of(data []byte) (labels map[string]string, ok bool) {
+	if labels, ok := protobufLabels(data, l.interned.of); ok {
+		return labels, true
+	}
+	return jsonLabels(data, l.interned.of)
+}
+
+// Labels returns the labels of an entry, from its stored bytes if they say it
+// plainly. It is meant for bytecache.Options.
+func (v *Version) Labels(e *bytecache.Entry) (bytecache.Attributes, error) {
+	if e.Err != nil {
+		return nil, e.Err
+	}
+	if labels, ok := v.labels.Of(e.Data); ok {
+		return labels, nil
+	}
+	labels, _, err := v.attributes(e)
+	return labels, err
+}
+
+// Fields returns the selectable fields of an entry. It is meant for
+// bytecache.Options.
+func (v *Version) Fields(e *bytecache.Entry) (bytecache.Attributes, error) {
+	_, fields, err := v.attributes(e)
+	return fields, err
+}
+
+var errNoAttributes = errors.New("encoded version: selectable fields are not known")
+
+func (v *Version) attributes(e *bytecache.Entry) (labels, fields map[string]string, err error) {
+	if v.config.Attributes == nil {
+		return nil, nil, errNoAttributes
+	}
+	obj, err := v.Decode(e, e.Revision)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, f, err := v.config.Attributes(obj)
+	if err != nil {
+		return nil, nil, err
+	}
+	return v.own(l), v.own(f), nil
+}
+
+// own copies attributes: their strings may be parts of the decoded object.
+func (v *Version) own(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for key, value := range m {
+		out[v.labels.interned.of([]byte(key))] = v.labels.interned.of([]byte(value))
+	}
+	return out
+}
+
+// interned keeps one copy of strings that many objects have. It forgets all of
+// them when there are too many: most are unique then.
+type interned struct {
+	mu     sync.Mutex
+	copies map[string]string // guarded by mu
+}
+
+const (
+	maxInterned       = 4096
+	maxInternedString = 64
+)
+
+func (i *interned) of(s []byte) string {
+	if len(s) > maxInternedString {
+		return string(s)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if known, ok := i.copies[string(s)]; ok {
+		return known
+	}
+	if i.copies == nil || len(i.copies) >= maxInterned {
+		i.copies = map[string]string{}
+	}
+	own := string(s)
+	i.copies[own] = own
+	return own
+}

@@ -1,0 +1,291 @@
+package encoded
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apiserver/pkg/storage"
+
+	"triune.dev/shared/bytecache"
+)
+
+var widget = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
+
+func configMaps(t testing.TB, budget *bytecache.Budget) (*Version, runtime.Codec) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	scheme.AddTypeDefaultingFunc(&corev1.ConfigMap{}, func(obj any) {
+		if m := obj.(*corev1.ConfigMap); m.Name == "defaulted" {
+			m.Data = map[string]string{"a": "default"}
+		}
+	})
+	codecs := serializer.NewCodecFactory(scheme)
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	codec := codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
+	v, err := New(Config{
+		Codec: codec, New: func() runtime.Object { return &corev1.ConfigMap{} }, NewList: func() runtime.Object { return &corev1.ConfigMapList{} },
+		Serializer: codecs, Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Attributes: storage.DefaultNamespaceScopedAttr, Budget: budget,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, codec
+}
+
+// unconverted serves what it is given.
+type unconverted struct{ runtime.NegotiatedSerializer }
+
+func (unconverted) SupportedMediaTypes() []runtime.SerializerInfo {
+	s := jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, unstructuredscheme.NewUnstructuredCreator(),
+		unstructuredscheme.NewUnstructuredObjectTyper(), jsonserializer.SerializerOptions{StreamingCollectionsEncoding: true})
+	return []runtime.SerializerInfo{{MediaType: runtime.ContentTypeJSON, Serializer: s}}
+}
+func (unconverted) EncoderForVersion(e runtime.Encoder, _ runtime.GroupVersioner) runtime.Encoder {
+	return e
+}
+
+func widgets(t testing.TB, budget *bytecache.Budget) (*Version, runtime.Codec) {
+	t.Helper()
+	codec := runtime.NewCodec(unstructured.UnstructuredJSONScheme, unstructured.UnstructuredJSONScheme)
+	empty := func() runtime.Object {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(widget)
+		return u
+	}
+	v, err := New(Config{
+		Codec: codec, New: empty, Serializer: unconverted{}, Kind: widget, Attributes: storage.DefaultNamespaceScopedAttr, Budget: budget,
+		NewList: func() runtime.Object {
+			list := &unstructured.UnstructuredList{}
+			list.SetGroupVersionKind(widget.GroupVersion().WithKind("WidgetList"))
+			return list
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, codec
+}
+
+func entry(t testing.TB, codec runtime.Codec, obj runtime.Object, revision int64) *bytecache.Entry {
+	t.Helper()
+	data, err := runtime.Encode(codec, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bytecache.Entry{Key: "/registry/x/ns/name", Revision: revision, Data: data}
+}
+
+func configMap(name string, size int) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: "1"}, Data: map[string]string{"a": strings.Repeat("x", size)}}
+}
+
+func customObject(content map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGroupVersionKind(widget)
+	u.SetName("name")
+	u.SetUID("1")
+	return u
+}
+
+// TestSplice: what is sent is what would be rendered, at sizes where the lengths
+// within a message grow by a byte, and nothing but a mark is kept.
+func TestSplice(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 30)
+	built, codec := configMaps(t, budget)
+	custom, customCodec := widgets(t, budget)
+	for _, revision := range []int64{1, 99, 100, 123456789, 1<<62 + 1} {
+		for size := range 300 {
+			held := budget.Held()
+			check(t, built, entry(t, codec, configMap("a", size*60), revision), Protobuf)
+			m := configMap("a", 3)
+			m.Annotations = map[string]string{"x": strings.Repeat("y", size)}
+			check(t, built, entry(t, codec, m, revision), Protobuf)
+			u := customObject(map[string]any{"data": "resourceVersion", "spec": map[string]any{"size": strings.Repeat("z", size)}})
+			check(t, custom, entry(t, customCodec, u, revision), JSON)
+			if grown := budget.Held() - held; grown > 3*200 {
+				t.Fatalf("%d bytes are kept of what is sent as it is stored", grown)
+			}
+		}
+	}
+	held := budget.Held()
+	check(t, built, entry(t, codec, configMap("defaulted", 5000), 7), Protobuf)
+	check(t, built, entry(t, codec, configMap("a", 5000), 7), JSON)
+	if grown := budget.Held() - held; grown < 5000 {
+		t.Errorf("%d bytes are kept of what is not sent as it is stored", grown)
+	}
+	// Stored by hand, and so not as a server would store it.
+	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"kind":"Widget", "apiVersion":"example.com/v1","metadata":{"uid":"u","name":"n"}}`)}, JSON)
+	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n"}}`)}, JSON)
+	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","resourceVersion":"","uid":"u"}}`)}, JSON)
+}
+
+// check compares everything about one entry with what rendering gives.
+func check(t *testing.T, v *Version, e *bytecache.Entry, f Format) {
+	t.Helper()
+	want, err := v.Render(e, f, e.Revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := v.AppendObject([]byte("before"), e, f)
+		if err != nil || string(got) != "before"+string(want) {
+			t.Fatalf("object at %d: %v\n%q\nwant\n%q", e.Revision, err, got, want)
+		}
+		item, err := v.AppendItem([]byte("before"), e, f)
+		if err != nil || !bytes.Contains(want, bytes.TrimPrefix(item, []byte("before"))) {
+			t.Fatalf("item at %d: %v\n%q\nis not in\n%q", e.Revision, err, item, want)
+		}
+		if size, err := v.ItemSize(e, f); err != nil || size != len(item)-len("before") {
+			t.Fatalf("item at %d has %d bytes, not %d: %v", e.Revision, len(item)-len("before"), size, err)
+		}
+	}
+}
+
+// TestLabels: the labels read from stored bytes are those of the decoded object.
+func TestLabels(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 20)
+	built, codec := configMaps(t, budget)
+	custom, customCodec := widgets(t, budget)
+	for name, labels := range map[string]map[string]string{
+		"none": nil, "one": {"a": "b"}, "empty value": {"a": ""}, "many": {"a": "1", "b": "2", "c.d/e": "3"},
+		"escaped": {"a": "<&>\"\\"}, "long": {strings.Repeat("k", 300): strings.Repeat("v", 300)}, "not ASCII": {"é": "ü\u2028"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := configMap("a", 10)
+			m.Labels, m.Annotations = labels, map[string]string{"labels": "no", "a": "not this"}
+			deletion, grace := metav1.Now(), int64(300)
+			m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.Generation = &deletion, &grace, 1<<40
+			u := customObject(map[string]any{"aaa": map[string]any{"labels": map[string]any{"x": "y"}}})
+			u.SetLabels(labels)
+			for kind, tc := range map[string]struct {
+				v *Version
+				e *bytecache.Entry
+			}{"built-in": {built, entry(t, codec, m, 1)}, "custom": {custom, entry(t, customCodec, u, 1)}} {
+				got, err := tc.v.Labels(tc.e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(labels, got, equateEmpty); diff != "" {
+					t.Errorf("%s (-decoded +read):\n%s", kind, diff)
+				}
+			}
+		})
+	}
+	malformed := &bytecache.Entry{Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`)}
+	if got, err := custom.Labels(malformed); err != nil || len(got) != 0 {
+		t.Errorf("labels that are numbers: %v, %v; want none, as the decoded object has", got, err)
+	}
+}
+
+var equateEmpty = cmp.Transformer("empty", func(m map[string]string) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+})
+
+// TestDeletion: an entry can be rendered with the revision of its deletion.
+func TestDeletion(t *testing.T) {
+	v, codec := configMaps(t, bytecache.NewBudget(1<<20))
+	e := entry(t, codec, configMap("a", 1), 0)
+	for _, f := range []Format{JSON, Protobuf, MetadataJSON, MetadataProtobuf, MetadataBetaJSON, MetadataBetaProtobuf} {
+		data, err := v.Render(e, f, 4711)
+		if err != nil || !bytes.Contains(data, []byte("4711")) {
+			t.Errorf("format %d: %q, %v", f, data, err)
+		}
+	}
+}
+
+// FuzzStored: no stored bytes make the readers of bytes fail in another way than by
+// saying so.
+func FuzzStored(f *testing.F) {
+	budget := bytecache.NewBudget(1 << 20)
+	built, codec := configMaps(f, budget)
+	custom, customCodec := widgets(f, budget)
+	m := configMap("a", 200)
+	m.Labels = map[string]string{"a": "b"}
+	f.Add(entry(f, codec, m, 1).Data)
+	u := customObject(map[string]any{"spec": []any{1.5, nil, "x", map[string]any{}}})
+	u.SetLabels(m.Labels)
+	f.Add(entry(f, customCodec, u, 1).Data)
+	f.Add([]byte(`{"metadata":{"labels":{"a":"\"`))
+	f.Add([]byte("k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Fuzz(func(t *testing.T, data []byte) { checkStored(t, built, custom, data) })
+}
+
+// TestDamaged does what FuzzStored does, with as many inputs as there is time for in
+// every run.
+func TestDamaged(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 20)
+	built, codec := configMaps(t, budget)
+	custom, customCodec := widgets(t, budget)
+	m := configMap("a", 20)
+	m.Labels = map[string]string{"a": "b", "c": "d"}
+	u := customObject(map[string]any{"spec": []any{1.5, nil, "x", map[string]any{}}})
+	u.SetLabels(m.Labels)
+	random := rand.New(rand.NewPCG(5, 6))
+	for _, whole := range [][]byte{entry(t, codec, m, 1).Data, entry(t, customCodec, u, 1).Data} {
+		for range 20000 {
+			data := bytes.Clone(whole)
+			for range 1 + random.IntN(3) {
+				at := random.IntN(len(data))
+				switch random.IntN(4) {
+				case 0:
+					data[at] = byte(random.Uint32())
+				case 1:
+					data[at]++
+				case 2:
+					data = data[:at+1]
+				case 3:
+					from := random.IntN(at + 1)
+					data = append(data[:at:at], data[from:]...)
+				}
+			}
+			checkStored(t, built, custom, data)
+		}
+	}
+}
+
+// checkStored: whatever is stored, what is sent is what would be rendered, or an
+// error where that fails.
+func checkStored(t *testing.T, built, custom *Version, data []byte) {
+	for _, v := range []*Version{built, custom} {
+		for _, format := range []Format{JSON, Protobuf, MetadataJSON} {
+			if !v.Serves(format) {
+				continue
+			}
+			e := &bytecache.Entry{Key: "k", Revision: 12, Data: data}
+			want, rendered := v.Render(e, format, e.Revision)
+			got, err := v.AppendObject(nil, e, format)
+			if (err == nil) != (rendered == nil) || err == nil && !bytes.Equal(got, want) {
+				t.Fatalf("stored %q: %q, %v, want %q, %v", data, got, err, want, rendered)
+			}
+		}
+		_, _ = v.Labels(&bytecache.Entry{Data: data})
+	}
+	labels, ok := protobufLabels(data, func(b []byte) string { return string(b) })
+	if !ok {
+		return
+	}
+	obj, err := built.Decode(&bytecache.Entry{Data: data, Revision: 1}, 1)
+	if err != nil {
+		return
+	}
+	if diff := cmp.Diff(obj.(*corev1.ConfigMap).Labels, labels, equateEmpty); diff != "" {
+		t.Fatalf("stored %q: labels (-decoded +read):\n%s", data, diff)
+	}
+}

@@ -1,0 +1,203 @@
+package encoded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+)
+
+// What is here reads JSON as encoding/json writes it from maps: no white space, keys
+// in order. Of other JSON it says that it does not know, and the object is decoded.
+
+const jsonVersionKey = `"resourceVersion":"`
+
+// skipString returns the offset after the string that begins at at.
+func skipString(data []byte, at int) (end int, ok bool) {
+	if at >= len(data) || data[at] != '"' {
+		return 0, false
+	}
+	for at++; ; {
+		next := bytes.IndexByte(data[at:], '"')
+		if next < 0 {
+			return 0, false
+		}
+		end := at + next
+		slashes := 0
+		for i := end - 1; i >= at && data[i] == '\\'; i-- {
+			slashes++
+		}
+		if slashes%2 == 0 {
+			return end + 1, true
+		}
+		at = end + 1
+	}
+}
+
+// skipValue returns the offset after the value that begins at at.
+func skipValue(data []byte, at int) (end int, ok bool) {
+	if at >= len(data) {
+		return 0, false
+	}
+	switch data[at] {
+	case '"':
+		return skipString(data, at)
+	case '{', '[':
+		depth := 0
+		for at < len(data) {
+			switch data[at] {
+			case '"':
+				if at, ok = skipString(data, at); !ok {
+					return 0, false
+				}
+				continue
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return at + 1, true
+				}
+			}
+			at++
+		}
+		return 0, false
+	}
+	for start := at; at < len(data); at++ {
+		switch data[at] {
+		case ',', '}', ']':
+			return at, at > start
+		case ' ', '\n', '\t', '\r', '"':
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// eachMember calls yield with the key, as it is written, and the place of each
+// member of the object that begins at at, until it returns false.
+func eachMember(data []byte, at int, yield func(key []byte, keyAt, from, to int) bool) bool {
+	if at >= len(data) || data[at] != '{' {
+		return false
+	}
+	at++
+	if at < len(data) && data[at] == '}' {
+		return true
+	}
+	for {
+		keyEnd, ok := skipString(data, at)
+		if !ok || keyEnd >= len(data) || data[keyEnd] != ':' {
+			return false
+		}
+		end, ok := skipValue(data, keyEnd+1)
+		if !ok || end >= len(data) {
+			return false
+		}
+		if !yield(data[at+1:keyEnd-1], at, keyEnd+1, end) {
+			return true
+		}
+		switch data[end] {
+		case '}':
+			return true
+		case ',':
+			at = end + 1
+		default:
+			return false
+		}
+	}
+}
+
+// jsonMember returns the place of a member's value.
+func jsonMember(data []byte, at int, name string) (from, to int, ok bool) {
+	whole := eachMember(data, at, func(key []byte, _, f, t int) bool {
+		if string(key) == name {
+			from, to, ok = f, t, true
+		}
+		return !ok
+	})
+	return from, to, ok && whole
+}
+
+// findJSONPlace returns where in a stored object the resourceVersion belongs:
+// before the first key of the metadata that comes after it.
+func findJSONPlace(stored []byte) (at int, ok bool) {
+	from, _, found := jsonMember(stored, 0, "metadata")
+	if !found {
+		return 0, false
+	}
+	whole := eachMember(stored, from, func(key []byte, keyAt, _, _ int) bool {
+		if string(key) >= "resourceVersion" {
+			at, ok = keyAt, string(key) != "resourceVersion"
+			return false
+		}
+		return true
+	})
+	return at, ok && whole
+}
+
+func appendJSONSpliced(dst, stored []byte, at int, revision int64) []byte {
+	dst = append(dst, stored[:at]...)
+	dst = append(dst, jsonVersionKey...)
+	dst = strconv.AppendInt(dst, revision, 10)
+	dst = append(dst, `",`...)
+	return append(dst, stored[at:]...)
+}
+
+// splicedJSONSize is what the resourceVersion adds.
+func splicedJSONSize(revision int64) int { return len(jsonVersionKey) + digitsOf(revision) + len(`",`) }
+
+// plainString returns the content of a JSON string that has no escapes.
+func plainString(value []byte) ([]byte, bool) {
+	if len(value) < 2 || value[0] != '"' || bytes.IndexByte(value, '\\') >= 0 {
+		return nil, false
+	}
+	return value[1 : len(value)-1], true
+}
+
+// jsonLabels reads the labels of a stored object. ok is false where it must be
+// decoded to tell.
+func jsonLabels(stored []byte, keep func([]byte) string) (labels map[string]string, ok bool) {
+	from, _, found := jsonMember(stored, 0, "metadata")
+	if !found {
+		return nil, false
+	}
+	var at int
+	found = false
+	if !eachMember(stored, from, func(key []byte, _, f, _ int) bool {
+		if bytes.IndexByte(key, '\\') >= 0 {
+			from = -1
+			return false
+		}
+		if string(key) == "labels" {
+			at, found = f, true
+		}
+		return true
+	}) || from < 0 {
+		return nil, false
+	}
+	if !found {
+		return nil, true
+	}
+	ok = eachMember(stored, at, func(key []byte, keyAt, f, t int) bool {
+		name, plain := plainString(stored[keyAt : f-1])
+		value, plainValue := plainString(stored[f:t])
+		if !plain || !plainValue {
+			found = false
+			return false
+		}
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[keep(name)] = keep(value)
+		return true
+	})
+	return labels, ok && found
+}
+
+// A mark says that the stored bytes are what is sent, but for the resourceVersion,
+// and in JSON where that belongs. No rendered object is as short.
+const maxMark = 8
+
+func newMark(at uint32) []byte { return binary.LittleEndian.AppendUint32(nil, at) }
+
+func markedPlace(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark) }
+
+func isMark(data []byte) bool { return len(data) <= maxMark }

@@ -1,0 +1,229 @@
+package encoded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+	"strconv"
+)
+
+// The wire format of a built-in object (k8s.io/apimachinery, runtime.Unknown and
+// metav1.ObjectMeta in their generated.proto): four bytes of magic, then a message
+// of type Unknown, whose field 2 is the object, whose field 1 is the metadata,
+// whose field 6 is the resourceVersion. Strings that are not pointers are always
+// written, so a stored object has an empty field 6.
+var protobufMagic = []byte("k8s\x00")
+
+const (
+	wireVarint, wireBytes = 0, 2
+
+	tagTypeMeta = 1<<3 | wireBytes
+	tagRaw      = 2<<3 | wireBytes
+	// tagItem is the tag of an item in a list message, tagListMeta that of the
+	// list's metadata.
+	tagItem     = 2<<3 | wireBytes
+	tagListMeta = 1<<3 | wireBytes
+	tagMetadata = 1<<3 | wireBytes
+
+	fieldResourceVersion = 6
+	fieldLabels          = 11
+)
+
+// protobufTail is content encoding and content type, both empty.
+var protobufTail = []byte{3<<3 | wireBytes, 0, 4<<3 | wireBytes, 0}
+
+var errNotProtobuf = errors.New("not a protobuf object in its envelope")
+
+func sizeOfVarint(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
+// field reads the bytes of the field that a message begins with, if it has the tag.
+func field(message []byte, tag byte) (content, rest []byte, ok bool) {
+	if len(message) == 0 || message[0] != tag {
+		return nil, nil, false
+	}
+	size, n := binary.Uvarint(message[1:])
+	if n <= 0 || size > uint64(len(message)-1-n) {
+		return nil, nil, false
+	}
+	from := 1 + n
+	return message[from : from+int(size)], message[from+int(size):], true
+}
+
+// envelope is what protobufMagic and runtime.Unknown say around an object.
+type envelope struct {
+	// head is everything before the tag of the object.
+	head []byte
+	raw  []byte
+}
+
+// openEnvelope takes the envelope apart that a serializer of this server has
+// written. It refuses others, though they may be valid.
+func openEnvelope(data []byte) (envelope, bool) {
+	if !bytes.HasPrefix(data, protobufMagic) {
+		return envelope{}, false
+	}
+	_, rest, ok := field(data[len(protobufMagic):], tagTypeMeta)
+	if !ok {
+		return envelope{}, false
+	}
+	raw, tail, ok := field(rest, tagRaw)
+	if !ok || !bytes.Equal(tail, protobufTail) {
+		return envelope{}, false
+	}
+	return envelope{head: data[:len(data)-len(rest)], raw: raw}, true
+}
+
+// place is where in a message the resourceVersion belongs.
+type place struct {
+	envelope
+	// metadata is the content of the metadata, gap the offset in it of the empty
+	// resourceVersion, after the object what follows the metadata.
+	metadata []byte
+	gap      int
+	after    []byte
+}
+
+// emptyField is the length of a resourceVersion that is there and empty.
+const emptyField = 2
+
+// findPlace looks for the empty resourceVersion of a stored object.
+func findPlace(stored []byte) (place, bool) {
+	e, ok := openEnvelope(stored)
+	if !ok {
+		return place{}, false
+	}
+	metadata, after, ok := field(e.raw, tagMetadata)
+	if !ok {
+		return place{}, false
+	}
+	for at := 0; at < len(metadata); {
+		number, wire := metadata[at]>>3, metadata[at]&7
+		if number > fieldResourceVersion || wire != wireBytes {
+			break // fields are written in order
+		}
+		content, rest, ok := field(metadata[at:], metadata[at])
+		if !ok {
+			break
+		}
+		if number == fieldResourceVersion {
+			return place{envelope: e, metadata: metadata, gap: at, after: after}, len(content) == 0
+		}
+		at = len(metadata) - len(rest)
+	}
+	return place{}, false
+}
+
+// sizes of the message with a resourceVersion of so many digits.
+func (p place) metadataSize(digits int) int { return len(p.metadata) + digits }
+
+func (p place) rawSize(digits int) int {
+	metadata := p.metadataSize(digits)
+	return 1 + sizeOfVarint(uint64(metadata)) + metadata + len(p.after)
+}
+
+func (p place) appendRaw(dst []byte, revision []byte) []byte {
+	dst = append(dst, tagMetadata)
+	dst = binary.AppendUvarint(dst, uint64(p.metadataSize(len(revision))))
+	dst = append(dst, p.metadata[:p.gap]...)
+	dst = append(dst, fieldResourceVersion<<3|wireBytes, byte(len(revision)))
+	dst = append(dst, revision...)
+	dst = append(dst, p.metadata[p.gap+emptyField:]...)
+	return append(dst, p.after...)
+}
+
+func (p place) appendObject(dst []byte, revision []byte) []byte {
+	dst = append(dst, p.head...)
+	dst = append(dst, tagRaw)
+	dst = binary.AppendUvarint(dst, uint64(p.rawSize(len(revision))))
+	dst = p.appendRaw(dst, revision)
+	return append(dst, protobufTail...)
+}
+
+// spliceProtobuf appends a stored object with its resourceVersion.
+func spliceProtobuf(dst, stored []byte, revision int64) ([]byte, bool) {
+	p, ok := findPlace(stored)
+	if !ok {
+		return dst, false
+	}
+	var digits [20]byte
+	return p.appendObject(dst, strconv.AppendInt(digits[:0], revision, 10)), true
+}
+
+func digitsOf(revision int64) int {
+	n := 1
+	for ; revision >= 10; revision /= 10 {
+		n++
+	}
+	return n
+}
+
+// protobufLabels reads the labels of a stored object. ok is false where the bytes
+// are not what a serializer of Kubernetes writes; the object must be decoded then.
+func protobufLabels(stored []byte, keep func([]byte) string) (labels map[string]string, ok bool) {
+	e, ok := openEnvelope(stored)
+	if !ok {
+		return nil, false
+	}
+	metadata, after, ok := field(e.raw, tagMetadata)
+	if !ok {
+		return nil, false
+	}
+	// Metadata in two parts would have to be merged.
+	if !eachField(after, func(number uint64, _ []byte) bool { return number != tagMetadata>>3 }) {
+		return nil, false
+	}
+	ok = eachField(metadata, func(number uint64, content []byte) bool {
+		if number != fieldLabels {
+			return true
+		}
+		key, rest, ok := field(content, 1<<3|wireBytes)
+		if !ok {
+			return false
+		}
+		value, rest, ok := field(rest, 2<<3|wireBytes)
+		if !ok || len(rest) != 0 {
+			return false
+		}
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[keep(key)] = keep(value)
+		return true
+	})
+	return labels, ok
+}
+
+// eachField calls yield for the fields of a message, with the content of those that
+// have bytes, until it returns false. It returns false then, and for a message that
+// is malformed or has types that Kubernetes does not use in metadata.
+func eachField(message []byte, yield func(number uint64, content []byte) bool) bool {
+	for len(message) > 0 {
+		tag, n := binary.Uvarint(message)
+		if n <= 0 {
+			return false
+		}
+		message = message[n:]
+		var content []byte
+		switch tag & 7 {
+		case wireVarint:
+			if _, n = binary.Uvarint(message); n <= 0 {
+				return false
+			}
+			message = message[n:]
+		case wireBytes:
+			size, n := binary.Uvarint(message)
+			if n <= 0 || size > uint64(len(message)-n) {
+				return false
+			}
+			content = message[n : n+int(size)]
+			message = message[n+int(size):]
+		default:
+			return false
+		}
+		if !yield(tag>>3, content) {
+			return false
+		}
+	}
+	return true
+}

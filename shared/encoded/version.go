@@ -1,0 +1,323 @@
+package encoded
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+
+	"triune.dev/shared/bytecache"
+)
+
+// Format is one way to send an object.
+type Format uint8
+
+// The formats that are made once for each entry and shared by all who are sent it.
+const (
+	JSON Format = iota
+	Protobuf
+	// Metadata formats are a PartialObjectMetadata of meta.k8s.io/v1, MetadataBeta
+	// ones of v1beta1.
+	MetadataJSON
+	MetadataProtobuf
+	MetadataBetaJSON
+	MetadataBetaProtobuf
+	formats
+)
+
+func (f Format) json() bool { return f%2 == 0 }
+
+func (f Format) mediaType() string {
+	if f.json() {
+		return runtime.ContentTypeJSON
+	}
+	return runtime.ContentTypeProtobuf
+}
+
+// metadata tells the formats that have only an object's metadata, and their version.
+func (f Format) metadata() (schema.GroupVersion, bool) {
+	switch f {
+	case MetadataJSON, MetadataProtobuf:
+		return metav1.SchemeGroupVersion, true
+	case MetadataBetaJSON, MetadataBetaProtobuf:
+		return metav1beta1.SchemeGroupVersion, true
+	}
+	return schema.GroupVersion{}, false
+}
+
+// Config says how one resource is served in one version.
+type Config struct {
+	// Codec is the storage's: it decodes what is stored into the version that the
+	// server works with, with defaults. Required.
+	Codec runtime.Codec
+	// New and NewList make the empty objects that are decoded into. Required.
+	New, NewList func() runtime.Object
+	// Serializer and Kind are those of the request scope. Required.
+	Serializer runtime.NegotiatedSerializer
+	Kind       schema.GroupVersionKind
+	// Attributes is the storage's: the labels and selectable fields of a decoded
+	// object. Required for selectors.
+	Attributes storage.AttrFunc
+	// Budget bounds what is kept of rendered objects: that of the space.
+	Budget *bytecache.Budget
+}
+
+// Version is one resource in one version. It is safe for concurrent use.
+//
+// What it keeps on entries is its own: when anything changes that decides about the
+// bytes, such as the schema of a custom resource, make another one.
+type Version struct {
+	config    Config
+	versioner storage.APIObjectVersioner
+	encoders  [formats]runtime.Encoder // nil where the media type is not served
+	kinds     [formats]bytecache.Kind
+	// typeMeta is what the JSON of an object of a built-in kind begins with.
+	typeMeta []byte
+	// items is how objects of a built-in kind stand in a list.
+	items  itemStyle
+	labels Labels
+}
+
+// New makes a Version.
+func New(c Config) (*Version, error) {
+	if c.Codec == nil || c.New == nil || c.NewList == nil || c.Serializer == nil || c.Budget == nil {
+		return nil, errors.New("encoded version: a codec, constructors, a serializer and a budget are required")
+	}
+	v := &Version{config: c}
+	for f := range formats {
+		serializer, gv := c.Serializer, c.Kind.GroupVersion()
+		if meta, ok := f.metadata(); ok {
+			serializer, gv = apihelpers.GetMetaInternalVersionCodecs(), meta
+		}
+		v.kinds[f] = bytecache.NewKind()
+		if info, ok := runtime.SerializerInfoForMediaType(serializer.SupportedMediaTypes(), f.mediaType()); ok {
+			v.encoders[f] = serializer.EncoderForVersion(info.Serializer, gv)
+		}
+	}
+	if _, ok := c.New().(runtime.Unstructured); !ok {
+		apiVersion, kind := c.Kind.ToAPIVersionAndKind()
+		v.typeMeta = fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind, apiVersion)
+	}
+	return v, nil
+}
+
+// Kind is the kind that is served.
+func (v *Version) Kind() schema.GroupVersionKind { return v.config.Kind }
+
+// Serves tells whether objects can be had in a format.
+func (v *Version) Serves(f Format) bool {
+	if f == Protobuf && v.typeMeta == nil {
+		return false // custom resources have no protobuf form
+	}
+	return v.encoders[f] != nil
+}
+
+// Decode returns the object of an entry as the server's storage does, with the
+// given resourceVersion. It is the caller's.
+func (v *Version) Decode(e *bytecache.Entry, revision int64) (runtime.Object, error) {
+	if e.Err != nil {
+		return nil, e.Err
+	}
+	obj, _, err := v.config.Codec.Decode(e.Data, nil, v.config.New())
+	if err != nil {
+		return nil, fmt.Errorf("decode %s: %w", e.Key, err)
+	}
+	if err := v.versioner.UpdateObject(obj, uint64(revision)); err != nil {
+		return nil, fmt.Errorf("set the resourceVersion of %s: %w", e.Key, err)
+	}
+	return obj, nil
+}
+
+// Render encodes the object of an entry with a resourceVersion that need not be
+// the entry's, as in the event of a deletion. Nothing is kept.
+func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, error) {
+	obj, err := v.Decode(e, revision)
+	if err != nil {
+		return nil, err
+	}
+	if gv, ok := f.metadata(); ok {
+		if obj, err = partial(obj, gv); err != nil {
+			return nil, err
+		}
+	}
+	if v.encoders[f] == nil {
+		return nil, fmt.Errorf("%s is not served as %s", v.config.Kind, f.mediaType())
+	}
+	data, err := runtime.Encode(v.encoders[f], obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", e.Key, err)
+	}
+	return data, nil
+}
+
+// form is what is known of an entry in a format: the whole rendered object, or
+// where to splice the stored one.
+type form struct {
+	rendered []byte // nil where stored bytes are sent
+	place    place  // protobuf
+	at       int    // JSON
+}
+
+func (v *Version) form(e *bytecache.Entry, f Format) (form, error) {
+	if at, ok := e.Mark(v.kinds[f]); ok {
+		return markedForm(e, f, at)
+	}
+	data, err := e.Form(v.config.Budget, v.kinds[f], func(e *bytecache.Entry) ([]byte, error) { return v.prove(e, f) })
+	switch {
+	case errors.Is(err, errMarked):
+		at, _ := e.Mark(v.kinds[f])
+		return markedForm(e, f, at)
+	case err != nil:
+		return form{}, err
+	case !isMark(data):
+		return form{rendered: data}, nil
+	default:
+		return markedForm(e, f, markedPlace(data))
+	}
+}
+
+// markedForm is the form of an entry whose stored bytes are what is sent.
+func markedForm(e *bytecache.Entry, f Format, at uint32) (form, error) {
+	if f != Protobuf {
+		return form{at: int(at)}, nil
+	}
+	p, ok := findPlace(e.Data)
+	if !ok {
+		return form{}, errNotProtobuf
+	}
+	return form{place: p}, nil
+}
+
+// errMarked is how prove says that it has left its result on the entry.
+var errMarked = errors.New("marked")
+
+// mark notes that the stored bytes are what is sent: on the entry, or as a form
+// where the entry has no room.
+func (v *Version) mark(e *bytecache.Entry, f Format, at uint32) ([]byte, error) {
+	if e.SetMark(v.kinds[f], at) {
+		return nil, errMarked
+	}
+	return newMark(at), nil
+}
+
+// prove renders an entry, and returns a mark instead if the stored bytes will do.
+func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
+	rendered, err := v.Render(e, f, e.Revision)
+	if err != nil {
+		return nil, err
+	}
+	switch f {
+	case Protobuf:
+		spliced, ok := spliceProtobuf(make([]byte, 0, len(rendered)), e.Data, e.Revision)
+		if ok && bytes.Equal(spliced, rendered) {
+			return v.mark(e, f, 0) // its place is found again quickly
+		}
+	case JSON:
+		if v.typeMeta != nil || len(rendered) != len(e.Data)+splicedJSONSize(e.Revision) {
+			break
+		}
+		at, ok := findJSONPlace(e.Data)
+		if ok && bytes.Equal(appendJSONSpliced(make([]byte, 0, len(rendered)), e.Data, at, e.Revision), rendered) {
+			return v.mark(e, f, uint32(at))
+		}
+	}
+	return bytes.Clone(rendered), nil // the encoder's buffer has room to spare
+}
+
+// AppendObject appends the whole body of a GET.
+func (v *Version) AppendObject(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
+	form, err := v.form(e, f)
+	switch {
+	case err != nil:
+		return dst, err
+	case form.rendered != nil:
+		return append(dst, form.rendered...), nil
+	case f == Protobuf:
+		var digits [20]byte
+		return form.place.appendObject(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+	default:
+		return appendJSONSpliced(dst, e.Data, form.at, e.Revision), nil
+	}
+}
+
+// item returns the part of a rendered object that stands in a list. head is what
+// comes before it.
+func (v *Version) item(e *bytecache.Entry, rendered []byte, f Format) (head string, item []byte, err error) {
+	switch {
+	case !f.json():
+		open, ok := openEnvelope(rendered)
+		if !ok {
+			return "", nil, errNotProtobuf
+		}
+		return "", open.raw, nil
+	case f == JSON && v.typeMeta != nil:
+		return v.items.of(v, e, rendered)
+	default:
+		return "", bytes.TrimSuffix(rendered, newline), nil
+	}
+}
+
+var newline = []byte("\n")
+
+// AppendItem appends an object as it stands in a list: the JSON value, or the
+// protobuf message without envelope, tag and length.
+func (v *Version) AppendItem(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
+	form, err := v.form(e, f)
+	switch {
+	case err != nil:
+		return dst, err
+	case form.rendered != nil:
+		head, item, err := v.item(e, form.rendered, f)
+		if err != nil {
+			return dst, err
+		}
+		return append(append(dst, head...), item...), nil
+	case f == Protobuf:
+		var digits [20]byte
+		return form.place.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+	default:
+		dst = appendJSONSpliced(dst, e.Data, form.at, e.Revision)
+		return bytes.TrimSuffix(dst, newline), nil
+	}
+}
+
+// AppendFramed appends an object as an item of a protobuf list, with tag and length.
+func (v *Version) AppendFramed(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
+	form, err := v.form(e, f)
+	if err != nil {
+		return dst, err
+	}
+	if form.rendered == nil {
+		dst = AppendFrame(dst, form.place.rawSize(digitsOf(e.Revision)))
+		var digits [20]byte
+		return form.place.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+	}
+	_, item, err := v.item(e, form.rendered, f)
+	if err != nil {
+		return dst, err
+	}
+	return append(AppendFrame(dst, len(item)), item...), nil
+}
+
+// ItemSize returns the size of what AppendItem appends.
+func (v *Version) ItemSize(e *bytecache.Entry, f Format) (int, error) {
+	form, err := v.form(e, f)
+	switch {
+	case err != nil:
+		return 0, err
+	case form.rendered != nil:
+		head, item, err := v.item(e, form.rendered, f)
+		return len(head) + len(item), err
+	case f == Protobuf:
+		return form.place.rawSize(digitsOf(e.Revision)), nil
+	default:
+		return len(bytes.TrimSuffix(e.Data, newline)) + splicedJSONSize(e.Revision), nil
+	}
+}

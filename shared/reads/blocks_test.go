@@ -1,0 +1,115 @@
+package reads
+
+import (
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// TestJoinedCRC compares with the checksum of the whole.
+func TestJoinedCRC(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	data := make([]byte, 1<<17)
+	for i := range data {
+		data[i] = byte(random.Uint32())
+	}
+	for range 200 {
+		end := random.IntN(len(data) + 1)
+		cut := random.IntN(end + 1)
+		first, second := crc32.ChecksumIEEE(data[:cut]), crc32.ChecksumIEEE(data[cut:end])
+		if got, want := joinedCRC(first, second, int64(end-cut)), crc32.ChecksumIEEE(data[:end]); got != want {
+			t.Fatalf("%d and %d bytes: checksum %08x, want %08x", cut, end-cut, got, want)
+		}
+	}
+}
+
+// TestGzip: a compressed list is the same list, compressed where kube-apiserver
+// compresses, before and after changes.
+func TestGzip(t *testing.T) {
+	w := newWorld(t)
+	pods, maps, widgets := w.pods(t), w.configMaps(t), w.widgets(t)
+	const n = 300
+	for i := range n {
+		namespace := []string{"default", "kube-system", "a"}[i%3]
+		name := fmt.Sprintf("n%03d", i)
+		p := pod(namespace, name, i)
+		p.Annotations["large"] = strings.Repeat(fmt.Sprint(i, " "), 200)
+		pods.create(t, p)
+		m := configMap(namespace, name, i)
+		if i == 7 {
+			m.Data = map[string]string{"large": strings.Repeat("x", 200<<10)}
+		}
+		maps.create(t, m)
+		widgets.create(t, widget(namespace, name, i))
+	}
+	check := func(t *testing.T) {
+		pods.settle(t)
+		for _, tc := range []struct {
+			r    *resource
+			path string
+			gzip bool
+		}{
+			{pods, "/api/v1/pods", true},
+			{pods, "/api/v1/namespaces/default/pods", true},
+			{pods, "/api/v1/namespaces/default/pods?limit=5", false},
+			{pods, "/api/v1/pods?limit=200", true},
+			{pods, "/api/v1/pods?labelSelector=every", true},
+			{pods, "/api/v1/namespaces/default/pods/n006", false},
+			{maps, "/api/v1/configmaps", true},
+			{maps, "/api/v1/namespaces/kube-system/configmaps/n007", true},
+			{maps, "/api/v1/namespaces/a/configmaps", false},
+			{widgets, "/apis/example.com/v1/widgets", true},
+		} {
+			for _, media := range []string{
+				"application/json", "application/vnd.kubernetes.protobuf,application/json", "application/json;as=Table;g=meta.k8s.io;v=v1",
+				"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
+			} {
+				for _, encoding := range []string{"gzip", "deflate, gzip;q=0.5", "identity , gzip", "br"} {
+					a, fell := tc.r.compare(t, tc.path, http.Header{"Accept": {media}, "Accept-Encoding": {encoding}})
+					single := strings.Contains(tc.path, "pods/") || strings.Contains(tc.path, "configmaps/")
+					if fell && (!single || !strings.Contains(media, "MetadataList")) {
+						t.Errorf("%s as %s was not answered from bytes", tc.path, media)
+					}
+					wanted := tc.gzip && media == "application/json" && strings.HasSuffix(encoding, " gzip")
+					if got := a.header.Get("Content-Encoding"); wanted && got != "gzip" {
+						t.Errorf("%s: content encoding %q", tc.path, got)
+					}
+				}
+			}
+		}
+	}
+	t.Run("cold", check)
+	t.Run("warm", check)
+	pods.delete(t, "default", "n003")
+	pods.delete(t, "default", "n000")
+	pods.create(t, pod("default", "n0000", 1))
+	pods.create(t, pod("zzz", "last", 2))
+	widgets.delete(t, "a", "n299")
+	t.Run("changed", check)
+}
+
+// TestBlocksStay: one change costs one block, and the ratio is nearly gzip's.
+func TestBlocksStay(t *testing.T) {
+	w := newWorld(t)
+	pods := w.pods(t)
+	const n = 600
+	for i := range n {
+		pods.create(t, fullPod(i))
+	}
+	pods.settle(t)
+	header := http.Header{"Accept-Encoding": {"gzip"}}
+	ours, theirs := ask(t, pods.ours, "/api/v1/pods", header), ask(t, pods.upstream, "/api/v1/pods", header)
+	if more := float64(len(ours.body)) / float64(len(theirs.body)); more > 1.4 { // these pods are more alike than real ones
+		t.Errorf("%d bytes in blocks, %d in one piece: %.2f times as many", len(ours.body), len(theirs.body), more)
+	}
+	blocks := len(pods.handlers.blocks.holders)
+	pods.delete(t, "team-03", "web-7d4f8b9c5d-00303")
+	pods.settle(t)
+	ask(t, pods.ours, "/api/v1/pods", header)
+	if more := len(pods.handlers.blocks.holders) - blocks; blocks < n/maxBlock || more < 1 || more > 2 {
+		t.Errorf("a change made %d blocks of %d anew", more, blocks)
+	}
+}

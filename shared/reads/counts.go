@@ -1,0 +1,52 @@
+package reads
+
+import (
+	"sync"
+
+	"triune.dev/shared/bytecache"
+)
+
+// countKey names the part of a collection from a key on.
+type countKey struct {
+	prefix   string
+	revision int64
+	from     string
+}
+
+// counts remember how many objects are left after a page, so that a LIST in pages
+// does not count them again for each.
+type counts struct {
+	mu    sync.Mutex
+	known map[countKey]int64 // guarded by mu
+}
+
+const maxCounts = 256
+
+func (c *counts) remember(key countKey, count int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxCounts {
+		c.known = map[countKey]int64{}
+	}
+	c.known[key] = count
+}
+
+func (c *counts) of(key countKey) (int64, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	count, ok := c.known[key]
+	return count, ok
+}
+
+// countFrom counts the objects of a plan from its start on.
+func (h *Handlers) countFrom(s *bytecache.Snapshot, p *plan) int64 {
+	if p.start == "" && p.prefix == h.config.Cache.Prefix() {
+		return int64(s.Len())
+	}
+	if p.start != "" {
+		if count, ok := h.counts.of(countKey{p.prefix, s.Revision, p.start}); ok {
+			return count
+		}
+	}
+	return s.CountFrom(p.prefix, p.start)
+}

@@ -1,0 +1,121 @@
+package reads
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"triune.dev/shared/bytecache"
+)
+
+// Get returns the handler of GET for one object.
+func (h *Handlers) Get(fallback http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		served := h.get(w, req)
+		h.config.Observe("get", served)
+		if !served {
+			fallback(w, req)
+		}
+	}
+}
+
+// get returns false, with nothing written, where the fallback is to answer.
+func (h *Handlers) get(w http.ResponseWriter, req *http.Request) bool {
+	if !plain(req) {
+		return false
+	}
+	info, ok := requestInfo(req)
+	if !ok {
+		return false
+	}
+	key, ok := h.key(info.Namespace, info.Name)
+	if !ok {
+		return false
+	}
+	c := h.negotiate(req)
+	if !c.served || c.list {
+		return false
+	}
+	version, ok := h.getVersion(req)
+	if !ok {
+		return false
+	}
+	entry := h.find(req.Context(), key, version)
+	if entry == nil {
+		return false
+	}
+	if !c.table.Empty() {
+		return h.getTable(w, req, c, entry)
+	}
+	buffer := newBuffer()
+	defer buffer.free()
+	body, err := h.config.Version.AppendObject(buffer.bytes, entry, c.format)
+	buffer.bytes = body
+	if err != nil {
+		return false
+	}
+	writeWhole(w, req, c.contentType, body)
+	return true
+}
+
+// getVersion reads the options of a GET.
+func (h *Handlers) getVersion(req *http.Request) (string, bool) {
+	if req.URL.RawQuery == "" {
+		return "", true
+	}
+	// What informers and kubelets say; the digits need no unescaping.
+	if version, ok := strings.CutPrefix(req.URL.RawQuery, "resourceVersion="); ok && version != "" && strings.Trim(version, "0123456789") == "" {
+		return version, true
+	}
+	values := req.URL.Query()
+	if len(values["export"]) > 0 {
+		return "", false
+	}
+	var options metav1.GetOptions
+	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(values, h.config.Scope.MetaGroupVersion, &options); err != nil {
+		return "", false
+	}
+	return options.ResourceVersion, true
+}
+
+// find returns the entry of a key that is recent enough, nil if the fallback is to
+// look for it.
+func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytecache.Entry {
+	want, err := h.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return nil
+	}
+	if resourceVersion != "" {
+		if !h.awaitExisting(ctx, int64(want)) {
+			return nil
+		}
+		return h.cached(ctx, key)
+	}
+	confirmed, err := h.config.Consistency.Confirm(ctx, key)
+	if err != nil || confirmed.ModRevision == 0 {
+		return nil
+	}
+	entry := h.cached(ctx, key)
+	if entry != nil && entry.Revision >= confirmed.ModRevision {
+		return entry
+	}
+	// The cache is behind, or the object has been deleted since.
+	if !h.await(ctx, confirmed.ModRevision) {
+		return nil
+	}
+	if entry = h.cached(ctx, key); entry != nil && entry.Revision >= confirmed.ModRevision {
+		return entry
+	}
+	return nil
+}
+
+func (h *Handlers) cached(ctx context.Context, key string) *bytecache.Entry {
+	entry, _, err := h.config.Cache.Get(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return entry
+}

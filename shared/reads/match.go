@@ -1,0 +1,319 @@
+package reads
+
+import (
+	"context"
+	"slices"
+	"sort"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+
+	"triune.dev/shared/bytecache"
+)
+
+// matched is what a LIST is answered with.
+type matched struct {
+	revision int64
+	// snapshot holds what is listed; nil where an index gave the entries without
+	// there being more of them.
+	snapshot *bytecache.Snapshot
+	// entries are the objects, if selected; otherwise all of the snapshot are from
+	// the key from on, below prefix, as many as count.
+	entries      []*bytecache.Entry
+	selected     bool
+	prefix, from string
+	count        int
+	// more: there are keys after last, which is the last one that was looked at.
+	more bool
+	last string
+	// total is the number of keys from the start of the list on.
+	total int64
+}
+
+func (m *matched) each(yield func(*bytecache.Entry) bool) {
+	if m.selected {
+		for _, e := range m.entries {
+			if !yield(e) {
+				return
+			}
+		}
+		return
+	}
+	left := m.count
+	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
+		if left == 0 {
+			return false
+		}
+		left--
+		return yield(e)
+	})
+}
+
+// match finds the objects of a plan. ok is false where the fallback must.
+func (h *Handlers) match(ctx context.Context, p *plan) (*matched, bool) {
+	least, ok := h.reach(ctx, p)
+	if !ok {
+		return nil, false
+	}
+	if p.selects() && !p.single && p.exact == 0 {
+		if found, ok := h.byIndex(ctx, p, least); ok {
+			return found, true
+		}
+	}
+	snapshot, ok := h.state(ctx, p, least)
+	if !ok {
+		return nil, false
+	}
+	m := &matched{revision: snapshot.Revision, snapshot: snapshot, prefix: p.prefix, from: max(p.prefix, p.start)}
+	if p.exact != 0 {
+		m.revision = p.exact
+	}
+	switch {
+	case p.single:
+		return m, h.matchOne(p, m)
+	case p.selects():
+		return m, h.scan(ctx, p, m)
+	default:
+		h.matchAll(p, m)
+		return m, true
+	}
+}
+
+// matchOne looks at the one key that a LIST by name is about.
+func (h *Handlers) matchOne(p *plan, m *matched) bool {
+	m.selected, m.last = true, p.prefix
+	e := m.snapshot.Get(p.prefix)
+	if e == nil {
+		return true
+	}
+	m.total = 1
+	ok, err := h.meets(p, e)
+	if ok {
+		m.entries, m.count = []*bytecache.Entry{e}, 1
+	}
+	return err == nil
+}
+
+// matchAll takes everything from the start on, up to the limit.
+func (h *Handlers) matchAll(p *plan, m *matched) {
+	m.total = h.countFrom(m.snapshot, p)
+	m.count = int(m.total)
+	if p.limit == 0 || m.total <= p.limit {
+		return
+	}
+	m.count, m.more = int(p.limit), true
+	left := p.limit
+	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
+		m.last = e.Key
+		left--
+		return left > 0
+	})
+	h.counts.remember(countKey{p.prefix, m.snapshot.Revision, m.last + "\x00"}, m.total-p.limit)
+}
+
+// scan looks at every object, for a selector that has no index.
+func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
+	m.selected = true
+	var failed error
+	looked := 0
+	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
+		if !p.below(e.Key) {
+			return false
+		}
+		if p.limit > 0 && int64(len(m.entries)) >= p.limit {
+			m.more = true
+			return false
+		}
+		if looked++; looked%256 == 0 {
+			if failed = ctx.Err(); failed != nil {
+				return false
+			}
+		}
+		m.last = e.Key
+		var ok bool
+		if ok, failed = h.meets(p, e); failed != nil {
+			return false
+		}
+		if ok {
+			m.entries = append(m.entries, e)
+		}
+		return true
+	})
+	m.count = len(m.entries)
+	return failed == nil
+}
+
+const (
+	// maxTried bounds the indexes that one request may ask for.
+	maxTried = 3
+	// few is when the next index is not asked: looking at so many objects costs less.
+	few = 64
+	// maxAgain bounds the attempts to have an index and a snapshot of one state.
+	maxAgain = 3
+)
+
+// byIndex finds objects by the terms of the selectors that have an index, at a
+// revision or later. ok is false if there is none that helps.
+func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched, bool) {
+	terms := indexTerms(p)
+	if len(terms) == 0 {
+		return nil, false
+	}
+	for range maxAgain {
+		best, ok := h.shortest(ctx, terms)
+		if !ok || best.Revision < least {
+			return nil, false
+		}
+		m := &matched{revision: best.Revision, selected: true, prefix: p.prefix}
+		entries, err := h.narrow(p, best.Entries)
+		if err != nil {
+			return nil, false
+		}
+		m.entries, m.count = entries, len(entries)
+		if p.limit == 0 || int64(len(entries)) < p.limit {
+			return m, true
+		}
+		// Whether there is more depends on objects that do not match, too.
+		snapshot, ok := h.config.Cache.SnapshotAt(best.Revision)
+		if !ok {
+			continue // it has changed meanwhile
+		}
+		m.snapshot = snapshot
+		m.entries = entries[:p.limit]
+		m.count = len(m.entries)
+		m.last = m.entries[m.count-1].Key
+		snapshot.Ascend(m.last+"\x00", func(e *bytecache.Entry) bool {
+			m.more = p.below(e.Key)
+			return false
+		})
+		return m, true
+	}
+	return nil, false
+}
+
+// shortest asks the indexes and returns the shortest answer.
+func (h *Handlers) shortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, ok bool) {
+	for i, term := range terms {
+		if i >= maxTried {
+			break
+		}
+		s, err := h.config.Cache.Select(ctx, term)
+		if err != nil {
+			return best, false
+		}
+		if !s.Known || ok && len(s.Entries) >= len(best.Entries) {
+			continue
+		}
+		if best, ok = s, true; len(s.Entries) <= few {
+			break
+		}
+	}
+	return best, ok
+}
+
+// narrow leaves those entries of an index that are in the collection, not before
+// the start, and meet the whole selector.
+func (h *Handlers) narrow(p *plan, entries []*bytecache.Entry) ([]*bytecache.Entry, error) {
+	from := max(p.prefix, p.start)
+	at := sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from })
+	entries = entries[at:]
+	end := sort.Search(len(entries), func(i int) bool { return !p.below(entries[i].Key) })
+	entries = entries[:end]
+	var failed error
+	entries = slices.DeleteFunc(entries, func(e *bytecache.Entry) bool {
+		ok, err := h.meets(p, e)
+		if err != nil {
+			failed = err
+		}
+		return !ok
+	})
+	return entries, failed
+}
+
+// indexTerms are the terms of a plan's selectors that say what is wanted, the ones
+// that probably meet the fewest objects first.
+func indexTerms(p *plan) []bytecache.Term {
+	var terms []bytecache.Term
+	for _, r := range p.field.Requirements() {
+		// A field that an object does not have is equal to the empty string.
+		if (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) && r.Value != "" && !metadataField(r.Field) {
+			terms = append(terms, bytecache.Term{Field: true, Key: r.Field, Values: []string{r.Value}})
+		}
+	}
+	requirements, selectable := p.label.Requirements()
+	if !selectable {
+		return nil
+	}
+	labelTerms := len(terms)
+	for _, r := range requirements {
+		switch r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			terms = append(terms, bytecache.Term{Key: r.Key(), Values: r.ValuesUnsorted()})
+		case selection.Exists:
+			terms = append(terms, bytecache.Term{Key: r.Key()})
+		}
+	}
+	slices.SortStableFunc(terms[labelTerms:], func(a, b bytecache.Term) int { return breadth(a) - breadth(b) })
+	return terms
+}
+
+func breadth(t bytecache.Term) int {
+	if t.Values == nil {
+		return 1 << 20
+	}
+	return len(t.Values)
+}
+
+// metadataField tells the fields that an object's key says.
+func metadataField(name string) bool { return name == "metadata.name" || name == "metadata.namespace" }
+
+// meets judges an entry by the selectors of a plan.
+func (h *Handlers) meets(p *plan, e *bytecache.Entry) (bool, error) {
+	if e.Err != nil {
+		return false, e.Err
+	}
+	if !p.label.Empty() {
+		found, err := h.config.Cache.LabelsOf(e)
+		if err != nil {
+			return false, err
+		}
+		if !p.label.Matches(labels.Set(found)) {
+			return false, nil
+		}
+	}
+	if p.field.Empty() {
+		return true, nil
+	}
+	if p.byKey {
+		return p.field.Matches(keyFields{h.config.Namespaced, e.Key}), nil
+	}
+	found, err := h.config.Cache.FieldsOf(e)
+	if err != nil {
+		return false, err
+	}
+	return p.field.Matches(fields.Set(found)), nil
+}
+
+// keyFields are the selectable fields that the key of an object has.
+type keyFields struct {
+	namespaced bool
+	key        string
+}
+
+func (k keyFields) Has(field string) bool {
+	return field == "metadata.name" || field == "metadata.namespace" && k.namespaced
+}
+
+func (k keyFields) Get(field string) string {
+	slash := strings.LastIndexByte(k.key, '/')
+	switch {
+	case field == "metadata.name":
+		return k.key[slash+1:]
+	case field == "metadata.namespace" && k.namespaced:
+		rest := k.key[:max(slash, 0)]
+		return rest[strings.LastIndexByte(rest, '/')+1:]
+	}
+	return ""
+}

@@ -1,0 +1,93 @@
+package reads
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"triune.dev/shared/encoded"
+	"triune.dev/shared/etcdstore"
+)
+
+// Resource answers all reads of one resource in one version. It is safe for
+// concurrent use.
+type Resource struct {
+	*Handlers
+	store *etcdstore.Store
+}
+
+// Of returns what answers the reads of a resource with the given scope, and nil if its
+// objects are not served just as they are stored, or their storage has no cache.
+//
+// Custom resources are served by several versions out of one cache, whose selectable
+// fields differ; theirs, except name and namespace, are the fallback's to select by.
+func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*Resource, error) {
+	store, ok := plainStore(resource)
+	if !ok {
+		return nil, nil
+	}
+	stored, ok := store.Storage.Storage.(*etcdstore.Store)
+	if !ok || stored.Cache() == nil {
+		return nil, nil
+	}
+	cache := stored.Cache()
+	if !plainKeys(store, namespaced) {
+		return nil, nil
+	}
+	_, custom := store.NewFunc().(runtime.Unstructured)
+	version, err := encoded.New(encoded.Config{
+		Codec: stored.Codec(), New: store.NewFunc, NewList: store.NewListFunc,
+		Serializer: scope.Serializer, Kind: scope.Kind,
+		Attributes: store.PredicateFunc(labels.Everything(), fields.Everything()).GetAttrs,
+		Budget:     cache.Space().Budget(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("byte reads of %s: %w", scope.Resource, err)
+	}
+	h, err := New(Config{
+		Cache: cache, Version: version, Scope: scope, Consistency: stored.Prober(),
+		Prefix:     strings.TrimSuffix(cache.Prefix(), "/"),
+		Namespaced: namespaced, Uncached: stored.Uncached(), CompactRevision: stored.CompactRevision,
+		OnlyKeyFields: custom,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("byte reads of %s: %w", scope.Resource, err)
+	}
+	return &Resource{Handlers: h, store: stored}, nil
+}
+
+// plainKeys tells whether the keys of a store are those that reads expect: below the
+// collection's, a namespace if there are any, and the name.
+func plainKeys(store *registry.Store, namespaced bool) bool {
+	ctx := request.NewContext()
+	root, below := strings.TrimSuffix(store.KeyRootFunc(ctx), "/"), "/name"
+	if namespaced {
+		ctx, below = request.WithNamespace(ctx, "namespace"), "/namespace/name"
+	}
+	key, err := store.KeyFunc(ctx, "name")
+	return err == nil && key == root+below
+}
+
+// ListAndWatch returns the handler of a path where LIST and WATCH live, told apart by
+// a parameter; with forced, of the deprecated paths where there is only WATCH. The
+// other arguments are as in WatchConfig. Call it once for all paths of a resource:
+// watchers share what is encoded for them only below one handler.
+func (r *Resource) ListAndWatch(minRequestTimeout time.Duration, forced bool, fallback http.HandlerFunc) http.HandlerFunc {
+	if !forced {
+		fallback = r.List(fallback)
+	}
+	watch, err := r.Watch(WatchConfig{Store: r.store, MinRequestTimeout: minRequestTimeout, Forced: forced}, fallback)
+	if err != nil {
+		panic(err) // Of has taken the cache from this store
+	}
+	return watch
+}

@@ -1,0 +1,86 @@
+package reads
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// sorting prints the objects of a list in another order.
+type sorting struct{ rest.TableConvertor }
+
+func (c sorting) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	table, err := c.TableConvertor.ConvertToTable(ctx, obj, options)
+	if err == nil {
+		slices.Reverse(table.Rows)
+	}
+	return table, err
+}
+
+// ageing prints how old objects are.
+type ageing struct{ rest.TableConvertor }
+
+func (c ageing) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+	table, err := c.TableConvertor.ConvertToTable(ctx, obj, options)
+	if err == nil {
+		for i := range table.Rows {
+			created := table.Rows[i].Object.Object.(*corev1.Pod).CreationTimestamp
+			table.Rows[i].Cells = append(table.Rows[i].Cells, duration.HumanDuration(time.Since(created.Time)))
+		}
+	}
+	return table, err
+}
+
+const asTable = "application/json;as=Table;g=meta.k8s.io;v=v1"
+
+// TestTableOrder: a printer that sorts is upstream's to ask.
+func TestTableOrder(t *testing.T) {
+	w := newWorld(t)
+	pods := w.pods(t, func(c *kindConfig) { c.tables = sorting{rest.NewDefaultTableConvertor(c.gvr.GroupResource())} })
+	for i := range 5 {
+		pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i+1))
+	}
+	pods.settle(t)
+	for range 2 {
+		if _, fell := pods.compare(t, "/api/v1/pods", accept(asTable)); !fell {
+			t.Error("the fallback has not been asked")
+		}
+	}
+}
+
+// TestTableAges: a row that is kept shows the age that the object has now.
+func TestTableAges(t *testing.T) {
+	w := newWorld(t)
+	pods := w.pods(t, func(c *kindConfig) { c.tables = ageing{rest.NewDefaultTableConvertor(c.gvr.GroupResource())} })
+	var created time.Time
+	for i := range 5 {
+		created = pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i+1)).(*corev1.Pod).CreationTimestamp.Time
+	}
+	pods.settle(t)
+	seen := map[string]bool{}
+	for len(seen) < 4 {
+		before := duration.HumanDuration(time.Since(created))
+		a := ask(t, pods.ours, "/api/v1/pods", accept(asTable))
+		after := duration.HumanDuration(time.Since(created))
+		var table metav1.Table
+		if err := json.Unmarshal(a.body, &table); err != nil {
+			t.Fatal(err)
+		}
+		if got := table.Rows[4].Cells[2]; got != before && got != after {
+			t.Fatalf("age %v, want %s or %s", got, before, after)
+		}
+		seen[after] = true
+	}
+	if pods.fallbacks.Load() != 0 {
+		t.Error("the fallback has been asked")
+	}
+}

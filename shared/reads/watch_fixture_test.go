@@ -1,0 +1,210 @@
+package reads
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
+	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/freshness"
+)
+
+// historyFeed is an event log that knows the past as long as etcd does.
+type historyFeed struct{ *feed }
+
+func (f historyFeed) Since(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// A sentinel says when everything has come: progress may not be believed yet.
+	stream := kv.New(f.Etcd()).Watch(ctx, kv.WatchOptions{Key: "/registry/", Prefix: true, After: after})
+	for resp := range stream.C() {
+		batch, err := stream.Accept(resp)
+		if err != nil {
+			return err
+		}
+		for _, e := range batch.Events {
+			if e.Revision > upTo {
+				return nil
+			}
+			if !strings.HasPrefix(e.Key, prefix) {
+				continue
+			}
+			if err := yield(e); err != nil {
+				return err
+			}
+		}
+		if batch.Revision >= upTo {
+			return nil
+		}
+	}
+	return errors.New("watch of history ended")
+}
+
+func newHistoryWorld(t testing.TB, c bytecache.Config) *world {
+	t.Helper()
+	etcd := startEtcd(t)
+	client := kv.New(etcd)
+	f := &feed{Client: client, done: make(chan struct{})}
+	c.Origin, c.Feed = client, historyFeed{f}
+	space := bytecache.New(c)
+	revision, err := client.Revision(t.Context(), "/registry/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go f.run(ctx, space, revision)
+	t.Cleanup(func() {
+		cancel()
+		<-f.done
+	})
+	return &world{etcd: etcd, client: client, space: space, prober: freshness.New(client, "/registry/")}
+}
+
+// watched is a resource whose watches are served by upstream's handler from etcd and
+// by ours from the cache.
+type watched struct {
+	*resource
+	cached       *etcdstore.Store
+	handler      http.HandlerFunc
+	theirs, mine *httptest.Server
+}
+
+func (r *resource) watched(t testing.TB, uncached bool) *watched {
+	t.Helper()
+	if custom, ok := r.scope.Serializer.(customSerializer); ok {
+		custom.types[0].StreamSerializer = &runtime.StreamSerializerInfo{EncodesAsText: true, Serializer: custom.types[0].Serializer, Framer: jsonserializer.Framer}
+		r.scope.Serializer = streamSerializer{custom}
+	}
+	below := strings.TrimPrefix(strings.TrimSuffix(r.cache.Prefix(), "/"), "/registry")
+	cached, err := etcdstore.New(etcdstore.Config{
+		Client: r.client, Codec: r.store.Storage.Codec, NewFunc: r.store.NewFunc, Prefix: "/registry", ResourcePrefix: below,
+		GroupResource: r.store.DefaultQualifiedResource, Uncached: uncached, Cache: r.cache, Prober: freshness.New(r.client, r.cache.Prefix()),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watched{resource: r, cached: cached}
+	const minimum = time.Minute
+	upstream := handlers.ListResource(r.store, r.store, r.scope, false, minimum)
+	fallback := func(rw http.ResponseWriter, req *http.Request) {
+		r.fallbacks.Add(1)
+		upstream(rw, req)
+	}
+	if w.handler, err = r.handlers.Watch(WatchConfig{Store: cached, MinRequestTimeout: minimum}, fallback); err != nil {
+		t.Fatal(err)
+	}
+	w.theirs = httptest.NewServer(r.route(upstream, upstream))
+	w.mine = httptest.NewServer(r.route(w.handler, w.handler))
+	t.Cleanup(func() {
+		w.theirs.CloseClientConnections()
+		w.theirs.Close()
+		w.mine.CloseClientConnections()
+		w.mine.Close()
+	})
+	return w
+}
+
+// streamSerializer also writes the events of a watch.
+type streamSerializer struct{ customSerializer }
+
+func (streamSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
+	typer := eventTyper{customTyper{unstructuredscheme.NewUnstructuredObjectTyper()}}
+	return versioning.NewCodec(e, nil, customConvertor{}, unstructuredscheme.NewUnstructuredCreator(), typer, nil, gv, nil, "widgets")
+}
+
+type eventTyper struct{ customTyper }
+
+func (t eventTyper) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	if _, ok := obj.(*metav1.WatchEvent); ok {
+		return []schema.GroupVersionKind{{Version: "v1", Kind: "WatchEvent"}}, true, nil
+	}
+	return t.customTyper.ObjectKinds(obj)
+}
+
+// revision is etcd's, when the cache has it.
+func (w *watched) revision(t testing.TB) int64 {
+	t.Helper()
+	revision, err := w.client.Revision(t.Context(), "/registry/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.space.Await(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+// open begins a watch as a client does.
+func open(t testing.TB, client *http.Client, ctx context.Context, url, accept string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatalf("GET %s: %v", url, err)
+	}
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
+// seenEvent is an event of a stream of JSON.
+type seenEvent struct {
+	Type   string `json:"type"`
+	Object struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        struct {
+			Namespace, Name, ResourceVersion string
+			Labels, Annotations              map[string]string
+		} `json:"metadata"`
+		Spec    struct{ NodeName string }
+		Code    int
+		Message string
+	} `json:"object"`
+}
+
+func (e *seenEvent) key() string { return e.Object.Metadata.Namespace + "/" + e.Object.Metadata.Name }
+
+func events(body io.Reader) *json.Decoder { return json.NewDecoder(bufio.NewReader(body)) }
+
+// protobufFrames counts the frames of a stream of protobuf.
+func protobufFrames(t testing.TB, body []byte) (frames int) {
+	t.Helper()
+	for len(body) > 0 {
+		if len(body) < 4 {
+			t.Fatalf("%d bytes after frame %d", len(body), frames)
+		}
+		size := int(binary.BigEndian.Uint32(body))
+		if len(body) < 4+size {
+			t.Fatalf("frame %d has %d of %d bytes", frames, len(body)-4, size)
+		}
+		body = body[4+size:]
+		frames++
+	}
+	return frames
+}
+
+func inNamespace(namespace string) context.Context {
+	return request.WithNamespace(context.Background(), namespace)
+}

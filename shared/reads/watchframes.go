@@ -1,0 +1,267 @@
+package reads
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
+	"triune.dev/shared/etcdstore"
+)
+
+// watchMedia is how a client wants its events.
+type watchMedia struct {
+	format encoded.Format
+	// protobuf: frames are length-delimited messages, otherwise lines of JSON.
+	protobuf    bool
+	contentType []string
+	// partial is the version of PartialObjectMetadata that is wanted, if it is.
+	partial schema.GroupVersion
+}
+
+var (
+	jsonStream     = []string{runtime.ContentTypeJSON}
+	protobufStream = []string{runtime.ContentTypeProtobuf + ";stream=watch"}
+)
+
+// media negotiates. ok is false for what only the fallback serves.
+func (ws *watches) media(req *http.Request) (m watchMedia, ok bool) {
+	scope := ws.config.Scope
+	options, _, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
+	if err != nil {
+		return m, false
+	}
+	info, err := negotiation.NegotiateOutputMediaTypeStream(req, scope.Serializer, scope)
+	if err != nil {
+		return m, false
+	}
+	m.format = encoded.JSON
+	if target := options.Convert; target != nil {
+		switch {
+		case target.Kind != "PartialObjectMetadata":
+			return m, false
+		case target.GroupVersion() == metav1.SchemeGroupVersion:
+			m.format = encoded.MetadataJSON
+		case target.GroupVersion() == metav1beta1.SchemeGroupVersion:
+			m.format = encoded.MetadataBetaJSON
+		default:
+			return m, false
+		}
+		m.partial = target.GroupVersion()
+	}
+	switch info.MediaType {
+	case runtime.ContentTypeJSON:
+		m.contentType = jsonStream
+	case runtime.ContentTypeProtobuf:
+		m.format++ // each JSON format is followed by its protobuf one
+		m.protobuf, m.contentType = true, protobufStream
+	default:
+		return m, false
+	}
+	return m, ws.config.Version.Serves(m.format)
+}
+
+// The events that are kept on a change.
+const (
+	added = iota
+	modified
+	deleted
+	eventTypes
+)
+
+var typeOf = [eventTypes]watch.EventType{added: watch.Added, modified: watch.Modified, deleted: watch.Deleted}
+
+// maxFormats bounds the formats of package encoded.
+const maxFormats = 8
+
+// frames makes the frames of events. It is safe for concurrent use.
+type frames struct {
+	version *encoded.Version
+	budget  *bytecache.Budget
+	objects objectScope
+	kinds   [maxFormats][eventTypes]bytecache.Kind
+	renders [maxFormats][eventTypes]func(*bytecache.Change) ([]byte, error)
+	// marks are the last bookmarks by format: watches are often at the same revision.
+	marks [maxFormats]atomic.Pointer[mark]
+}
+
+// objectScope is what objects are encoded with that are not in the cache.
+type objectScope struct {
+	serializer runtime.NegotiatedSerializer
+	version    schema.GroupVersion
+}
+
+type mark struct {
+	revision int64
+	frame    []byte
+}
+
+func newFrames(h *Handlers) *frames {
+	f := &frames{
+		version: h.config.Version, budget: h.space.Budget(),
+		objects: objectScope{h.config.Scope.Serializer, h.config.Scope.Kind.GroupVersion()},
+	}
+	for format := range f.kinds {
+		for event := range eventTypes {
+			media := watchMedia{format: encoded.Format(format), protobuf: format%2 == 1}
+			f.kinds[format][event] = bytecache.NewKind()
+			f.renders[format][event] = func(c *bytecache.Change) ([]byte, error) { return f.render(c, media, event) }
+		}
+	}
+	return f
+}
+
+// change returns the frame of a change, which is made once for all watches.
+func (f *frames) change(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {
+	return c.Frame(f.budget, f.kinds[m.format][event], f.renders[m.format][event])
+}
+
+func (f *frames) render(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {
+	e := c.Now
+	if event == deleted {
+		e = c.Before
+	}
+	b := borrowFrames()
+	defer b.free()
+	var err error
+	// The revision of a deletion is that of the change, not of the object as it was.
+	if b.bytes, err = f.appendEntry(b.bytes, m, typeOf[event], e, c.Revision); err != nil {
+		return nil, err
+	}
+	return append(make([]byte, 0, len(b.bytes)), b.bytes...), nil
+}
+
+// appendEntry appends the frame of an event that shows an entry at a revision.
+func (f *frames) appendEntry(dst []byte, m watchMedia, event watch.EventType, e *bytecache.Entry, revision int64) ([]byte, error) {
+	if e.Revision != revision {
+		object, err := f.version.Render(e, m.format, revision)
+		if err != nil {
+			return dst, err
+		}
+		return appendFrame(dst, m.protobuf, event, object), nil
+	}
+	if m.protobuf {
+		// What comes before the object depends on its size: leave room, then move it.
+		var room [maxProtobufHead]byte
+		begin := len(dst)
+		at := begin + len(room)
+		dst, err := f.version.AppendObject(append(dst, room[:]...), e, m.format)
+		if err != nil {
+			return dst[:begin], err
+		}
+		size := len(dst) - at
+		head := appendProtobufHead(room[:0], event, size)
+		end := copy(dst[begin:], head)
+		end += begin
+		return dst[:end+copy(dst[end:], dst[at:at+size])], nil
+	}
+	begin := len(dst)
+	dst, err := f.version.AppendObject(appendJSONHead(dst, event), e, m.format)
+	if err != nil {
+		return dst[:begin], err
+	}
+	if dst[len(dst)-1] == '\n' {
+		dst = dst[:len(dst)-1]
+	}
+	return append(dst, jsonTail...), nil
+}
+
+// object makes the frame of an object that is not in the cache.
+func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object) ([]byte, error) {
+	serializer, version := f.objects.serializer, f.objects.version
+	if !m.partial.Empty() {
+		serializer, version = apihelpers.GetMetaInternalVersionCodecs(), m.partial
+	}
+	mediaType := runtime.ContentTypeJSON
+	if m.protobuf {
+		mediaType = runtime.ContentTypeProtobuf
+	}
+	info, ok := runtime.SerializerInfoForMediaType(serializer.SupportedMediaTypes(), mediaType)
+	if !ok {
+		return nil, fmt.Errorf("no serializer for %s", mediaType)
+	}
+	data, err := runtime.Encode(serializer.EncoderForVersion(info.Serializer, version), obj)
+	if err != nil {
+		return nil, fmt.Errorf("encode the object of a %s event: %w", event, err)
+	}
+	return appendFrame(nil, m.protobuf, event, data), nil
+}
+
+// bookmark makes the frame of a bookmark; end is as in etcdstore.
+func (f *frames) bookmark(m watchMedia, r *etcdstore.WatchRequest, revision int64, end bool) ([]byte, error) {
+	if !end {
+		if known := f.marks[m.format].Load(); known != nil && known.revision == revision {
+			return known.frame, nil
+		}
+	}
+	obj, err := r.BookmarkObject(revision, end)
+	if err != nil {
+		return nil, err
+	}
+	if !m.partial.Empty() {
+		accessor, err := meta.Accessor(obj)
+		if err != nil {
+			return nil, fmt.Errorf("metadata of a bookmark: %w", err)
+		}
+		partial := meta.AsPartialObjectMetadata(accessor)
+		partial.SetGroupVersionKind(m.partial.WithKind("PartialObjectMetadata"))
+		obj = partial
+	}
+	frame, err := f.object(m, watch.Bookmark, obj)
+	if err == nil && !end {
+		f.marks[m.format].Store(&mark{revision, frame})
+	}
+	return frame, err
+}
+
+const jsonTail = "}\n"
+
+// appendFrame appends the frame of an encoded object: metav1.WatchEvent, whose field
+// 1 is the type and 2 the object, which in turn is a RawExtension with the bytes in
+// its field 1.
+func appendFrame(dst []byte, protobuf bool, event watch.EventType, object []byte) []byte {
+	if protobuf {
+		return append(appendProtobufHead(dst, event, len(object)), object...)
+	}
+	if n := len(object); n > 0 && object[n-1] == '\n' {
+		object = object[:n-1]
+	}
+	return append(append(appendJSONHead(dst, event), object...), jsonTail...)
+}
+
+func appendJSONHead(dst []byte, event watch.EventType) []byte {
+	return append(append(append(dst, `{"type":"`...), event...), `","object":`...)
+}
+
+// maxProtobufHead is at least what appendProtobufHead appends: the frame's length,
+// the tag, length and bytes of the type, and two tags with lengths.
+const maxProtobufHead = 4 + 2 + len(watch.Bookmark) + 2*(1+binary.MaxVarintLen64)
+
+func appendProtobufHead(dst []byte, event watch.EventType, size int) []byte {
+	raw := 1 + uvarintSize(size) + size
+	length := 2 + len(event) + 1 + uvarintSize(raw) + raw
+	dst = binary.BigEndian.AppendUint32(dst, uint32(length))
+	dst = append(dst, 1<<3|2, byte(len(event)))
+	dst = append(dst, event...)
+	dst = binary.AppendUvarint(append(dst, 2<<3|2), uint64(raw))
+	return binary.AppendUvarint(append(dst, 1<<3|2), uint64(size))
+}
+
+func uvarintSize(v int) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}

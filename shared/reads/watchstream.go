@@ -1,0 +1,394 @@
+package reads
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/httplog"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	compbasemetrics "k8s.io/component-base/metrics"
+	"k8s.io/klog/v2"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// watchStream is one WATCH. It belongs to the goroutine of its handler, and owns no
+// memory but itself: what it sends is shared, and a buffer is borrowed while several
+// frames are put together.
+type watchStream struct {
+	*watches
+	ctx     context.Context
+	w       http.ResponseWriter
+	flusher http.Flusher
+	media   watchMedia
+	request etcdstore.WatchRequest
+	// selects is nil where everything is wanted.
+	selects *plan
+	// scope labels the metric of the initial events.
+	scope string
+
+	follow *etcdstore.Following
+	count  compbasemetrics.CounterMetric
+	sizes  compbasemetrics.ObserverMetric
+	// reached: the changes at or before it have been written, and so have skip more.
+	reached int64
+	skip    int
+	// held are the changes that a write is in the way of.
+	held atomic.Pointer[[]*bytecache.Change]
+	// dirty: something was written after the last flush.
+	dirty bool
+}
+
+// run sends the stream. err is what kept the watch from beginning.
+func (s *watchStream) run(follow *etcdstore.Following, err error) {
+	s.measure()
+	header := s.w.Header()
+	header["Content-Type"] = s.media.contentType
+	header["Transfer-Encoding"] = chunked
+	s.w.WriteHeader(http.StatusOK)
+	s.flusher.Flush()
+	if err == nil {
+		s.follow = follow
+		err = s.initial()
+	}
+	// Priority and fairness stops counting the request as starting up.
+	flowcontrol.WatchInitialized(s.ctx)
+	if err == nil {
+		err = s.live()
+	}
+	if err != nil {
+		s.finish(err)
+	}
+}
+
+// measure finds the metrics that upstream counts events with.
+func (s *watchStream) measure() {
+	resource := s.config.Scope.Resource
+	s.count = metrics.WatchEvents.WithContext(s.ctx).WithLabelValues(resource.Group, resource.Version, resource.Resource)
+	s.sizes = metrics.WatchEventsSizes.WithContext(s.ctx).WithLabelValues(resource.Group, resource.Version, resource.Resource)
+}
+
+var chunked = []string{"chunked"}
+
+// errGone ends a stream without a word: the client is gone, the time is up, or the
+// server shuts down.
+var errGone = errors.New("watch is over")
+
+// lostError is that of a source which is away. A client that is not told so resumes
+// from where it was, instead of listing everything again.
+type lostError struct{ error }
+
+// finish tells the client why the stream is over, where that helps it.
+func (s *watchStream) finish(err error) {
+	var lost lostError
+	switch {
+	case s.ctx.Err() != nil, errors.Is(err, errGone):
+		return
+	case errors.As(err, &lost):
+		klog.ErrorS(err, "watch ended: its source failed", "resource", s.config.Scope.Resource, "revision", s.reached)
+		return
+	}
+	klog.V(3).InfoS("watch ended", "resource", s.config.Scope.Resource, "revision", s.reached, "err", err)
+	frame, err := s.frames.object(s.media, watch.Error, etcdstore.ErrorStatus(err))
+	if err == nil && s.write(frame, 1) == nil {
+		s.flush()
+	}
+}
+
+// initial sends the objects that exist, and their end.
+func (s *watchStream) initial() error {
+	var err error
+	s.reached = s.follow.Start
+	b := borrowFrames()
+	defer func() { b.free() }()
+	events := 0
+	s.follow.Initial(func(e *bytecache.Entry) bool {
+		var wanted bool
+		if wanted, err = s.wants(e); err != nil || !wanted {
+			return err == nil
+		}
+		before := len(b.bytes)
+		if b.bytes, err = s.frames.appendEntry(b.bytes, s.media, watch.Added, e, e.Revision); err != nil {
+			b.bytes = b.bytes[:before]
+			return false
+		}
+		s.sizes.Observe(float64(len(b.bytes) - before))
+		events++
+		if len(b.bytes) >= frameChunk {
+			err = s.write(b.bytes, events)
+			b.bytes, events = b.bytes[:0], 0
+		}
+		return err == nil
+	})
+	if len(b.bytes) > 0 {
+		if failed := s.write(b.bytes, events); failed != nil {
+			return failed
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if s.request.EndBookmark {
+		if err := s.bookmark(s.reached, true); err != nil {
+			return err
+		}
+		defer s.initialized()
+	}
+	s.flush()
+	return nil
+}
+
+// initialized records how long the initial events took, as upstream does.
+func (s *watchStream) initialized() {
+	received, ok := request.ReceivedTimestampFrom(s.ctx)
+	if !ok {
+		return
+	}
+	latency := time.Since(received)
+	metrics.RecordWatchListLatency(s.ctx, s.config.Scope.Resource, s.scope, latency)
+	httplog.AddKeyValue(s.ctx, "watchlist_init_latency", latency)
+}
+
+// live sends what happens until the watch is over.
+func (s *watchStream) live() error {
+	var shutdown <-chan struct{}
+	if signals := request.ServerShutdownSignalFrom(s.ctx); signals != nil {
+		shutdown = signals.ShuttingDown()
+		s.closing.join(shutdown, s.follow)
+		defer s.closing.leave(shutdown, s.follow)
+	}
+	deadline, _ := s.ctx.Deadline()
+	s.follow.StartBookmarks(deadline)
+	defer s.follow.StopBookmarks()
+	for {
+		changes, err := s.follow.Next(s.ctx)
+		select {
+		case <-shutdown:
+			return errGone
+		default:
+		}
+		if err != nil {
+			var expired *bytecache.ExpiredError
+			if !errors.As(err, &expired) {
+				err = lostError{err}
+			}
+			return err
+		}
+		whole, err := s.deliver(changes)
+		if err != nil {
+			return err
+		}
+		if !whole {
+			continue
+		}
+		if revision, due := s.follow.Bookmark(s.ctx); due {
+			if err := s.bookmark(revision, false); err != nil {
+				return err
+			}
+		}
+		s.flush()
+	}
+}
+
+const (
+	// frameChunk is about how much is written at once. It is also what a client that
+	// does not read makes this process hold.
+	frameChunk = 16 << 10
+	// letGoAfter is how long a write may take before the changes after it are let go
+	// of. They are read again if the client goes on, maybe from history.
+	letGoAfter = time.Second
+)
+
+// deliver writes what the changes mean to the client. It returns false if it had to
+// let go of them before the end; then it has set the cursor back to where it was.
+func (s *watchStream) deliver(changes bytecache.Changes) (whole bool, err error) {
+	list, at := changes.List, min(s.skip, len(changes.List))
+	for {
+		part, err := s.gather(list, at)
+		at = part.next
+		if err != nil || at == len(list) {
+			failed := s.writePart(part)
+			if failed != nil || err != nil {
+				return false, cmp.Or(failed, err)
+			}
+			if len(list) > 0 {
+				s.skip = 0
+			}
+			s.reached = changes.Revision
+			return true, nil
+		}
+		s.note(list, at-1)
+		if list, err = s.writeHolding(part, list); err != nil {
+			return false, err
+		}
+		if list == nil {
+			if err := s.follow.Rewind(s.ctx, s.reached); err != nil {
+				return false, lostError{err}
+			}
+			return false, nil
+		}
+	}
+}
+
+// part is what is written at once.
+type part struct {
+	// bytes are one frame, which is shared, or several in the borrowed buffer.
+	bytes    []byte
+	borrowed *frameBuffer
+	events   int
+	// next is the index of the first change that is not in it.
+	next int
+}
+
+// gather puts frames together until there are enough for one write. The part is
+// valid also where there is an error.
+func (s *watchStream) gather(list []*bytecache.Change, at int) (p part, err error) {
+	for p.next = at; p.next < len(list) && len(p.bytes) < frameChunk; p.next++ {
+		frame, err := s.frame(list[p.next])
+		if err != nil {
+			return p, err
+		}
+		if frame == nil {
+			continue
+		}
+		s.sizes.Observe(float64(len(frame)))
+		p.events++
+		switch {
+		case p.events == 1:
+			p.bytes = frame
+			continue
+		case p.borrowed == nil:
+			p.borrowed = borrowFrames()
+			p.bytes = append(p.borrowed.bytes, p.bytes...)
+		}
+		p.bytes = append(p.bytes, frame...)
+		p.borrowed.bytes = p.bytes
+	}
+	return p, nil
+}
+
+func (s *watchStream) writePart(p part) error {
+	var err error
+	if p.events > 0 {
+		err = s.write(p.bytes, p.events)
+	}
+	if p.borrowed != nil {
+		p.borrowed.free()
+	}
+	return err
+}
+
+// writeHolding writes and returns the list, or nil if that took too long: whoever
+// does not read must not keep in memory what the log has forgotten.
+func (s *watchStream) writeHolding(p part, list []*bytecache.Change) ([]*bytecache.Change, error) {
+	s.held.Store(&list)
+	release := time.AfterFunc(letGoAfter, func() { s.held.Store(nil) })
+	defer release.Stop()
+	if err := s.writePart(p); err != nil {
+		return nil, err
+	}
+	if held := s.held.Swap(nil); held != nil {
+		return *held, nil
+	}
+	return nil, nil
+}
+
+// note remembers that all up to the change at an index of the list is written.
+func (s *watchStream) note(list []*bytecache.Change, at int) {
+	revision := list[at].Revision
+	if list[at+1].Revision != revision {
+		s.reached, s.skip = revision, 0
+		return
+	}
+	first := at
+	for first > 0 && list[first-1].Revision == revision {
+		first--
+	}
+	s.reached, s.skip = revision-1, at-first+1
+}
+
+// frame returns the bytes of a change for this client, nil if it is told nothing.
+func (s *watchStream) frame(c *bytecache.Change) ([]byte, error) {
+	if !s.request.Concerns(c.Key) {
+		return nil, nil
+	}
+	now, before := c.Kind != kv.Deleted, c.Kind != kv.Created
+	if s.selects != nil {
+		var err error
+		if now {
+			if now, err = s.meets(s.selects, c.Now); err != nil {
+				return nil, err
+			}
+		}
+		if before {
+			if before, err = s.meets(s.selects, c.Before); err != nil {
+				return nil, err
+			}
+		}
+	}
+	switch etcdstore.Classify(c.Kind, now, before).Event {
+	case watch.Added:
+		return s.frames.change(c, s.media, added)
+	case watch.Modified:
+		return s.frames.change(c, s.media, modified)
+	case watch.Deleted:
+		return s.frames.change(c, s.media, deleted)
+	}
+	return nil, nil
+}
+
+func (s *watchStream) wants(e *bytecache.Entry) (bool, error) {
+	if s.selects == nil {
+		return true, nil
+	}
+	return s.meets(s.selects, e)
+}
+
+func (s *watchStream) bookmark(revision int64, end bool) error {
+	frame, err := s.frames.bookmark(s.media, &s.request, revision, end)
+	if err != nil {
+		return err
+	}
+	s.sizes.Observe(float64(len(frame)))
+	return s.write(frame, 1)
+}
+
+func (s *watchStream) write(p []byte, events int) error {
+	s.count.Add(float64(events))
+	s.dirty = true
+	if _, err := s.w.Write(p); err != nil {
+		return errGone
+	}
+	return nil
+}
+
+func (s *watchStream) flush() {
+	if s.dirty {
+		s.dirty = false
+		s.flusher.Flush()
+	}
+}
+
+// frameBuffer holds several frames until they are written.
+type frameBuffer struct{ bytes []byte }
+
+var frameBuffers = sync.Pool{New: func() any { return &frameBuffer{bytes: make([]byte, 0, frameChunk+8<<10)} }}
+
+func borrowFrames() *frameBuffer { return frameBuffers.Get().(*frameBuffer) }
+
+func (b *frameBuffer) free() {
+	if cap(b.bytes) <= 8*frameChunk {
+		b.bytes = b.bytes[:0]
+		frameBuffers.Put(b)
+	}
+}
