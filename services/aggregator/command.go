@@ -72,7 +72,11 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd}, config.Generic)
+	log, err := p.options.EventLog.Open(Tier, p.options.Registerer)
+	if err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd, EventLog: log}, config.Generic)
 	if err != nil {
 		return err
 	}

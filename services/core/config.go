@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	metricsfeatures "k8s.io/component-base/metrics/features"
+	"k8s.io/component-base/metrics/legacyregistry"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -39,6 +42,7 @@ import (
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authn"
 	"triune.dev/shared/inprocess"
+	"triune.dev/shared/options"
 	"triune.dev/shared/storage"
 )
 
@@ -53,6 +57,9 @@ type Environment struct {
 	// Etcd is the client of an etcd inside the process. Nil means to dial
 	// --etcd-servers.
 	Etcd *clientv3.Client
+	// EventLog is how all tiers of the process learn of changes. Nil means core
+	// alone, as its flags say.
+	EventLog *storage.EventLog
 	// Follower is set where another tier of the process stands in front of core
 	// and runs what they share; see apiserver.Follower.
 	Follower bool
@@ -72,7 +79,11 @@ type Config struct {
 	environment  Environment
 	admission    *triuneadmission.Chain
 	controlPlane controlplane.Config
-	server       *Server // set by New, for the loopback client
+	// server is set by New once it has handlers, for the loopback client: informers
+	// and plugins of other goroutines call it by then.
+	server atomic.Pointer[apiserver.Server]
+	// running is closed when that server runs.
+	running chan struct{}
 }
 
 // CustomStorage stores objects in core's etcd whose encoding the caller sets, for
@@ -88,10 +99,10 @@ func (c *Config) WebhookCredentials() webhook.AuthenticationInfoResolverWrapper 
 
 // Config turns completed options into a configuration.
 func (o CompletedOptions) Config(ctx context.Context, environment Environment) (*Config, error) {
-	c := &Config{options: o, environment: environment}
+	c := &Config{options: o, environment: environment, running: make(chan struct{})}
 	steps := []func(context.Context) error{
 		c.addServing, c.addLoopback, c.addLimits, c.addAPIs, c.addOpenAPI, c.addStorage,
-		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.addAdmission,
+		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.rememberCertificates, c.addAdmission,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -104,6 +115,7 @@ func (o CompletedOptions) Config(ctx context.Context, environment Environment) (
 func (c *Config) addServing(context.Context) error {
 	c.Generic = genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.Generic.FeatureGate = utilfeature.DefaultFeatureGate
+	c.Generic.Flagz = c.options.Flagz
 	c.Generic.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"),
 		sets.NewString("attach", "exec", "proxy", "log", "portforward"),
@@ -130,6 +142,7 @@ func (c *Config) addLoopback(context.Context) error {
 	}
 	loopback := inprocess.Config(handler, uuid.NewString())
 	loopback.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	loopback.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next, c.running} })
 	c.Generic.LoopbackClientConfig = loopback
 	client, err := kubernetes.NewForConfig(loopback)
 	if err != nil {
@@ -139,13 +152,40 @@ func (c *Config) addLoopback(context.Context) error {
 	return nil
 }
 
-// own is the handler of the server that is made of c, nil while there is none:
-// admission plugins call already while they are built.
-func (c *Config) own() http.Handler {
-	if c.server == nil || c.server.Server == nil {
-		return nil
+// startLimit is how long a request of core to itself waits for core to run.
+const startLimit = 30 * time.Second
+
+// patient holds requests back until running is closed: admission plugins send
+// some from the moment they are built, and would complain of a server that is
+// only starting.
+type patient struct {
+	next    http.RoundTripper
+	running <-chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case <-p.running:
+		return p.next.RoundTrip(req)
+	default:
 	}
-	return c.server.Handler()
+	limit := time.NewTimer(startLimit)
+	defer limit.Stop()
+	select {
+	case <-p.running:
+	case <-limit.C: // which the next one has an error for
+	case <-req.Context().Done():
+	}
+	return p.next.RoundTrip(req)
+}
+
+// own is the handler of the server that is made of c, nil while there is none.
+func (c *Config) own() http.Handler {
+	if server := c.server.Load(); server != nil {
+		return server.Handler()
+	}
+	return nil
 }
 
 // dropManagedFields keeps informers small: nobody behind them reads these.
@@ -172,7 +212,7 @@ func (c *Config) addLimits(context.Context) error {
 	}
 	capabilities.Setup(c.options.AllowPrivileged, c.options.MaxConnectionBytesPerSec)
 	metricsfeatures.ApplyFeatureGates(utilfeature.DefaultFeatureGate)
-	c.options.Metrics.Apply()
+	options.ApplyMetrics(c.options.Metrics)
 	serviceaccount.RegisterMetrics()
 	return nil
 }
@@ -208,7 +248,15 @@ func (c *Config) addStorage(ctx context.Context) error {
 	// What upstream opens by itself from this factory (the allocators, the
 	// master leases) must not compact: ours does.
 	factory.StorageConfig.CompactionInterval = 0
-	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Client: c.environment.Etcd}, c.Generic)
+	log := c.environment.EventLog
+	if log == nil {
+		own, err := c.options.eventLog.Open(Tier, legacyregistry.Registerer())
+		if err != nil {
+			return err
+		}
+		log = &own
+	}
+	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Client: c.environment.Etcd, EventLog: *log}, c.Generic)
 	if err != nil {
 		return err
 	}
@@ -223,11 +271,22 @@ func (c *Config) addAuthentication(ctx context.Context) error {
 		return err
 	}
 	authentication := &c.Generic.Authentication
-	err = c.options.Authentication.ApplyTo(ctx, authentication, c.Generic.SecureServing,
+	return c.options.Authentication.ApplyTo(ctx, authentication, c.Generic.SecureServing,
 		c.Generic.EgressSelector, c.Generic.OpenAPIConfig, c.Generic.OpenAPIV3Config,
 		client, c.Informers, c.Generic.APIServerID)
-	authentication.Authenticator = authn.RefuseBareFrontProxy(authentication.RequestHeaderConfig, authentication.Authenticator)
-	return err
+}
+
+// rememberCertificates spares most requests the check of a signature.
+func (c *Config) rememberCertificates(context.Context) error {
+	g := &c.Generic.Authentication
+	g.Authenticator = authn.Certificates{
+		Proxies:   g.RequestHeaderConfig,
+		Audiences: g.APIAudiences,
+		// Not the provider that ApplyTo has made, which nobody is given; this one reads
+		// the same file and follows it, see authenticationInfo.
+		Clients: c.controlPlane.ControlPlane.ClusterAuthenticationInfo.ClientCA,
+	}.Remember(g.Authenticator)
+	return nil
 }
 
 func (c *Config) addAuthorization(ctx context.Context) error {

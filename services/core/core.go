@@ -35,13 +35,13 @@ type Server struct {
 	merged  *merged.Documents // nil at the end of the chain
 	// hasIssuer tells that the ServiceAccount issuer is published.
 	hasIssuer bool
+	running   chan struct{} // closed by Run
 }
 
 // New builds the server. Nothing runs yet.
 func (c *Config) New(context.Context) (*Server, error) {
 	completed := c.controlPlane.Complete()
-	s := &Server{storage: c.storage}
-	c.server = s
+	s := &Server{storage: c.storage, running: c.running}
 	s.openapi = triuneopenapi.New(triuneopenapi.Config{
 		Definitions:         openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
 		Schemes:             []*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
@@ -65,6 +65,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 		return nil, err
 	}
 	s.Server = server
+	c.server.Store(server)
 	client, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
 	if err != nil {
 		return nil, err
@@ -91,7 +92,9 @@ func build(config apiserver.Config) (*apiserver.Server, error) {
 // closes the storage. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	return s.storage.Around(ctx, func(ctx context.Context) error {
-		err := s.Prepare().Run(ctx)
+		prepared := s.Prepare()
+		close(s.running)
+		err := prepared.Run(ctx)
 		if s.merged != nil {
 			s.merged.Close()
 		}

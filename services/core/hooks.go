@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
 	"github.com/google/uuid"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/features"
@@ -52,10 +55,10 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 	hooks := []hook{
 		{"start-system-namespaces-controller", s.systemNamespaces(c, client)},
 		{"start-cluster-authentication-info-controller", s.authenticationInfo(c, client)},
-		{"start-legacy-token-tracking-controller", func(ctx context.Context) error {
+		{"start-legacy-token-tracking-controller", s.withSystemNamespace(c, func(ctx context.Context) error {
 			go legacytokentracking.NewController(client).RunWithContext(ctx)
 			return nil
-		}},
+		})},
 	}
 	kubernetesService, err := s.kubernetesService(c, completed, client)
 	if err != nil {
@@ -64,7 +67,11 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 	hooks = append(hooks, kubernetesService)
 	if utilfeature.DefaultFeatureGate.Enabled(kubefeatures.MultiCIDRServiceAllocator) {
 		hooks = append(hooks, hook{"start-kubernetes-service-cidr-controller", func(ctx context.Context) error {
-			defaultservicecidr.NewController(completed.Extra.ServiceIPRange, completed.Extra.SecondaryServiceIPRange, client).Start(ctx)
+			ranges := []net.IPNet{completed.Extra.ServiceIPRange, completed.Extra.SecondaryServiceIPRange}
+			if err := createServiceCIDR(ctx, client, ranges); err != nil || ctx.Err() != nil {
+				return err
+			}
+			defaultservicecidr.NewController(ranges[0], ranges[1], client).Start(ctx)
 			return nil
 		}})
 	}
@@ -84,6 +91,22 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 	return errors.Join(errs...)
 }
 
+// createServiceCIDR makes the default ServiceCIDR. Its controller would, too, but
+// looks again at once: if its informer has not heard of the object by then, it takes
+// the refusal of a second create for an object without ranges, and warns of it.
+func createServiceCIDR(ctx context.Context, client kubernetes.Interface, ranges []net.IPNet) error {
+	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName}}
+	for _, r := range ranges {
+		if r.IP != nil {
+			cidr.Spec.CIDRs = append(cidr.Spec.CIDRs, r.String())
+		}
+	}
+	return poll(ctx, func() bool {
+		_, err := client.NetworkingV1().ServiceCIDRs().Create(ctx, cidr, metav1.CreateOptions{})
+		return err == nil || apierrors.IsAlreadyExists(err)
+	})
+}
+
 // systemNamespaces creates the system namespaces and returns when they exist.
 // kube-apiserver's readyz does not wait for them; whoever creates something in
 // default right after readyz turned green is grateful.
@@ -94,6 +117,19 @@ func (s *Server) systemNamespaces(c *Config, client *kubernetes.Clientset) func(
 	return func(ctx context.Context) error {
 		go controller.Run(ctx.Done())
 		return poll(ctx, func() bool { return namespacesExist(lister, names) })
+	}
+}
+
+// withSystemNamespace runs a hook that writes into kube-system once that exists:
+// in a new cluster it would begin with an error, and a pause after it.
+func (s *Server) withSystemNamespace(c *Config, run func(context.Context) error) func(context.Context) error {
+	lister := c.Informers.Core().V1().Namespaces().Lister()
+	return func(ctx context.Context) error {
+		err := poll(ctx, func() bool { return namespacesExist(lister, []string{metav1.NamespaceSystem}) })
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+		return run(ctx)
 	}
 }
 
@@ -176,9 +212,9 @@ func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
 		return nil
 	})
 	return []hook{
-		{"start-kube-apiserver-identity-lease-controller", func(ctx context.Context) error {
+		{"start-kube-apiserver-identity-lease-controller", s.withSystemNamespace(c, func(ctx context.Context) error {
 			return controller.Start(ctx.Done())
-		}},
+		})},
 		{"start-kube-apiserver-identity-lease-garbage-collector", func(ctx context.Context) error {
 			collector := apiserverleasegc.NewAPIServerLeaseGC(client, identityDuration, metav1.NamespaceSystem,
 				controlplane.IdentityLeaseComponentLabelKey+"="+identityComponent)

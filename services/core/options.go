@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"net/url"
 
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/client-go/util/keyutil"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	triuneoptions "triune.dev/shared/options"
 )
 
 // Options are the flags of core: all of kube-apiserver's, and the next tier's.
@@ -19,11 +22,16 @@ type Options struct {
 	NextURLs []string
 	// NextCAFile verifies the serving certificates of the next tier.
 	NextCAFile string
+	// EventLog is the way to NATS. Core is the tier that writes the streams of all
+	// that share its etcd.
+	EventLog *triuneoptions.EventLog
 }
 
 // NewOptions returns kube-apiserver's defaults.
 func NewOptions() *Options {
-	return &Options{ServerRunOptions: options.NewServerRunOptions()}
+	log := triuneoptions.NewEventLog()
+	log.Relay = []string{"aggregator", Tier, "extensions"}
+	return &Options{ServerRunOptions: options.NewServerRunOptions(), EventLog: log}
 }
 
 // AddFlags adds the flags in their sections.
@@ -42,12 +50,16 @@ func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 	for _, name := range flags.Order {
 		sections.FlagSet(name).AddFlagSet(flags.FlagSets[name])
 	}
+	o.EventLog.AddFlags(sections.FlagSet("event log"))
+	// It sees what is added to the sections later, too.
+	o.Flagz = flagz.NamedFlagSetsReader{FlagSets: *sections}
 }
 
 // CompletedOptions can only be made by Complete.
 type CompletedOptions struct {
 	options.CompletedOptions
-	next nextOptions
+	next     nextOptions
+	eventLog *triuneoptions.EventLog
 }
 
 type nextOptions struct {
@@ -67,12 +79,15 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	if err != nil {
 		return CompletedOptions{}, err
 	}
-	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}}, nil
+	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog}, nil
 }
+
+// EventLog are the flags of the event log.
+func (o CompletedOptions) EventLog() *triuneoptions.EventLog { return o.eventLog }
 
 // Validate returns everything that is wrong, each naming its flag.
 func (o CompletedOptions) Validate() []error {
-	errs := o.CompletedOptions.Validate()
+	errs := append(o.CompletedOptions.Validate(), o.eventLog.Validate()...)
 	for _, target := range o.next.urls {
 		if parsed, err := url.Parse(target); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 			errs = append(errs, errors.New("--next-url: "+target+" is not an https URL"))

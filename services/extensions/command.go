@@ -77,7 +77,11 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd}, parts.Generic)
+	log, err := p.options.EventLog.Open(Tier, p.options.Registerer)
+	if err != nil {
+		return err
+	}
+	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd, EventLog: log}, parts.Generic)
 	if err != nil {
 		return err
 	}

@@ -167,6 +167,7 @@ func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	server.Server().Prepare() // it answers then; the hooks that read CRDs do not run
 	f := &fixture{server: server, endpoint: listen(t, server)}
 	a := f.do(t, http.MethodGet, "/apis/example.com/v1/widgets", "").want(t, http.StatusServiceUnavailable)
 	s := a.status(t)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -32,8 +31,6 @@ type Options struct {
 	// DataDir holds what triune makes for itself: etcd's and NATS's data, the PKI
 	// and admin.kubeconfig.
 	DataDir string
-	// NATSURL is an outside NATS; empty runs one inside.
-	NATSURL string
 	// Controllers are the controllers to run inside, by kube-controller-manager's
 	// names; none by default.
 	Controllers []string
@@ -52,8 +49,6 @@ func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
 	fs := sections.FlagSet("triune")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
 		"Directory for what triune makes for itself: the data of the etcd and NATS inside, keys and certificates that no flag names, and admin.kubeconfig.")
-	fs.StringVar(&o.NATSURL, "nats-url", o.NATSURL,
-		"URL of a NATS server with JetStream. When empty, one runs inside the process.")
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
 		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Leave them off where kube-controller-manager runs.", controllers.Known()))
 	o.flags = pflag.NewFlagSet("triune", pflag.ContinueOnError)
@@ -69,7 +64,7 @@ type completedOptions struct {
 	core        core.CompletedOptions
 	dataDir     string
 	embedEtcd   bool
-	natsURL     string
+	embedNATS   bool
 	controllers []string
 	pki         *pki.PKI // nil when every file was given
 	kubeconfig  string   // "" when the clients' CA is not ours
@@ -78,7 +73,7 @@ type completedOptions struct {
 
 // Complete makes what no flag has named, and fills in the rest.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
-	c := &completedOptions{dataDir: o.DataDir, natsURL: o.NATSURL}
+	c := &completedOptions{dataDir: o.DataDir, embedNATS: len(o.Core.EventLog.URLs) == 0}
 	var err error
 	if c.controllers, err = controllers.Resolve(o.Controllers); err != nil {
 		return CompletedOptions{}, err
@@ -172,15 +167,7 @@ func (o *Options) extraNames() []string {
 }
 
 // Validate returns everything that is wrong, each naming its flag.
-func (o CompletedOptions) Validate() []error {
-	errs := o.core.Validate()
-	if o.natsURL != "" {
-		if parsed, err := url.Parse(o.natsURL); err != nil || parsed.Host == "" {
-			errs = append(errs, fmt.Errorf("--nats-url=%s: not a URL", o.natsURL))
-		}
-	}
-	return errs
-}
+func (o CompletedOptions) Validate() []error { return o.core.Validate() }
 
 // aggregatorProxy says how extension servers are reached.
 func (o CompletedOptions) aggregatorProxy() aggregator.Proxy {

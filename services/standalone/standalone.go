@@ -7,11 +7,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"triune.dev/services/aggregator"
 	"triune.dev/services/core"
@@ -21,6 +24,8 @@ import (
 	"triune.dev/services/standalone/internal/etcd"
 	"triune.dev/services/standalone/internal/nats"
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/eventlog"
+	"triune.dev/shared/storage"
 )
 
 // Server is the whole chain.
@@ -48,7 +53,7 @@ func (o CompletedOptions) New(ctx context.Context) (*Server, error) {
 }
 
 func (s *Server) build(ctx context.Context) (err error) {
-	if s.options.embedEtcd || s.options.natsURL == "" {
+	if s.options.embedEtcd || s.options.embedNATS {
 		if s.unlock, err = datadir.Lock(s.options.dataDir); err != nil {
 			return fmt.Errorf("--data-dir=%s: %w", s.options.dataDir, err)
 		}
@@ -59,7 +64,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		}
 		s.options.core.Etcd.StorageConfig.Transport.ServerList = []string{s.member.Endpoint}
 	}
-	if s.options.natsURL == "" {
+	if s.options.embedNATS {
 		if s.nats, err = nats.Start(ctx, filepath.Join(s.options.dataDir, "nats")); err != nil {
 			return err
 		}
@@ -70,9 +75,14 @@ func (s *Server) build(ctx context.Context) (err error) {
 // buildChain builds the tiers, tail first, on what core's configuration gives all
 // of them: authentication, authorization, admission, audit and limits.
 func (s *Server) buildChain(ctx context.Context) error {
+	log, err := s.eventLog()
+	if err != nil {
+		return err
+	}
 	config, err := s.options.core.Config(ctx, core.Environment{
 		Loopback: func() http.Handler { return s.head },
 		Etcd:     s.etcdClient(),
+		EventLog: log,
 		Follower: true,
 		Next: &apiserver.Next{
 			Tier:    extensions.Tier,
@@ -119,6 +129,30 @@ func (s *Server) etcdClient() *clientv3.Client {
 	return s.member.Client
 }
 
+// eventLog gives each tier its stream, in the NATS inside or in another one.
+func (s *Server) eventLog() (*storage.EventLog, error) {
+	flags := s.options.core.EventLog()
+	if s.nats == nil {
+		log, err := flags.Open("triune", legacyregistry.Registerer())
+		log.Tiers = eventlog.Tiers
+		return &log, err
+	}
+	conn, err := s.nats.Connect()
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS inside: %w", err)
+	}
+	log := flags.On(conn, legacyregistry.Registerer(), eventlog.Tiers...)
+	log.CloseConn = true
+	return &log, nil
+}
+
+// settled are the times after which a server has started and its informers have read
+// what there is, and after which the admission plugins have asked for the OpenAPI
+// documents, which makes them. What that leaves behind is as much as what stays; it is
+// collected then and given back, for an idle server allocates so little that it would
+// keep it for minutes.
+var settled = []time.Duration{2 * time.Second, 10 * time.Second}
+
 // Run serves until ctx ends and everything in flight has been answered. The tiers
 // end head first, because a request in flight needs those behind it, and etcd and
 // NATS last. Call it once.
@@ -139,6 +173,18 @@ func (s *Server) Run(ctx context.Context) error {
 	if len(s.options.controllers) > 0 {
 		group.Go(func() error { return s.runControllers(ctx, running) })
 	}
+	group.Go(func() error {
+		begin := time.Now()
+		for _, after := range settled {
+			select {
+			case <-time.After(time.Until(begin.Add(after))):
+				debug.FreeOSMemory()
+			case <-running.Done():
+				return nil
+			}
+		}
+		return nil
+	})
 	if s.member != nil {
 		group.Go(func() error {
 			select {

@@ -17,6 +17,7 @@ func Follower(head *genericapiserver.Config) *genericapiserver.Config {
 	g.NonLongRunningRequestWaitGroup = new(utilwaitgroup.SafeWaitGroup)
 	g.WatchRequestWaitGroup = new(utilwaitgroup.RateLimitedSafeWaitGroup)
 	g.ShutdownDelayDuration = 0
+	g.DebugSocketPath = ""
 	if head.AuditBackend != nil {
 		g.AuditBackend = borrowedAudit{head.AuditBackend}
 	}

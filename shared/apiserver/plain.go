@@ -29,8 +29,13 @@ func (s *Server) addPlainRoutes() {
 	if g.EnableMetrics {
 		metrics.Register()
 		flowcontrolmetrics.Register()
-		s.Handle("/metrics", legacyregistry.HandlerWithReset())
-		slis.SLIMetricsWithReset{}.Install(s)
+		if g.EnableProfiling {
+			s.Handle("/metrics", legacyregistry.HandlerWithReset())
+			slis.SLIMetricsWithReset{}.Install(s)
+		} else {
+			s.Handle("/metrics", legacyregistry.Handler())
+			slis.SLIMetrics{}.Install(s)
+		}
 	}
 	if g.EnableProfiling {
 		s.UnlistedHandle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
@@ -39,6 +44,7 @@ func (s *Server) addPlainRoutes() {
 		s.UnlistedHandle("/debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
 		s.UnlistedHandle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))
 	}
+	s.addDebugRoutes()
 }
 
 // installIndex routes "/", the list of paths.
@@ -47,12 +53,17 @@ func (s *Server) installIndex() {
 		return
 	}
 	index := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		listed := append(s.nextPaths(req), s.paths.listed...)
-		slices.Sort(listed)
-		responsewriters.WriteRawJSON(http.StatusOK, metav1.RootPaths{Paths: slices.Compact(listed)}, w)
+		responsewriters.WriteRawJSON(http.StatusOK, metav1.RootPaths{Paths: s.listedPaths(req)}, w)
 	})
 	s.UnlistedHandle("/", index)
 	s.UnlistedHandle("/index.html", index)
+}
+
+// listedPaths are the paths that this tier and those behind it list, in order.
+func (s *Server) listedPaths(req *http.Request) []string {
+	listed := append(s.nextPaths(req), s.paths.listed...)
+	slices.Sort(listed)
+	return slices.Compact(listed)
 }
 
 // nextPaths is what the tiers behind this one list; nothing while they are away.

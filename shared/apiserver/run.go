@@ -26,6 +26,8 @@ const preShutdownLimit = 5 * time.Second
 
 // lifecycle is the signals of a server's end. Each is closed once.
 type lifecycle struct {
+	// prepared: routes and health checks are fixed.
+	prepared chan struct{}
 	// shuttingDown: the end has begun, readyz is red, requests are served.
 	shuttingDown chan struct{}
 	// notAccepting: no request is taken any more, watches end.
@@ -38,6 +40,7 @@ type lifecycle struct {
 
 func newLifecycle() *lifecycle {
 	return &lifecycle{
+		prepared:     make(chan struct{}),
 		shuttingDown: make(chan struct{}),
 		notAccepting: make(chan struct{}),
 		muxComplete:  make(chan struct{}),
@@ -53,11 +56,14 @@ func (s *Server) AwaitPaths(done <-chan struct{}) {
 // Prepared can run. It is made by Prepare.
 type Prepared struct{ *Server }
 
-// Prepare fixes routes and health checks. Nothing may be added afterwards.
+// Prepare fixes routes and health checks. Nothing may be added afterwards. Call it
+// once.
 func (s *Server) Prepare() Prepared {
 	s.discovery.install()
 	s.installIndex()
 	s.installHealth()
+	s.installZPages()
+	close(s.lifecycle.prepared)
 	return Prepared{s}
 }
 
@@ -82,6 +88,9 @@ func (s Prepared) Run(ctx context.Context) error {
 	group.Go(func() error { s.completePaths(failed); return nil })
 	if next := s.config.Next; next != nil && next.Run != nil {
 		group.Go(func() error { return next.Run(failed) })
+	}
+	if socket := s.debugSocket(); socket != nil {
+		group.Go(func() error { return socket(failed) })
 	}
 	s.hooks.start(failed, group)
 

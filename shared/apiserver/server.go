@@ -84,11 +84,32 @@ func (c CompletedConfig) New() (*Server, error) {
 	return s, nil
 }
 
-// Handler takes requests as they come from a client.
-func (s *Server) Handler() http.Handler { return s.handlers.Edge }
+// Handler takes requests as they come from a client. Until the server is prepared
+// they wait.
+func (s *Server) Handler() http.Handler { return s.oncePrepared(s.handlers.Edge) }
 
 // Delegated takes requests that a tier of the same process has authenticated.
-func (s *Server) Delegated() http.Handler { return s.handlers.Delegated }
+// Until the server is prepared they wait.
+func (s *Server) Delegated() http.Handler { return s.oncePrepared(s.handlers.Delegated) }
+
+// oncePrepared keeps requests from looking at routes while they are added: in one
+// process the hooks of a tier call the head of the chain, which need not be
+// prepared by then.
+func (s *Server) oncePrepared(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		select {
+		case <-s.lifecycle.prepared:
+			handler.ServeHTTP(w, req)
+			return
+		default:
+		}
+		select {
+		case <-s.lifecycle.prepared:
+			handler.ServeHTTP(w, req)
+		case <-req.Context().Done():
+		}
+	})
+}
 
 // Table is what the tier serves.
 func (s *Server) Table() *table.Table { return s.table }

@@ -74,7 +74,7 @@ func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfi
 		// A credential that is wrong ends here and does not become anonymous.
 		result = union.NewFailOnError(result, anonymous.NewAuthenticator(nobody.Conditions))
 	}
-	return RefuseBareFrontProxy(proxies, result), nil
+	return Certificates{Proxies: proxies, Clients: clients, Audiences: o.Audiences}.Remember(result), nil
 }
 
 // bearer authenticates tokens: the static ones, then by core.

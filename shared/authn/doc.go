@@ -16,5 +16,5 @@
 // A token that nobody can be asked about is 503, see package outage.
 // A credential that is wrong is 401 and never anonymous. A certificate of the
 // front-proxy CA that comes without a user is a credential that is wrong, see
-// [RefuseBareFrontProxy].
+// [ErrBareFrontProxy].
 package authn

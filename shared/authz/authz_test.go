@@ -165,6 +165,34 @@ func TestOldRules(t *testing.T) {
 	}
 }
 
+// TestUnknownRules: a tier that starts while core is away grants nothing by RBAC,
+// and says why.
+func TestUnknownRules(t *testing.T) {
+	factory := rulesForAlice(t)
+	o := NewOptions()
+	o.Modes = []string{Node, RBAC}
+	made, err := o.New(Dependencies{Informers: factory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := resource(alice, "list", "example.com", "b", "things")
+	decision, reason, err := made.Authorize(t.Context(), list)
+	if decision == authorizer.DecisionAllow || err != nil || !strings.Contains(reason, "not known yet") {
+		t.Errorf("before: %v, %q, %v", decision, reason, err)
+	}
+	if decision, _, err := made.Authorize(t.Context(), resource(admin, "list", "example.com", "b", "things")); decision != authorizer.DecisionAllow || err != nil {
+		t.Errorf("an administrator needs no rules: %v, %v", decision, err)
+	}
+	run(t, factory)
+	if decision, reason, err := made.Authorize(t.Context(), list); decision != authorizer.DecisionAllow || err != nil {
+		t.Errorf("after: %v, %q, %v", decision, reason, err)
+	}
+	decision, reason, err = made.Authorize(t.Context(), resource(alice, "create", "example.com", "b", "things"))
+	if decision == authorizer.DecisionAllow || err != nil || strings.Contains(reason, "not known yet") {
+		t.Errorf("what the rules do not grant: %v, %q, %v", decision, reason, err)
+	}
+}
+
 func TestAgeMetric(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	_, err := NewOptions().New(Dependencies{

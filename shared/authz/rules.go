@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
 
@@ -15,6 +16,8 @@ type rules struct {
 	*rbac.RBACAuthorizer
 	age   func() time.Duration
 	limit time.Duration
+	// read tells of each kind of rules that all of them were read once.
+	read []cache.InformerSynced
 }
 
 func newRules(factory informers.SharedInformerFactory, age func() time.Duration, limit time.Duration) rules {
@@ -28,6 +31,10 @@ func newRules(factory informers.SharedInformerFactory, age func() time.Duration,
 		),
 		age:   age,
 		limit: limit,
+		read: []cache.InformerSynced{
+			v1.Roles().Informer().HasSynced, v1.RoleBindings().Informer().HasSynced,
+			v1.ClusterRoles().Informer().HasSynced, v1.ClusterRoleBindings().Informer().HasSynced,
+		},
 	}
 }
 
@@ -42,7 +49,27 @@ func (r rules) Authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 				age.Truncate(time.Second), r.limit), nil
 		}
 	}
-	return r.RBACAuthorizer.Authorize(ctx, a)
+	decision, reason, err := r.RBACAuthorizer.Authorize(ctx, a)
+	if decision != authorizer.DecisionAllow && !r.known() {
+		// A 403 with its reason, not a 503: an error of an authorizer is answered with
+		// 500, and other modes may still allow what these rules say nothing of.
+		return authorizer.DecisionNoOpinion, unknownRules, nil
+	}
+	return decision, reason, err
+}
+
+// unknownRules is why nothing is granted by a process that started while core was
+// away.
+const unknownRules = "RBAC: the rules are not known yet; this server has not read them from the core tier since it started, please try again"
+
+// known tells whether all rules were read once. They are kept then.
+func (r rules) known() bool {
+	for _, read := range r.read {
+		if !read() {
+			return false
+		}
+	}
+	return true
 }
 
 // readOnly counts in HEAD and OPTIONS of paths that are no resources, whose

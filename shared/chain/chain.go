@@ -7,12 +7,13 @@
 // by the tier that serves the request, and by it alone, so each request is
 // audited, counted and authorized once, whatever the number of tiers it passed.
 //
-//	recovery · audit init · request info · deadline · wait groups · CORS ·
+//	audit init, request info · recovery · deadline · wait groups · CORS ·
 //	authentication · OWNERSHIP ─ not ours ─► next tier
 //	                     │ ours
 //	tracing · audit · impersonation · fairness · authorization · the handler
 //
-// The filters are those of k8s.io/apiserver.
+// The filters are those of k8s.io/apiserver, but for those that only cost a copy of
+// the request.
 package chain
 
 import (
@@ -27,8 +28,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
-
-	"k8s.io/apiserver/pkg/endpoints/filterlatency"
+	"k8s.io/component-base/tracing"
 
 	"triune.dev/shared/authn/outage"
 )
@@ -73,9 +73,9 @@ func Build(serve http.Handler, c Config) Handlers {
 
 // served is what only the owner of a request does.
 func served(handler http.Handler, g *genericapiserver.Config) http.Handler {
-	handler = filterlatency.TrackCompleted(handler)
+	handler = ended(handler, g.TracerProvider)
 	handler = genericapifilters.WithAuthorization(handler, g.Authorization.Authorizer, g.Serializer)
-	handler = filterlatency.TrackStarted(handler, g.TracerProvider, "authorization")
+	handler = began(handler, g.TracerProvider, "authorization")
 
 	handler = withLimit(handler, g)
 
@@ -83,18 +83,36 @@ func served(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	if g.FeatureGate.Enabled(genericfeatures.ConstrainedImpersonation) {
 		impersonate, step = impersonation.WithConstrainedImpersonation, "constrainedimpersonation"
 	}
-	handler = filterlatency.TrackCompleted(handler)
+	handler = ended(handler, g.TracerProvider)
 	handler = impersonate(handler, g.Authorization.Authorizer, g.Serializer)
-	handler = filterlatency.TrackStarted(handler, g.TracerProvider, step)
+	handler = began(handler, g.TracerProvider, step)
 
-	handler = filterlatency.TrackCompleted(handler)
+	handler = ended(handler, g.TracerProvider)
 	handler = genericapifilters.WithAudit(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator, g.LongRunningFunc)
-	handler = filterlatency.TrackStarted(handler, g.TracerProvider, "audit")
+	handler = began(handler, g.TracerProvider, "audit")
 
 	if g.FeatureGate.Enabled(genericfeatures.APIServerTracing) {
-		handler = genericapifilters.WithTracing(handler, g.TracerProvider)
+		handler = withTracing(handler, g.TracerProvider)
 	}
 	return handler
+}
+
+// withTracing traces requests. Where traces go nowhere, which is the default, the
+// filter only hands on the context of the caller's trace, to webhooks for example,
+// and a request that has none is spared its cost: a tenth of the chain's.
+func withTracing(handler http.Handler, provider tracing.TracerProvider) http.Handler {
+	traced := genericapifilters.WithTracing(handler, provider)
+	if !untraced(provider) {
+		return traced
+	}
+	// The headers of W3C Trace Context and of W3C Baggage.
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Traceparent") == "" && req.Header.Get("Baggage") == "" {
+			handler.ServeHTTP(w, req)
+			return
+		}
+		traced.ServeHTTP(w, req)
+	})
 }
 
 // withLimit bounds the requests in flight, by priority and fairness where it is
@@ -105,11 +123,11 @@ func withLimit(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	}
 	estimate := flowcontrolrequest.NewWorkEstimator(g.StorageObjectCountTracker.Get,
 		g.FlowControl.GetInterestedWatchCount, flowcontrolrequest.DefaultWorkEstimatorConfig(), g.FlowControl.GetMaxSeats)
-	handler = filterlatency.TrackCompleted(handler)
+	handler = ended(handler, g.TracerProvider)
 	// A request may wait a quarter of its time for a seat, so that it has the
 	// rest to do its work.
 	handler = genericfilters.WithPriorityAndFairness(handler, g.LongRunningFunc, g.FlowControl, estimate, g.RequestTimeout/4)
-	return filterlatency.TrackStarted(handler, g.TracerProvider, "priorityandfairness")
+	return began(handler, g.TracerProvider, "priorityandfairness")
 }
 
 // withOwnership sends what the tier does not own to the next one.
@@ -131,18 +149,19 @@ func edge(handler http.Handler, c Config) http.Handler {
 	g := c.Generic
 	refused := outage.Refuse(g.Serializer, genericapifilters.Unauthorized(g.Serializer))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
-	refused = filterlatency.TrackCompleted(refused)
+	refused = ended(refused, g.TracerProvider)
 
-	handler = filterlatency.TrackCompleted(handler)
+	handler = ended(handler, g.TracerProvider)
 	handler = genericapifilters.WithAuthentication(handler, g.Authentication.Authenticator, refused,
 		g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
 	handler = outage.Track(handler)
-	handler = filterlatency.TrackStarted(handler, g.TracerProvider, "authentication")
+	handler = began(handler, g.TracerProvider, "authentication")
 
 	handler = genericfilters.WithCORS(handler, g.CorsAllowedOriginList, nil, nil, nil, "true")
 	// The warning recorder adds headers, so it must be inside the timeout, which
 	// makes the response writer safe for the goroutine it leaves behind.
 	handler = genericapifilters.WithWarningRecorder(handler)
+	handler = withStack(handler, g.LongRunningFunc)
 	handler = genericfilters.WithTimeoutForNonLongRunningRequests(handler, g.LongRunningFunc)
 	handler = genericapifilters.WithRequestDeadline(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
@@ -161,10 +180,8 @@ func edge(handler http.Handler, c Config) http.Handler {
 	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
 		handler = routine.WithRoutine(handler, g.LongRunningFunc)
 	}
-	handler = genericapifilters.WithRequestInfo(handler, g.RequestInfoResolver)
-	handler = genericapifilters.WithRequestReceivedTimestamp(handler)
 	handler = genericfilters.WithPanicRecovery(handler, g.RequestInfoResolver)
-	return genericapifilters.WithAuditInit(handler)
+	return withBeginning(handler, g.RequestInfoResolver)
 }
 
 // shutdown is the signal that ends watches.

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/propagation"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +33,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -386,5 +388,21 @@ func TestUnknownPathsAreMarkedUntilAllAreKnown(t *testing.T) {
 	close(x.mux)
 	if enter(); !known {
 		t.Error("marked although all paths are known")
+	}
+}
+
+// TestTraceContextIsHandedOn although traces go nowhere: whom the handler calls
+// may have a place for them.
+func TestTraceContextIsHandedOn(t *testing.T) {
+	x := newTier(t, nil)
+	handedOn := propagation.MapCarrier{}
+	x.serve = func(_ http.ResponseWriter, req *http.Request) { tracing.Propagators().Inject(req.Context(), handedOn) }
+	do(x.Edge, newRequest("GET", "/api/v1/nodes", "Authorization: ann"))
+	if len(handedOn) > 0 {
+		t.Errorf("a trace out of nothing: %v", handedOn)
+	}
+	do(x.Edge, newRequest("GET", "/api/v1/nodes", "Authorization: ann", "Baggage: a=b"))
+	if got := handedOn["baggage"]; got != "a=b" {
+		t.Errorf("handed on %q, want the baggage that came", handedOn)
 	}
 }

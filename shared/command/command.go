@@ -24,6 +24,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
@@ -78,14 +79,18 @@ var addLoggingGates = sync.OnceValue(func() error {
 	return logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate)
 })
 
-// New returns the command of spec. It takes no arguments, and leaves it to the
-// caller to tell the user about an error.
+// alsoDoes ends the help of every program.
+const alsoDoes = `The subcommands healthcheck, pki and forward do small jobs around a server; each
+has a --help of its own.`
+
+// New returns the command of spec. It takes no arguments but the names of the
+// subcommands, and leaves it to the caller to tell the user about an error.
 func New(spec Spec) *cobra.Command {
 	gatesErr := addLoggingGates()
 	globals := utilcompatibility.DefaultComponentGlobalsRegistry
 	cmd := &cobra.Command{
 		Use:           spec.Use,
-		Long:          spec.Long,
+		Long:          spec.Long + "\n\n" + alsoDoes,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -130,6 +135,7 @@ func New(spec Spec) *cobra.Command {
 	}
 	columns, _, _ := term.TerminalSize(cmd.OutOrStdout())
 	cliflag.SetUsageAndHelpFunc(cmd, sections, columns)
+	cmd.AddCommand(subcommands()...)
 	return cmd
 }
 
@@ -176,6 +182,7 @@ func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer
 func Main(spec Spec) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
+	grpclog.SetLoggerV2(grpcLogger{})
 	ignoreCancellation()
 	if err := Run(signalled(), spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		logs.FlushLogs()

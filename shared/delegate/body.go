@@ -16,7 +16,13 @@ var errBodyDone = errors.New("the request is over")
 // body is the client's request body on its way, in one attempt or several. It
 // keeps what has been read up to replayLimit; each attempt reads that first.
 type body struct {
-	source io.Reader
+	source io.ReadCloser
+	// settled is set when there is a response, so that no attempt will follow. What
+	// the latest one, in last, has closed then is the source itself: it may be in the
+	// middle of a read, waiting for a client that has seen the response and sends
+	// nothing more, and a transport waits for that read before it lets a response go.
+	settled atomic.Bool
+	last    atomic.Pointer[attempt]
 	// done is set when the handler returns: the server's body must not be read
 	// any more then, though a transport may still hold an attempt.
 	done atomic.Bool
@@ -43,7 +49,20 @@ func (b *body) attempt() (io.ReadCloser, bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &attempt{body: b}, !b.lost
+	a := &attempt{body: b}
+	b.last.Store(a)
+	return a, !b.lost
+}
+
+// settle says that the latest attempt has been answered.
+func (b *body) settle() {
+	if b == nil {
+		return
+	}
+	b.settled.Store(true)
+	if a := b.last.Load(); a != nil && a.closed.Load() {
+		_ = b.source.Close()
+	}
 }
 
 func (b *body) finish() {
@@ -52,8 +71,8 @@ func (b *body) finish() {
 	}
 }
 
-// attempt is the body as one transport reads it. Close leaves the source alone,
-// for another attempt may need it, and the server closes it in the end.
+// attempt is the body as one transport reads it. Close leaves the source alone
+// until the body is settled, for another attempt may need it.
 type attempt struct {
 	body *body
 	// position counts what this attempt has read.
@@ -90,4 +109,11 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *attempt) Close() error { a.closed.Store(true); return nil }
+// Close may be called during a Read.
+func (a *attempt) Close() error {
+	a.closed.Store(true)
+	if a.body.settled.Load() && a.body.last.Load() == a {
+		return a.body.source.Close()
+	}
+	return nil
+}

@@ -107,6 +107,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer r.inFlight[k].Add(-1)
+	b.settle()
 	p.metrics.answered(k, res.StatusCode)
 	ended := func() bool { return false }
 	if k == stream {

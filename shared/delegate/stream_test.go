@@ -343,6 +343,36 @@ func TestUploadThatBreaksOffIsNotTakenForWhole(t *testing.T) {
 	}
 }
 
+// TestAnswerBeforeTheBody: who answers without having read the request, answers
+// whole. A client that sees an error stops sending, and does not say so (RFC 9113,
+// section 8.1); nobody may wait for the rest of its request then.
+func TestAnswerBeforeTheBody(t *testing.T) {
+	for _, test := range []struct {
+		path string // of a stream and of a short request
+		code int
+	}{
+		{"/api/v1/nodes/none-such/proxy", http.StatusNotFound},
+		{"/api/v1/nodes/none-such/proxy", http.StatusOK},
+		{"/api/v1/nodes/none-such", http.StatusNotFound},
+	} {
+		t.Run(fmt.Sprint(test.path, " ", test.code), func(t *testing.T) {
+			b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(test.code)
+				_, _ = io.WriteString(w, "answer")
+			})
+			f := startFront(t, startProxy(t, testConfig(b.url())))
+			sending, stop := io.Pipe() // never sends
+			defer stop.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			got := f.do(t, f.request(t, http.MethodPatch, test.path, sending).WithContext(ctx))
+			if got.code != test.code || got.body != "answer" {
+				t.Errorf("got %d %q", got.code, got.body)
+			}
+		})
+	}
+}
+
 func TestCompressedBodiesPassAsTheyAre(t *testing.T) {
 	var compressed bytes.Buffer
 	z := gzip.NewWriter(&compressed)

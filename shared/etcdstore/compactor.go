@@ -19,8 +19,12 @@ const (
 	// agree on who compacts. Its value is the revision compacted to, its version
 	// counts the rounds.
 	compactKey = "compact_rev_key"
-	// compactObservePause is the time between two attempts to watch that key.
-	compactObservePause = time.Second
+	// compactLook is the time between two looks at that key. kube-apiserver's
+	// watch cache asks what was compacted each 15 s, so this is no later. A watch
+	// would tell at once, but etcd would have one more for each process.
+	compactLook = 5 * time.Second
+	// compactLookLimit bounds one look.
+	compactLookLimit = 5 * time.Second
 )
 
 // Compactor removes the history of an etcd that is older than an interval
@@ -113,43 +117,33 @@ func try(ctx context.Context, client *clientv3.Client, r round) (next round, com
 	return next, r.revision, nil
 }
 
-// observe follows the key for as long as the context lives.
+// observe looks at the key now and then for as long as the context lives.
 func (c *Compactor) observe(ctx context.Context) {
 	for {
-		if err := c.follow(ctx); err != nil && ctx.Err() == nil {
+		if err := c.look(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "cannot observe compactions of etcd", "endpoints", c.client.Endpoints())
 		}
-		if !sleep(ctx, c.clock, compactObservePause) {
+		if !sleep(ctx, c.clock, compactLook) {
 			return
 		}
 	}
 }
 
-func (c *Compactor) follow(ctx context.Context) error {
-	resp, err := c.client.Get(ctx, compactKey)
+// look learns what the others have compacted. Any member may answer: one that is
+// behind tells an older compaction, which was one, too.
+func (c *Compactor) look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, compactLookLimit)
+	defer cancel()
+	resp, err := c.client.Get(ctx, compactKey, clientv3.WithSerializable())
 	if err != nil {
 		return fmt.Errorf("get %s: %w", compactKey, err)
 	}
 	for _, item := range resp.Kvs {
-		c.learnFrom(item)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for event := range c.client.Watch(ctx, compactKey, clientv3.WithRev(resp.Header.GetRevision()+1)) {
-		if err := event.Err(); err != nil {
-			return fmt.Errorf("watch %s: %w", compactKey, err)
-		}
-		for _, e := range event.Events {
-			c.learnFrom(e.Kv)
+		if rev, err := parseCompacted(item); err == nil {
+			c.learn(rev)
 		}
 	}
 	return nil
-}
-
-func (c *Compactor) learnFrom(item *mvccpb.KeyValue) {
-	if rev, err := parseCompacted(item); err == nil {
-		c.learn(rev)
-	}
 }
 
 // learn raises the known compaction; it never goes back.

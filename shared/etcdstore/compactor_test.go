@@ -87,13 +87,15 @@ func TestCompactionProtocol(t *testing.T) {
 }
 
 // TestCompactorRun: of two that run, each learns what the other compacts, and
-// history of one interval stays.
+// history of one interval stays. Neither watches etcd for it.
 func TestCompactorRun(t *testing.T) {
-	etcd := etcdtest.Start(t).InProcess(t)
-	clock := clocktesting.NewFakeClock(time.Now())
+	server := etcdtest.Start(t)
+	etcd := server.InProcess(t)
+	etcd.Watcher = &noWatches{t: t, Watcher: etcd.Watcher}
+	clocks := []*clocktesting.FakeClock{clocktesting.NewFakeClock(time.Now()), clocktesting.NewFakeClock(time.Now())}
 	ctx, cancel := context.WithCancel(t.Context())
 	active, observer := NewCompactor(etcd, time.Minute), NewCompactor(etcd, 0)
-	active.clock = clock
+	active.clock, observer.clock = clocks[0], clocks[1]
 	ended := make(chan error, 2)
 	for _, c := range []*Compactor{active, observer} {
 		go func() { ended <- c.Run(ctx) }()
@@ -102,8 +104,11 @@ func TestCompactorRun(t *testing.T) {
 		if _, err := etcd.Put(t.Context(), "/registry/x", "y"); err != nil {
 			t.Fatal(err)
 		}
-		if clock.HasWaiters() {
-			clock.Step(time.Minute)
+		if clocks[0].HasWaiters() {
+			clocks[0].Step(time.Minute)
+		}
+		if clocks[1].HasWaiters() {
+			clocks[1].Step(compactLook)
 		}
 		return observer.CompactRevision() > 0 && active.CompactRevision() >= observer.CompactRevision()
 	})
@@ -112,6 +117,49 @@ func TestCompactorRun(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// noWatches fails the test when somebody watches.
+type noWatches struct {
+	clientv3.Watcher
+	t *testing.T
+}
+
+func (w *noWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	w.t.Errorf("watch of %s", key)
+	return w.Watcher.Watch(ctx, key, opts...)
+}
+
+// TestCompactorSurvivesEtcd: looks that fail are repeated.
+func TestCompactorSurvivesEtcd(t *testing.T) {
+	server := etcdtest.Start(t)
+	etcd := server.Dial(t)
+	observer := NewCompactor(etcd, 0)
+	if _, err := etcd.Put(t.Context(), compactKey, "7"); err != nil {
+		t.Fatal(err)
+	}
+	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
+		t.Fatalf("learned %d, %v, want 7", observer.CompactRevision(), err)
+	}
+	server.Stop()
+	gone, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := observer.look(gone); err == nil || observer.CompactRevision() != 7 {
+		t.Errorf("without etcd: learned %d, %v, want 7 and an error", observer.CompactRevision(), err)
+	}
+	server.Restart(t)
+	if _, err := etcd.Put(t.Context(), compactKey, "nonsense"); err != nil {
+		t.Fatal(err)
+	}
+	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
+		t.Errorf("after nonsense: learned %d, %v, want 7", observer.CompactRevision(), err)
+	}
+	if _, err := etcd.Put(t.Context(), compactKey, "9"); err != nil {
+		t.Fatal(err)
+	}
+	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 9 {
+		t.Errorf("after a restart: learned %d, %v, want 9", observer.CompactRevision(), err)
 	}
 }
 

@@ -19,28 +19,28 @@ func needsPrevious(kind kv.Kind, everything bool) bool {
 	}
 }
 
-// outcome is what a change means to a watcher.
-type outcome struct {
-	// event is empty if it means nothing.
-	event watch.EventType
-	// previous: the event shows the object as it was, at the change's revision.
-	previous bool
+// Outcome is what a change means to a watcher.
+type Outcome struct {
+	// Event is empty if it means nothing.
+	Event watch.EventType
+	// Previous: the event shows the object as it was, at the change's revision.
+	Previous bool
 }
 
-// classify says what a watcher whose selector matches the object now, or matched
+// Classify says what a watcher whose selector matches the object now, or matched
 // it before, is told. An object that leaves the selection looks deleted, one
 // that enters it looks added.
-func classify(kind kv.Kind, now, before bool) outcome {
+func Classify(kind kv.Kind, now, before bool) Outcome {
 	now = now && kind != kv.Deleted
 	before = before && kind != kv.Created
 	switch {
 	case now && before:
-		return outcome{event: watch.Modified}
+		return Outcome{Event: watch.Modified}
 	case now:
-		return outcome{event: watch.Added}
+		return Outcome{Event: watch.Added}
 	case before:
-		return outcome{event: watch.Deleted, previous: true}
+		return Outcome{Event: watch.Deleted, Previous: true}
 	default:
-		return outcome{}
+		return Outcome{}
 	}
 }

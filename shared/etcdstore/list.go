@@ -74,6 +74,7 @@ type lister struct {
 	out    *items
 
 	revision int64  // at which the list is true
+	opened   bool   // the page under way is decrypted already
 	total    int64  // keys from the start of the list on, at that revision
 	last     string // last key examined
 	more     bool   // there are keys after last
@@ -140,7 +141,7 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 		l.last = key
 		l.bytes += int64(len(item.Value))
 		start := time.Now()
-		obj, err := s.listItem(ctx, key, item, l.out.next())
+		obj, err := l.item(ctx, key, item, l.out.next())
 		decoding += time.Since(start)
 		if err != nil {
 			if l.unreadable.add(key, err) {
@@ -165,7 +166,11 @@ func (l *lister) full() bool {
 	return l.plan.limit > 0 && int64(l.out.count) >= l.plan.limit
 }
 
-func (s *Store) listItem(ctx context.Context, key string, item *kv.KeyValue, into runtime.Object) (runtime.Object, error) {
+func (l *lister) item(ctx context.Context, key string, item *kv.KeyValue, into runtime.Object) (runtime.Object, error) {
+	s := l.store
+	if l.opened {
+		return s.decode(key, item.Value, item.ModRevision, into)
+	}
 	data, _, err := s.open(ctx, key, item.Value)
 	if err != nil {
 		return nil, storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, err))
@@ -216,7 +221,20 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 // by name is about.
 func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOptions) (kv.Page, error) {
 	s, start := l.store, time.Now()
+	l.opened = false
 	if !l.opts.Recursive {
+		cached, err := s.cachedGet(ctx, l.prefix, o)
+		if err != nil {
+			return kv.Page{}, err
+		}
+		if cached.known {
+			page := kv.Page{Revision: cached.revision}
+			if e := cached.entry; e != nil {
+				page.KVs, page.Count = []*kv.KeyValue{{Key: []byte(e.Key), Value: e.Data, ModRevision: e.Revision}}, 1
+			}
+			l.opened = true
+			return page, nil
+		}
 		item, err := s.get(ctx, l.prefix, o)
 		page := kv.Page{Revision: item.Revision}
 		if item.KV != nil {
@@ -224,9 +242,14 @@ func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOpt
 		}
 		return page, err
 	}
+	page, known, err := l.cachedPage(ctx, from, o)
+	if known || err != nil {
+		l.opened = known
+		return page, err
+	}
 	r := kv.PrefixRange(l.prefix, from)
 	r.Limit, r.ReadOptions = size, o
-	page, err := s.reader.List(ctx, r)
+	page, err = s.reader.List(ctx, r)
 	metrics.RecordEtcdRequest("list", s.resource, err, start)
 	return page, err
 }

@@ -61,19 +61,19 @@ func TestClassify(t *testing.T) {
 		name        string
 		kind        kv.Kind
 		now, before bool
-		want        outcome
+		want        Outcome
 	}{
-		{"created inside", kv.Created, true, false, outcome{event: watch.Added}},
-		{"created inside, with no selector to judge the past", kv.Created, true, true, outcome{event: watch.Added}},
-		{"created outside", kv.Created, false, false, outcome{}},
-		{"modified inside", kv.Modified, true, true, outcome{event: watch.Modified}},
-		{"modified outside", kv.Modified, false, false, outcome{}},
-		{"enters", kv.Modified, true, false, outcome{event: watch.Added}},
-		{"leaves", kv.Modified, false, true, outcome{event: watch.Deleted, previous: true}},
-		{"deleted inside", kv.Deleted, false, true, outcome{event: watch.Deleted, previous: true}},
-		{"deleted outside", kv.Deleted, false, false, outcome{}},
+		{"created inside", kv.Created, true, false, Outcome{Event: watch.Added}},
+		{"created inside, with no selector to judge the past", kv.Created, true, true, Outcome{Event: watch.Added}},
+		{"created outside", kv.Created, false, false, Outcome{}},
+		{"modified inside", kv.Modified, true, true, Outcome{Event: watch.Modified}},
+		{"modified outside", kv.Modified, false, false, Outcome{}},
+		{"enters", kv.Modified, true, false, Outcome{Event: watch.Added}},
+		{"leaves", kv.Modified, false, true, Outcome{Event: watch.Deleted, Previous: true}},
+		{"deleted inside", kv.Deleted, false, true, Outcome{Event: watch.Deleted, Previous: true}},
+		{"deleted outside", kv.Deleted, false, false, Outcome{}},
 	} {
-		if got := classify(tc.kind, tc.now, tc.before); got != tc.want {
+		if got := Classify(tc.kind, tc.now, tc.before); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}
 	}

@@ -22,7 +22,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/client-go/tools/cache"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/freshness"
 )
 
 // ClientFor returns the etcd client for a list of servers. It is called once
@@ -71,6 +73,19 @@ func WithCompaction(source func(servers []string) CompactionSource) Option {
 	return func(g *Getter) { g.compaction = source }
 }
 
+// Caching is what the Stores of one etcd share to answer reads and watches without
+// it.
+type Caching struct {
+	Space  *bytecache.Space
+	Prober *freshness.Prober
+}
+
+// WithCaching gives each Store a cache, by the servers as in ClientFor and by what
+// all its keys begin with; nil leaves it without.
+func WithCaching(source func(servers []string, prefix string) *Caching) Option {
+	return func(g *Getter) { g.caching = source }
+}
+
 // Getter is generic.RESTOptionsGetter over Stores. The Stores of one etcd share
 // its client. It is safe for concurrent use.
 type Getter struct {
@@ -82,6 +97,7 @@ type Getter struct {
 	deleteWorkers     int
 	uncached          map[schema.GroupResource]bool
 	compaction        func(servers []string) CompactionSource
+	caching           func(servers []string, prefix string) *Caching
 	counter           *counter
 
 	mu      sync.Mutex
@@ -144,14 +160,14 @@ func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.O
 }
 
 // decorate is the generic.StorageDecorator: it makes the Store of a resource.
-// Keys, attributes and indexes of a watch cache have no use here.
+// Keys and indexes of a watch cache have no use here.
 func (g *Getter) decorate(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
 	_ func(obj runtime.Object) (string, error),
 	newFunc func() runtime.Object,
 	_ func() runtime.Object,
-	_ storage.AttrFunc,
+	attributes storage.AttrFunc,
 	_ storage.IndexerFuncs,
 	_ *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	client, err := g.clientOf(config.Transport.ServerList)
@@ -162,7 +178,7 @@ func (g *Getter) decorate(
 	if g.compaction != nil {
 		compaction = g.compaction(config.Transport.ServerList)
 	}
-	store, err := New(Config{
+	c := Config{
 		Client:         client,
 		Codec:          config.Codec,
 		Transformer:    config.Transformer,
@@ -174,13 +190,49 @@ func (g *Getter) decorate(
 		LeaseObjects:   config.LeaseManagerConfig.MaxObjectCount,
 		Compaction:     compaction,
 		Uncached:       g.uncached[config.GroupResource],
-	})
+	}
+	if err := g.addCache(&c, config.Transport.ServerList, attributes); err != nil {
+		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
+	}
+	store, err := New(c)
 	if err != nil {
+		if c.Cache != nil {
+			c.Cache.Release()
+		}
 		return nil, nil, err
 	}
-	// A Store holds nothing of its own but its place among the counted ones;
-	// its client belongs to the caller.
-	return store, g.counter.add(config.GroupResource, config.CountMetricPollPeriod, config.StorageObjectCountTracker, store.Stats), nil
+	// A Store holds nothing of its own but its place among the counted ones and its
+	// share of a cache; its client belongs to the caller.
+	uncount := g.counter.add(config.GroupResource, config.CountMetricPollPeriod, config.StorageObjectCountTracker, store.Stats)
+	return store, sync.OnceFunc(func() {
+		uncount()
+		if c.Cache != nil {
+			c.Cache.Release()
+		}
+	}), nil
+}
+
+// addCache gives a Store its place in the cache of its etcd. Stores with the same
+// keys, as the versions of a custom resource have, share it.
+func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFunc) error {
+	if g.caching == nil {
+		return nil
+	}
+	keys, err := newKeySpace(c.Prefix, c.ResourcePrefix)
+	if err != nil {
+		return err
+	}
+	prefix, err := keys.all()
+	if err != nil {
+		return err
+	}
+	caching := g.caching(servers, prefix)
+	if caching == nil {
+		return nil
+	}
+	c.Cache, err = caching.Space.Cache(prefix, CacheOptions(c.Codec, c.Transformer, attributes))
+	c.Prober = caching.Prober
+	return err
 }
 
 // clientOf returns the one client of a list of servers.

@@ -58,12 +58,21 @@ func (s *Store) stateReader(etcdKey string, out runtime.Object) (*stateReader, e
 	return &stateReader{store: s, key: etcdKey, like: like}, nil
 }
 
-// begin returns the state to start with: the suggestion, if there is one.
+// begin returns the state to start with: the newer one of what the cache has and
+// the suggestion, if there is either.
 func (r *stateReader) begin(ctx context.Context, suggestion runtime.Object) (*state, error) {
-	if suggestion == nil {
+	cached := r.cachedState()
+	switch {
+	case suggestion == nil && cached == nil:
 		return r.read(ctx)
+	case suggestion == nil:
+		return cached, nil
 	}
-	return r.fromSuggestion(suggestion)
+	suggested, err := r.fromSuggestion(suggestion)
+	if err == nil && cached != nil && cached.revision >= suggested.revision {
+		return cached, nil
+	}
+	return suggested, err
 }
 
 // read asks etcd.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,7 +18,9 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/utils/clock"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/freshness"
 )
 
 // Reader reads keys. It is a seam: a cache of stored bytes can stand in for
@@ -74,6 +77,11 @@ type Config struct {
 	LeaseObjects int64
 	// Compaction, if set, answers CompactRevision.
 	Compaction CompactionSource
+	// Cache, if set, is what reads and watches are answered from, and what updates
+	// start with; CacheOptions says how it is made. Prober must be set with it.
+	Cache *bytecache.Cache
+	// Prober asks etcd how new a read of the cache has to be.
+	Prober *freshness.Prober
 	// Uncached gives the answers of a kube-apiserver that has no watch cache
 	// for this resource; see the package comment.
 	Uncached bool
@@ -95,6 +103,9 @@ type Store struct {
 	resource    schema.GroupResource
 	leases      *leaseSharer
 	compaction  CompactionSource
+	cache       *bytecache.Cache  // nil: everything comes from etcd
+	prober      *freshness.Prober // nil without cache
+	asking      sync.Mutex        // held by the watch that asks the event log for progress
 	uncached    bool
 	sizes       sizeEstimate
 	clock       clock.WithTicker
@@ -117,6 +128,9 @@ func New(c Config) (*Store, error) {
 	if c.Client == nil || c.Codec == nil {
 		return nil, errors.New("etcd store: a client and a codec are required")
 	}
+	if c.Cache != nil && c.Prober == nil {
+		return nil, errors.New("etcd store: a cache needs a prober")
+	}
 	keys, err := newKeySpace(c.Prefix, c.ResourcePrefix)
 	if err != nil {
 		return nil, fmt.Errorf("etcd store for %s: %w", c.GroupResource, err)
@@ -131,6 +145,8 @@ func New(c Config) (*Store, error) {
 		newFunc:       c.NewFunc,
 		resource:      c.GroupResource,
 		compaction:    c.Compaction,
+		cache:         c.Cache,
+		prober:        c.Prober,
 		uncached:      c.Uncached,
 		clock:         c.Clock,
 		salvage:       utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion),
@@ -180,7 +196,12 @@ func (s *Store) currentRevision(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	start := time.Now()
-	rev, err := s.reader.Revision(ctx, key)
+	var rev int64
+	if s.prober != nil {
+		rev, err = s.prober.Revision(ctx)
+	} else {
+		rev, err = s.reader.Revision(ctx, key)
+	}
 	metrics.RecordEtcdRequest("get", s.resource, err, start)
 	if err != nil {
 		return 0, err

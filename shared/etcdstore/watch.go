@@ -6,47 +6,42 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
 )
 
 // resultBuffer is how many events wait for a reader without holding up the
-// watch. What does not fit waits in etcd's client.
+// watch. What does not fit waits in etcd's client, or in the log of the cache.
 const resultBuffer = 32
 
 // Watch implements storage.Interface. An unusable key or version is an error;
 // everything found out later, such as history that is gone, is an ERROR event.
 func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
-	etcdKey, err := s.keys.etcdKey(key, opts.Recursive)
-	if err != nil {
-		return nil, err
-	}
-	version, err := s.versioner.ParseResourceVersion(opts.ResourceVersion)
+	request, err := s.PrepareWatch(key, opts)
 	if err != nil {
 		return nil, err
 	}
 	if s.newFunc == nil && (opts.ProgressNotify || opts.Predicate.AllowWatchBookmarks) {
 		return nil, apierrors.NewInternalError(errors.New("bookmarks need a function that makes an empty object"))
 	}
-	initialEvents := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
 	w := &watcher{
 		store:    s,
-		key:      etcdKey,
+		key:      request.Key,
 		prefix:   opts.Recursive,
 		selector: opts.Predicate,
 		progress: opts.ProgressNotify,
-		plan:     planWatch(int64(version), opts, initialEvents, s.uncached),
+		plan:     request.plan,
 		results:  make(chan watch.Event, resultBuffer),
 	}
 	w.deadline, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	// Where the watch starts is settled before this returns: a change made by
 	// a client that has seen the response is after it.
-	first, err := w.begin()
+	run, err := w.prepare(request)
 	if err != nil {
 		if w.ctx.Err() == nil {
 			w.results <- errorEvent(err)
@@ -55,29 +50,54 @@ func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 		w.cancel()
 		return w, nil
 	}
-	go w.run(first)
+	go run()
 	return w, nil
 }
 
-// errorEvent is the ERROR event for err, always a Status.
+// prepare settles where the watch starts and returns what its goroutine does.
+func (w *watcher) prepare(request WatchRequest) (run func(), err error) {
+	// Only etcd's own schedule tells a watch of progress unasked.
+	if request.Cached() && !w.progress {
+		f, err := request.Follow(w.ctx)
+		if err != nil {
+			return nil, err
+		}
+		return func() { w.runCached(f) }, nil
+	}
+	first, err := w.begin()
+	if err != nil {
+		return nil, err
+	}
+	return func() { w.run(first) }, nil
+}
+
 func errorEvent(err error) watch.Event {
+	return watch.Event{Type: watch.Error, Object: ErrorStatus(err)}
+}
+
+// ErrorStatus is the object of the ERROR event that ends a watch with err.
+func ErrorStatus(err error) *metav1.Status {
 	var compacted *kv.CompactedError
-	if errors.As(err, &compacted) {
-		err = apierrors.NewResourceExpired(expiredMessage(compacted))
+	var expired *bytecache.ExpiredError
+	switch {
+	case errors.As(err, &compacted):
+		err = apierrors.NewResourceExpired(expiredMessage(compacted.Wanted, compacted.Oldest))
+	case errors.As(err, &expired):
+		err = apierrors.NewResourceExpired(expiredMessage(expired.Wanted, expired.Oldest))
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		status = apierrors.NewInternalError(err)
 	}
 	st := status.Status()
-	return watch.Event{Type: watch.Error, Object: &st}
+	return &st
 }
 
-func expiredMessage(e *kv.CompactedError) string {
-	if e.Oldest == 0 {
-		return fmt.Sprintf("too old resource version: %d", e.Wanted)
+func expiredMessage(wanted, oldest int64) string {
+	if oldest == 0 {
+		return fmt.Sprintf("too old resource version: %d", wanted)
 	}
-	return fmt.Sprintf("too old resource version: %d (%d)", e.Wanted, e.Oldest)
+	return fmt.Sprintf("too old resource version: %d (%d)", wanted, oldest)
 }
 
 // bookmark makes a bookmark event at a revision; end marks it as the one after

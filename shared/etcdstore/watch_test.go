@@ -120,8 +120,9 @@ func at(pod *example.Pod) string { return pod.Name + "@" + pod.ResourceVersion }
 
 // TestWatchSelector: an object that leaves the selection is DELETED, as it was,
 // at the revision of the change.
-func TestWatchSelector(t *testing.T) {
-	f := newFixture(t)
+func TestWatchSelector(t *testing.T) { fromBoth(t, testWatchSelector) }
+
+func testWatchSelector(t *testing.T, f *fixture) {
 	before := f.create(t, podNamed("before"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: before.ResourceVersion, Predicate: selecting(t, "color=red")})
 	created := f.create(t, podNamed("a", label("color", "red")))
@@ -144,8 +145,9 @@ func TestWatchSelector(t *testing.T) {
 }
 
 // TestWatchOneObject does not see its neighbours, one of which has a longer name.
-func TestWatchOneObject(t *testing.T) {
-	f := newFixture(t)
+func TestWatchOneObject(t *testing.T) { fromBoth(t, testWatchOneObject) }
+
+func testWatchOneObject(t *testing.T, f *fixture) {
 	w, err := f.Watch(t.Context(), podKey("a"), storage.ListOptions{ResourceVersion: "1", Predicate: storage.Everything})
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +159,9 @@ func TestWatchOneObject(t *testing.T) {
 }
 
 // TestWatchLargeRevision: an expired lease deletes a thousand keys at once.
-func TestWatchLargeRevision(t *testing.T) {
-	f := newFixture(t)
+func TestWatchLargeRevision(t *testing.T) { fromBoth(t, testWatchLargeRevision) }
+
+func testWatchLargeRevision(t *testing.T, f *fixture) {
 	lease, err := f.etcd.Grant(t.Context(), 600)
 	if err != nil {
 		t.Fatal(err)
@@ -200,11 +203,17 @@ func TestWatchLargeRevision(t *testing.T) {
 }
 
 // TestWatchExpired: 410 as an event, then the end.
-func TestWatchExpired(t *testing.T) {
-	f := newFixture(t)
+func TestWatchExpired(t *testing.T) { fromBoth(t, testWatchExpired) }
+
+func testWatchExpired(t *testing.T, f *fixture) {
 	created := f.create(t, podNamed("a"))
 	f.update(t, "a", label("n", "1"))
 	newest := f.update(t, "a", label("n", "2"))
+	if cache := f.Cache(); cache != nil {
+		if err := cache.Space().Await(t.Context(), revisionOf(t, newest.ResourceVersion)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	f.compact(t.Context(), t, newest.ResourceVersion)
 	for _, tc := range []struct {
 		name, version string
@@ -230,8 +239,9 @@ func TestWatchExpired(t *testing.T) {
 }
 
 // TestWatchFromTheFuture leaves out what comes before its version.
-func TestWatchFromTheFuture(t *testing.T) {
-	f := newFixture(t)
+func TestWatchFromTheFuture(t *testing.T) { fromBoth(t, testWatchFromTheFuture) }
+
+func testWatchFromTheFuture(t *testing.T, f *fixture) {
 	first := f.create(t, podNamed("a"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: strconv.FormatInt(revisionOf(t, first.ResourceVersion)+2, 10)})
 	f.update(t, "a", label("n", "1"))
@@ -240,8 +250,9 @@ func TestWatchFromTheFuture(t *testing.T) {
 }
 
 // TestInitialEvents: KEP-3157.
-func TestInitialEvents(t *testing.T) {
-	f := newFixture(t)
+func TestInitialEvents(t *testing.T) { fromBoth(t, testInitialEvents) }
+
+func testInitialEvents(t *testing.T, f *fixture) {
 	f.freshTimeout = 100 * time.Millisecond
 	const pods = firstPage + 20 // two pages
 	var want []string
@@ -283,8 +294,9 @@ func TestInitialEvents(t *testing.T) {
 }
 
 // TestBookmarks follow the revision of etcd, not only that of the resource.
-func TestBookmarks(t *testing.T) {
-	f := newFixture(t)
+func TestBookmarks(t *testing.T) { fromBoth(t, testBookmarks) }
+
+func testBookmarks(t *testing.T, f *fixture) {
 	f.bookmarkEvery = 20 * time.Millisecond
 	created := f.create(t, podNamed("a"))
 	bookmarks := storage.SelectionPredicate{AllowWatchBookmarks: true}
@@ -345,8 +357,9 @@ func TestBookmarks(t *testing.T) {
 }
 
 // TestWatchEnds: whichever way, its goroutine and its channel end with it.
-func TestWatchEnds(t *testing.T) {
-	f := newFixture(t)
+func TestWatchEnds(t *testing.T) { fromBoth(t, testWatchEnds) }
+
+func testWatchEnds(t *testing.T, f *fixture) {
 	f.create(t, podNamed("a"))
 	// The client's own stream, which all watches share, stays.
 	keep := f.watch(t, t.Context(), storage.ListOptions{})
@@ -411,8 +424,9 @@ func TestWatchEnds(t *testing.T) {
 }
 
 // TestSlowWatcher holds up nobody else, and misses nothing itself.
-func TestSlowWatcher(t *testing.T) {
-	f := newFixture(t)
+func TestSlowWatcher(t *testing.T) { fromBoth(t, testSlowWatcher) }
+
+func testSlowWatcher(t *testing.T, f *fixture) {
 	created := f.create(t, podNamed("a"))
 	slow := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
 	fast := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
@@ -464,8 +478,9 @@ func TestWatchReconnects(t *testing.T) {
 
 // TestWatchCannotRead an object: the watch ends with an error that says so, and
 // sends nothing after it.
-func TestWatchCannotRead(t *testing.T) {
-	f := newFixture(t)
+func TestWatchCannotRead(t *testing.T) { fromBoth(t, testWatchCannotRead) }
+
+func testWatchCannotRead(t *testing.T, f *fixture) {
 	created := f.create(t, podNamed("a"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
 	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("b"), sealPrefix+"rubbish"); err != nil {
@@ -476,4 +491,10 @@ func TestWatchCannotRead(t *testing.T) {
 	if len(events) != 1 || events[0].Type != watch.Error || events[0].Object.(*metav1.Status).Code != 500 {
 		t.Errorf("events %v, want one error 500", events)
 	}
+}
+
+// fromBoth runs a test on watches of etcd itself and on watches of a byte cache.
+func fromBoth(t *testing.T, run func(t *testing.T, f *fixture)) {
+	t.Run("of etcd", func(t *testing.T) { run(t, newFixture(t)) })
+	t.Run("of a byte cache", func(t *testing.T) { run(t, newFixture(t, withCache(t))) })
 }

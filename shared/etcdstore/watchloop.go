@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
 )
 
@@ -119,11 +120,12 @@ func (w *watcher) run(first kv.Page) {
 func (w *watcher) finish(err error) {
 	s := w.store
 	var etcdErr rpctypes.EtcdError
+	var expired *bytecache.ExpiredError
 	switch {
 	case err == nil, w.ctx.Err() != nil, errors.Is(err, errStopped):
 		return
-	case errors.Is(err, rpctypes.ErrCompacted):
-		klog.V(3).InfoS("watch ended: history is compacted", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
+	case errors.Is(err, rpctypes.ErrCompacted), errors.As(err, &expired):
+		klog.V(3).InfoS("watch ended: history is gone", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
 	case errors.As(err, &etcdErr), status.Code(err) != codes.Unknown:
 		klog.ErrorS(err, "watch ended: etcd failed", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
 		return
@@ -305,31 +307,39 @@ func (w *watcher) deliver(batch kv.Batch) error {
 
 // convert decodes what the selector and the client need of a change.
 func (w *watcher) convert(e *kv.Event) (watch.Event, error) {
+	return w.eventOf(e.Kind,
+		func() (runtime.Object, error) { return w.object(e.Key, e.Value, e.Revision) },
+		// The revision is that of the change, as clients expect of DELETED.
+		func() (runtime.Object, error) { return w.object(e.Key, e.Previous, e.Revision) })
+}
+
+// eventOf is what a change means to the watcher. now and before decode the object
+// after and before it.
+func (w *watcher) eventOf(kind kv.Kind, now, before func() (runtime.Object, error)) (watch.Event, error) {
 	var current, previous runtime.Object
 	var err error
 	everything := w.selectsEverything()
-	if e.Kind != kv.Deleted {
-		if current, err = w.object(e.Key, e.Value, e.Revision); err != nil {
+	if kind != kv.Deleted {
+		if current, err = now(); err != nil {
 			return watch.Event{}, err
 		}
 	}
-	before := everything
-	if needsPrevious(e.Kind, everything) {
-		// The revision is that of the change, as clients expect of DELETED.
-		if previous, err = w.object(e.Key, e.Previous, e.Revision); err != nil {
+	matched := everything
+	if needsPrevious(kind, everything) {
+		if previous, err = before(); err != nil {
 			var unreadable *unreadableError
-			if e.Kind == kv.Deleted && errors.As(err, &unreadable) {
+			if kind == kv.Deleted && errors.As(err, &unreadable) {
 				return watch.Event{}, deletedUnreadable(unreadable)
 			}
 			return watch.Event{}, err
 		}
-		before = w.matches(previous)
+		matched = w.matches(previous)
 	}
-	out := classify(e.Kind, current != nil && w.matches(current), before)
-	if out.previous {
+	out := Classify(kind, current != nil && w.matches(current), matched)
+	if out.Previous {
 		current = previous
 	}
-	return watch.Event{Type: out.event, Object: current}, nil
+	return watch.Event{Type: out.Event, Object: current}, nil
 }
 
 // object decodes a stored value of an event.

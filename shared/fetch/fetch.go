@@ -3,12 +3,14 @@ package fetch
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
@@ -33,7 +35,7 @@ var ErrNotFound = errors.New("not found")
 // StatusError is any other answer than 200, 304 and 404.
 type StatusError struct {
 	Code    int
-	Message string // the beginning of the body
+	Message string // of its metav1.Status, or the beginning of its body; one line
 }
 
 func (e *StatusError) Error() string {
@@ -100,8 +102,8 @@ func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 	case http.StatusNotFound:
 		return Answer{}, fmt.Errorf("get %s: %w", query.Path, ErrNotFound)
 	default:
-		start, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return Answer{}, fmt.Errorf("get %s: %w", query.Path, &StatusError{Code: resp.StatusCode, Message: strings.TrimSpace(string(start))})
+		start, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+		return Answer{}, fmt.Errorf("get %s: %w", query.Path, &StatusError{Code: resp.StatusCode, Message: messageOf(start)})
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if err != nil {
@@ -116,6 +118,19 @@ func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 		return Answer{Tag: tag}, nil
 	}
 	return Answer{Modified: true, Tag: tag, ContentType: contentType, Body: body}, nil
+}
+
+// maxRefusal bounds what is read of an answer that is no document.
+const maxRefusal = 4 << 10
+
+// messageOf is what a refusal says, in a line that can be logged.
+func messageOf(body []byte) string {
+	var status metav1.Status
+	if err := json.Unmarshal(body, &status); err == nil && status.Message != "" {
+		return status.Message
+	}
+	line := strings.Join(strings.Fields(string(body)), " ")
+	return line[:min(len(line), 512)]
 }
 
 func sumOf(contentType string, body []byte) [sha256.Size]byte {

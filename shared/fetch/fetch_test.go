@@ -31,6 +31,10 @@ func TestDocument(t *testing.T) {
 		{name: "200 without a body", serve: func(http.ResponseWriter, *http.Request) {}, body: ""},
 		{name: "404", serve: http.NotFound, err: fetch.ErrNotFound, failed: true},
 		{name: "503", serve: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "away", 503) }, status: 503, failed: true},
+		{name: "503 with a Status", serve: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(503)
+			fmt.Fprint(w, "{\n  \"kind\": \"Status\",\n  \"message\": \"away\"\n}\n")
+		}, status: 503, failed: true},
 		{name: "304 that nobody asked for", serve: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(304) }, failed: true},
 		{name: "a panic is an error", serve: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, failed: true},
 		{name: "too long", serve: func(w http.ResponseWriter, _ *http.Request) {

@@ -3,8 +3,10 @@ package options
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -21,10 +23,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics"
 	metricsfeatures "k8s.io/component-base/metrics/features"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/utils/clock"
 
 	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/authn"
 	"triune.dev/shared/authz"
 	"triune.dev/shared/chain"
 	"triune.dev/shared/delegate"
@@ -64,7 +68,7 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 		return nil, err
 	}
 	metricsfeatures.ApplyFeatureGates(g.FeatureGate)
-	o.applyMetrics()
+	ApplyMetrics(o.Metrics)
 	if err := o.listen(g); err != nil {
 		return nil, err
 	}
@@ -91,6 +95,8 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 	g.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	g.Flagz = o.flags
+	g.OpenAPIConfig = &openapicommon.Config{SecurityDefinitions: authn.SecurityDefinitions()}
 
 	if err := o.Authentication.ApplyTo(&g.Authentication, g.SecureServing, c.CoreConfig); err != nil {
 		return nil, err
@@ -109,17 +115,17 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	return c, nil
 }
 
-// applyMetrics leaves out what nobody has asked for: component-base logs an error
-// for a manifest that is not given.
-func (o *Options) applyMetrics() {
-	if len(o.Metrics.AllowListMapping) > 0 || o.Metrics.AllowListMappingManifest != "" {
-		o.Metrics.Apply()
+// ApplyMetrics does what the metrics flags say. It leaves out what none of them
+// says: component-base logs an error for a manifest that is not given.
+func ApplyMetrics(o *metrics.Options) {
+	if len(o.AllowListMapping) > 0 || o.AllowListMappingManifest != "" {
+		o.Apply()
 		return
 	}
-	if o.Metrics.ShowHiddenMetricsForVersion != "" {
+	if o.ShowHiddenMetricsForVersion != "" {
 		metrics.SetShowHidden()
 	}
-	metrics.SetDisabledMetrics(o.Metrics.DisabledMetrics)
+	metrics.SetDisabledMetrics(o.DisabledMetrics)
 }
 
 // listen opens the listener and loads or makes the certificates.
@@ -127,9 +133,21 @@ func (o *Options) listen(g *genericapiserver.Config) error {
 	if err := SelfSigned(o.SecureServing, o.Server.AdvertiseAddress.String(), dnsNames(o.Tier.Name), nil); err != nil {
 		return err
 	}
-	port := o.SecureServing.BindPort // ApplyTo forgets it when it fails
+	port := o.SecureServing.BindPort
 	if err := o.SecureServing.ApplyTo(&g.SecureServing); err != nil {
+		o.SecureServing.BindPort = port // it was set to 0, which would then be told as the flag's value
 		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", o.SecureServing.BindAddress, port, err)
+	}
+	if g.SecureServing == nil {
+		return nil
+	}
+	// Discovery tells clients where to find this server, with its port.
+	if _, _, err := net.SplitHostPort(g.ExternalAddress); err != nil {
+		_, port, err := g.SecureServing.HostPort()
+		if err != nil {
+			return fmt.Errorf("listener address: %w", err)
+		}
+		g.ExternalAddress = net.JoinHostPort(g.ExternalAddress, strconv.Itoa(port))
 	}
 	return nil
 }

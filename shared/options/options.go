@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/server/flagz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
@@ -73,6 +74,7 @@ type Options struct {
 	Metrics        *metrics.Options
 	Logs           *logs.Options
 	Traces         *genericoptions.TracingOptions
+	EventLog       *EventLog
 
 	// Registerer takes the metrics of the ways to the other tiers and of the age of
 	// the rules; /metrics shows it by default.
@@ -84,6 +86,7 @@ type Options struct {
 	Core *Peer
 
 	proxyClient proxyClient
+	flags       flagz.Reader // nil before AddFlags
 }
 
 // New returns the defaults for a tier.
@@ -102,6 +105,7 @@ func New(tier Tier) *Options {
 		Metrics:        metrics.NewOptions(),
 		Logs:           logs.NewOptions(),
 		Traces:         genericoptions.NewTracingOptions(),
+		EventLog:       NewEventLog(),
 		Registerer:     legacyregistry.Registerer(),
 		Core:           &Peer{flag: "core", tier: core},
 	}
@@ -142,12 +146,15 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	o.Metrics.AddFlags(fss.FlagSet("metrics"))
 	logsapi.AddFlags(o.Logs, fss.FlagSet("logs"))
 	o.Traces.AddFlags(fss.FlagSet("traces"))
+	o.EventLog.AddFlags(fss.FlagSet("event log"))
 	tiers := fss.FlagSet("tiers")
 	if o.Next != nil {
 		o.Next.addFlags(tiers)
 	}
 	o.Core.addFlags(tiers)
 	o.proxyClient.addFlags(tiers)
+	// It sees what is added to the sections later, too.
+	o.flags = flagz.NamedFlagSetsReader{FlagSets: *fss}
 }
 
 // Complete fills in what follows from other flags and from the machine.
@@ -201,6 +208,7 @@ func (o *Options) Validate() []error {
 		naming("--egress-selector-config-file", o.EgressSelector.Validate()),
 		naming("metrics flags", o.Metrics.Validate()),
 		naming("--tracing-config-file", o.Traces.Validate()),
+		o.EventLog.Validate(),
 	)
 	if o.Tier.Scheme != nil {
 		problems = append(problems, naming("--runtime-config", o.APIEnablement.Validate(o.Tier.Scheme))...)

@@ -20,6 +20,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/eventlog"
 )
 
 // Options say what to open.
@@ -32,12 +33,15 @@ type Options struct {
 	// Client is an etcd of this process, which somebody else closes. Nil means to
 	// dial --etcd-servers.
 	Client *clientv3.Client
+	// EventLog is how changes become known.
+	EventLog EventLog
 }
 
 // Storage is one open etcd or, with --etcd-servers-overrides, several. Close it
 // when nothing uses it any more.
 type Storage struct {
 	options genericoptions.EtcdOptions
+	log     EventLog
 	main    *cluster
 	getters []*etcdstore.Getter
 	custom  *etcdstore.Getter
@@ -55,6 +59,8 @@ type cluster struct {
 	client    *clientv3.Client
 	owned     bool
 	compactor *etcdstore.Compactor
+	feeds     []feed
+	relay     *eventlog.Relay // nil where this process is never elected
 }
 
 // Open connects to etcd, which must answer before ctx ends or 20 seconds have
@@ -63,6 +69,7 @@ type cluster struct {
 func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage, error) {
 	s := &Storage{
 		options:  *o.Etcd,
+		log:      o.EventLog,
 		hooks:    map[string]genericapiserver.PostStartHookFunc{},
 		clusters: map[string]*cluster{},
 	}
@@ -88,8 +95,14 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 	if o.Factory != nil {
 		s.getters = append(s.getters, s.getter(o.Factory, g))
 	}
+	if s.log.Registerer != nil {
+		root := eventlog.NewRoutes(s.log.Cluster, config.Prefix).Prefix()
+		s.log.Registerer.MustRegister(caches{root: root, feeds: func() []feed { return main.feeds }})
+	}
 	g.AddHealthChecks(s.check("etcd", config.HealthcheckTimeout))
-	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout))
+	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout), healthz.NamedCheck("event-log", func(*http.Request) error {
+		return checkFeeds(main.feeds)
+	}))
 	return s, nil
 }
 
@@ -113,10 +126,14 @@ func (s *Storage) open(ctx context.Context, servers []string, client *clientv3.C
 	}
 	made.compactor = etcdstore.NewCompactor(made.client, s.options.StorageConfig.CompactionInterval)
 	s.clusters[key] = made
+	if err := s.addFeeds(made, s.main == nil); err != nil {
+		return nil, err
+	}
 	return made, nil
 }
 
 func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserver.Config) *etcdstore.Getter {
+	routes := eventlog.NewRoutes(s.log.Cluster, s.options.StorageConfig.Prefix)
 	return etcdstore.RESTOptions(factory, s.main.client,
 		etcdstore.WithClientFor(func(servers []string) (*clientv3.Client, error) {
 			other, err := s.open(context.Background(), servers, nil)
@@ -130,6 +147,12 @@ func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserv
 				return other.compactor
 			}
 			return s.main.compactor
+		}),
+		etcdstore.WithCaching(func(servers []string, prefix string) *etcdstore.Caching {
+			if other, err := s.open(context.Background(), servers, nil); err == nil {
+				return other.cachingOf(prefix, routes)
+			}
+			return nil
 		}),
 		etcdstore.WithTransformers(g.ResourceTransformers),
 		etcdstore.WithGarbageCollection(s.options.EnableGarbageCollection),
@@ -182,6 +205,7 @@ func (s *Storage) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, c := range s.all() {
 		group.Go(func() error { return c.compactor.Run(ctx) })
+		group.Go(func() error { return c.follow(ctx) })
 	}
 	for _, getter := range s.getters {
 		group.Go(func() error { return getter.Run(ctx) })
@@ -218,5 +242,8 @@ func (s *Storage) Close() {
 		if c.owned {
 			_ = c.client.Close() // nothing is in flight any more
 		}
+	}
+	if s.log.CloseConn {
+		s.log.Conn.Close()
 	}
 }

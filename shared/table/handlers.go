@@ -67,17 +67,40 @@ func (b resourceBuilder) handler(r *Resource, can capabilities, route *Route) ht
 }
 
 func (b resourceBuilder) verb(r *Resource, can capabilities, route *Route) http.HandlerFunc {
-	scope, admit := &r.scope, b.config.Admission
 	switch route.Verb {
 	case request.MethodGet:
 		if can.takesOptions() {
-			return handlers.GetResourceWithOptions(can.getterWithOptions, scope, r.Subresource != "")
+			return handlers.GetResourceWithOptions(can.getterWithOptions, &r.scope, r.Subresource != "")
 		}
-		return handlers.GetResource(can.getter, scope)
+		get := handlers.GetResource(can.getter, &r.scope)
+		if r.reads != nil {
+			get = r.reads.Get(get)
+		}
+		return get
 	case request.MethodList:
-		return handlers.ListResource(can.lister, can.watcher, scope, false, b.config.MinRequestTimeout)
+		if r.list == nil {
+			r.list = b.collection(r, can, false)
+		}
+		return r.list
 	case request.MethodWatch, request.MethodWatchList:
-		return handlers.ListResource(can.lister, can.watcher, scope, true, b.config.MinRequestTimeout)
+		if r.watch == nil {
+			r.watch = b.collection(r, can, true)
+		}
+		return r.watch
+	}
+	if b.write(r, can, route) == nil {
+		panic("table: no handler for verb " + route.Verb)
+	}
+	// These handlers wrap the admission they were given at each request, and keep what
+	// they have wrapped: one of them is good for one request.
+	return func(w http.ResponseWriter, req *http.Request) { b.write(r, can, route)(w, req) }
+}
+
+// write returns a handler for one request that goes through admission; nil if the
+// verb is none of these.
+func (b resourceBuilder) write(r *Resource, can capabilities, route *Route) http.HandlerFunc {
+	scope, admit := &r.scope, b.config.Admission
+	switch route.Verb {
 	case request.MethodPost:
 		if can.namedCreater != nil {
 			return handlers.CreateNamedResource(can.namedCreater, scope, admit)
@@ -94,5 +117,14 @@ func (b resourceBuilder) verb(r *Resource, can capabilities, route *Route) http.
 	case request.MethodConnect:
 		return handlers.ConnectResource(can.connecter, scope, admit, r.Key(), r.Subresource != "")
 	}
-	panic("table: no handler for verb " + route.Verb)
+	return nil
+}
+
+// collection returns the handler of LIST and WATCH, or of WATCH alone.
+func (b resourceBuilder) collection(r *Resource, can capabilities, watch bool) http.HandlerFunc {
+	handler := handlers.ListResource(can.lister, can.watcher, &r.scope, watch, b.config.MinRequestTimeout)
+	if r.reads == nil || can.watcher == nil {
+		return handler
+	}
+	return r.reads.ListAndWatch(b.config.MinRequestTimeout, watch, handler)
 }

@@ -3,6 +3,7 @@ package table
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"triune.dev/shared/reads"
 )
 
 // Resource is one resource, or one subresource, of a group-version.
@@ -35,9 +38,13 @@ type Resource struct {
 	// Discovery is how the resource appears in the group-version's document.
 	Discovery metav1.APIResource
 
-	scope      handlers.RequestScope
-	deprecated deprecated
-	levels     map[Target][]*Route
+	scope handlers.RequestScope
+	// reads serve from stored bytes; nil for what is not served as it is stored. Their
+	// handlers for collections are the same at all levels.
+	reads       *reads.Resource
+	list, watch http.HandlerFunc
+	deprecated  deprecated
+	levels      map[Target][]*Route
 }
 
 // deprecated is what clients of a deprecated version are told.
@@ -105,6 +112,11 @@ func (b resourceBuilder) build(key string) (*Resource, error) {
 	}
 	if resource.scope, err = b.scope(resource); err != nil {
 		return nil, err
+	}
+	if subresource == "" {
+		if resource.reads, err = reads.Of(storage, &resource.scope, resource.Namespaced); err != nil {
+			return nil, err
+		}
 	}
 	resource.Routes = b.routes(resource)
 	resource.levels = map[Target][]*Route{}

@@ -1,10 +1,12 @@
 package table
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -297,5 +300,45 @@ func TestDeprecatedVersionWarns(t *testing.T) {
 	want := `299 - "old.example.com/v1 Gadget is deprecated in v1.2+, unavailable in v2.0+; use old.example.com/v2 Gadget"`
 	if diff := cmp.Diff([]string{want}, got.Header["Warning"]); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// depth is admission that knows how many calls lie above it.
+type depth struct{ calls int }
+
+func (*depth) Handles(admission.Operation) bool { return true }
+
+func (d *depth) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	var callers [2048]uintptr
+	d.calls = goruntime.Callers(0, callers[:])
+	return nil
+}
+
+// Upstream's write handlers are made for one request: kept, each would wrap its
+// admission once more at every request, and the thousandth write would cost what
+// the first thousand do together.
+func TestWritesDoNotGrow(t *testing.T) {
+	admit := &depth{}
+	table := newTable()
+	table.config.Admission = admit
+	if err := table.Install(GroupPrefix, groupInfo(examplev1.SchemeGroupVersion, storages())); err != nil {
+		t.Fatal(err)
+	}
+	version, _ := table.Version(root)
+	handler := asServed(version)
+	create := call{method: http.MethodPost, path: root + "/namespaces/x/pods", header: map[string]string{"Content-Type": "application/json"},
+		body: `{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p"}}`}
+	write := func() int {
+		if a := create.to(handler); a.Code >= 300 {
+			t.Fatalf("%s: %d %s", create, a.Code, a.Body)
+		}
+		return admit.calls
+	}
+	first := write()
+	for range 100 {
+		write()
+	}
+	if later := write(); first == 0 || later != first {
+		t.Errorf("admission is %d calls deep at first, %d after 100 writes", first, later)
 	}
 }

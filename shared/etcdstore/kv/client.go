@@ -21,6 +21,7 @@ type Client struct {
 	// seen is the highest revision that any answer has carried, so that only a
 	// revision beyond it has to be compared with etcd's.
 	seen atomic.Int64
+	own  ownStream
 }
 
 // Option changes a Client while New makes it.
@@ -36,7 +37,7 @@ func WithObserver(observe func(context.Context, time.Duration)) Option {
 // New wraps an etcd client, which may be a dialed one or one made by etcd's
 // v3client.New in the same process. The caller keeps it and closes it.
 func New(etcd *clientv3.Client, opts ...Option) *Client {
-	c := &Client{etcd: etcd, watcher: newWatcher(etcd)}
+	c := &Client{etcd: etcd, watcher: newWatcher(etcd), progress: progressLimiter{interval: progressInterval}}
 	for _, opt := range opts {
 		opt(c)
 	}

@@ -13,6 +13,8 @@ const progressInterval = 500 * time.Millisecond
 
 // progressLimiter lets one request through per interval.
 type progressLimiter struct {
+	interval time.Duration // fixed after New
+
 	mu   sync.Mutex
 	last time.Time // guarded by mu
 }
@@ -20,7 +22,7 @@ type progressLimiter struct {
 func (l *progressLimiter) allow(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.last.IsZero() && now.Sub(l.last) < progressInterval {
+	if !l.last.IsZero() && now.Sub(l.last) < l.interval {
 		return false
 	}
 	l.last = now
@@ -30,10 +32,14 @@ func (l *progressLimiter) allow(now time.Time) bool {
 // RequestProgress asks etcd to tell all streams of this client how far they
 // are. etcd stays silent while one of them is catching up with history, so a
 // caller that needs an answer asks again. Requests that come too fast after
-// another one are dropped.
+// another one are dropped, and on a stream of one's own also those that come
+// before etcd has acknowledged the watch.
 func (c *Client) RequestProgress(ctx context.Context) error {
+	if c.own.used && !c.own.acknowledged.Load() {
+		return nil
+	}
 	if !c.progress.allow(time.Now()) {
 		return nil
 	}
-	return c.watcher.RequestProgress(watchContext(ctx))
+	return c.watcher.RequestProgress(c.watchContext(ctx))
 }

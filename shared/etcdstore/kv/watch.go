@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -88,7 +87,7 @@ type Stream struct {
 // Watch opens a stream. The call returns when etcd has accepted the watch or
 // the context is done; there is no error, it comes through C.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
-	s := &Stream{client: c, ctx: watchContext(ctx), opts: o, after: o.After, floor: o.After, cancel: func() {}}
+	s := &Stream{client: c, ctx: ctx, opts: o, after: o.After, floor: o.After, cancel: func() {}}
 	// A watch that begins in the future would keep etcd from answering
 	// progress requests, for all watches of the stream, until then. That may be
 	// never: after a restore from a backup clients come with such revisions.
@@ -102,19 +101,12 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
 	return s
 }
 
-// watchContext gives all watches and progress requests the same gRPC metadata,
-// by which etcd's client decides whether they share a stream. Sharing is what
-// makes one progress request reach every watch. A watch that requires a leader
-// is ended by etcd when there is none, instead of staying silent.
-func watchContext(ctx context.Context) context.Context {
-	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, metadata.MD{}))
-}
-
 // Reopen starts the watch again from where it stopped, after Accept returned an
 // error for which Retriable is true.
 func (s *Stream) Reopen() {
 	s.cancel()
-	ctx, cancel := context.WithCancel(s.ctx)
+	s.client.own.renew()
+	ctx, cancel := context.WithCancel(s.client.watchContext(s.ctx))
 	s.cancel, s.acknowledged = cancel, 0
 	// A revision may carry more than a gRPC message should: fragments are put
 	// together by the client before they are delivered.
@@ -132,6 +124,12 @@ func (s *Stream) Reopen() {
 // the client is closed.
 func (s *Stream) C() <-chan clientv3.WatchResponse { return s.ch }
 
+// ErrReconnected means that etcd's client has made another connection for the
+// watch of a client WithOwnStream. Whether the etcd behind it has the same
+// history, which a restore from a backup may have replaced, is for the caller to
+// find out, before he opens another stream.
+var ErrReconnected = errors.New("watch has another connection")
+
 // Accept turns what C delivered into a batch. It fails with a *CompactedError
 // when history is missing; after any error the stream is over, unless Retriable
 // says that Reopen may help.
@@ -142,8 +140,12 @@ func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 		}
 		return Batch{}, err
 	}
+	if s.client.own.used && s.acknowledged != 0 && generationOf(resp) != s.generation {
+		return Batch{}, ErrReconnected
+	}
 	if resp.Created {
 		s.acknowledged, s.generation = resp.Header.GetRevision(), generationOf(resp)
+		s.client.own.acknowledged.Store(true)
 	}
 	if resp.IsProgressNotify() && !s.believes(resp) {
 		return Batch{Revision: max(s.after, s.floor)}, nil
@@ -166,7 +168,7 @@ func (s *Stream) believes(progress clientv3.WatchResponse) bool {
 		s.Reopen()
 		return false
 	}
-	return s.acknowledged != 0 && progress.Header.GetRevision() > s.acknowledged
+	return s.acknowledged != 0 && (s.client.own.used || progress.Header.GetRevision() > s.acknowledged)
 }
 
 // above drops what is not after floor.

@@ -157,7 +157,12 @@ func (p *nextPoller) failed(ctx context.Context, err error) {
 	if m.next.down || time.Since(m.next.answered) < m.pace.Grace {
 		return
 	}
-	klog.FromContext(ctx).Error(err, "the next tier does not answer discovery")
+	if m.next.answered.IsZero() {
+		// Tiers may start in any order.
+		klog.FromContext(ctx).Info("waiting for the next tier to answer discovery", "reason", err.Error())
+	} else {
+		klog.FromContext(ctx).Error(err, "the next tier does not answer discovery")
+	}
 	m.next.down = true
 	m.touch()
 }

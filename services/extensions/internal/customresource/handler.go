@@ -75,7 +75,7 @@ func New(config Config) (*Handler, error) {
 	}
 	h := &Handler{
 		config: config,
-		verbs:  verbs{admission: config.Admission, minRequestTimeout: config.MinRequestTimeout},
+		verbs:  verbs{admission: config.Admission},
 	}
 	build := func(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
 		return newServing(&h.config, converters, crd)
@@ -180,7 +180,7 @@ func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version) (
 		if apihelpers.IsCRDConditionTrue(r.crd, apiextensionsv1.Terminating) {
 			creating = noCreate{creating}
 		}
-		handle = h.verbs.resource(info.Verb, v.storage.CustomResource, v.resource, creating)
+		handle = h.verbs.resource(info.Verb, v, creating)
 	case statusEndpoint:
 		handle = h.verbs.subresource(info.Verb, v.storage.Status, v.status)
 	case scaleEndpoint:

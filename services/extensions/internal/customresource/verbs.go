@@ -2,9 +2,7 @@ package customresource
 
 import (
 	"net/http"
-	"time"
 
-	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -29,21 +27,21 @@ func patchTypes() []string {
 
 // verbs maps the verb of a request to its handler.
 type verbs struct {
-	admission         admission.Interface
-	minRequestTimeout time.Duration
+	admission admission.Interface
 }
 
 // resource returns the handler for the objects themselves, or nil for a verb they
 // do not have. A verb that can create (apply can) takes creating; the others take
 // the plain admission.
-func (v verbs) resource(verb string, storage *registry.REST, scope *handlers.RequestScope, creating admission.Interface) http.HandlerFunc {
+func (v verbs) resource(verb string, of *version, creating admission.Interface) http.HandlerFunc {
+	storage, scope := of.storage.CustomResource, of.resource
 	switch verb {
 	case "get":
-		return handlers.GetResource(storage, scope)
+		return of.get
 	case "list":
-		return handlers.ListResource(storage, storage, scope, false, v.minRequestTimeout)
+		return of.list
 	case "watch":
-		return handlers.ListResource(storage, storage, scope, true, v.minRequestTimeout)
+		return of.watch
 	case "create":
 		return handlers.CreateResource(storage, scope, creating)
 	case "update":

@@ -2,6 +2,7 @@ package customresource
 
 import (
 	"fmt"
+	"net/http"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"triune.dev/shared/reads"
 )
 
 // version is what one version of a CRD is served with. It is immutable.
@@ -20,6 +23,8 @@ type version struct {
 	// resource, status and scale are the scopes of the three endpoints; the
 	// latter two are nil where the version lacks the subresource.
 	resource, status, scale *handlers.RequestScope
+	// get, list and watch read the objects.
+	get, list, watch http.HandlerFunc
 	// deprecated marks the version in metrics; warnings go to every client.
 	deprecated bool
 	warnings   []string
@@ -43,6 +48,9 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 	if out.resource, err = scopes.forResource(); err != nil {
 		return nil, closing(storage, err)
 	}
+	if err := s.addReads(out); err != nil {
+		return nil, closing(storage, err)
+	}
 	if hasStatus(v) {
 		if out.status, err = scopes.forStatus(out.resource); err != nil {
 			return nil, closing(storage, err)
@@ -54,6 +62,25 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 		}
 	}
 	return out, nil
+}
+
+// addReads makes the handlers of what is read, from stored bytes if the storage has a
+// cache of them.
+func (s *serving) addReads(v *version) error {
+	storage, patience := v.storage.CustomResource, s.config.MinRequestTimeout
+	v.get = handlers.GetResource(storage, v.resource)
+	v.list = handlers.ListResource(storage, storage, v.resource, false, patience)
+	v.watch = handlers.ListResource(storage, storage, v.resource, true, patience)
+	// What this storage adds to the store's reads is that it copies what the store
+	// returns, of which nothing is left when bytes are sent.
+	bytes, err := reads.Of(storage.Store, v.resource, !s.clusterScoped())
+	if err != nil || bytes == nil {
+		return err
+	}
+	v.get = bytes.Get(v.get)
+	v.list = bytes.List(v.list)
+	v.watch = bytes.ListAndWatch(patience, true, v.watch)
+	return nil
 }
 
 // closing destroys storage that nobody is going to use, because of err.

@@ -1,0 +1,94 @@
+package authn
+
+import (
+	"crypto/x509"
+	"net/http"
+	"slices"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/utils/clock"
+)
+
+// Certificates says whose certificates authenticate requests.
+type Certificates struct {
+	// Proxies is about front proxies. Nil if there are none.
+	Proxies *authenticatorfactory.RequestHeaderConfig
+	// Clients holds the CAs of client certificates. Nil if there are none.
+	Clients dynamiccertificates.CAContentProvider
+	// Audiences are the server's own.
+	Audiences authenticator.Audiences
+}
+
+// Remember returns an authenticator that answers for certificates which it has
+// seen next accept a moment ago, refuses what [ErrBareFrontProxy] tells of, and
+// asks next about all others.
+//
+// next must try front proxies and then client certificates before anything else,
+// with what c says, as the authenticators of kube-apiserver do. So the answer is
+// next's, without the signature check that it makes at each request.
+func (c Certificates) Remember(next authenticator.Request) authenticator.Request {
+	if next == nil || c.Proxies == nil && c.Clients == nil {
+		return next
+	}
+	r := &remembering{next: next}
+	if p := c.Proxies; p != nil {
+		r.proxies = p
+		r.proxyCA = newVerdicts(p.CAContentProvider.VerifyOptions, clock.RealClock{})
+		r.asserted = group.NewAuthenticatedGroupAdder(authenticator.WrapAudienceAgnosticRequest(c.Audiences,
+			headerrequest.NewDynamic(p.UsernameHeaders, p.UIDHeaders, p.GroupHeaders, p.ExtraHeaderPrefixes)))
+	}
+	if c.Clients != nil {
+		r.clientCA = newVerdicts(c.Clients.VerifyOptions, clock.RealClock{})
+		r.named = group.NewAuthenticatedGroupAdder(authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+			return requestx509.CommonNameUserConversion(req.TLS.PeerCertificates)
+		}))
+	}
+	return r
+}
+
+// remembering is what Remember returns. proxies, proxyCA and asserted are nil
+// without front proxies, clientCA and named without client CAs.
+type remembering struct {
+	next              authenticator.Request
+	proxies           *authenticatorfactory.RequestHeaderConfig
+	proxyCA, clientCA *verdicts
+	asserted, named   authenticator.Request
+}
+
+// AuthenticateRequest implements authenticator.Request.
+func (r *remembering) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return r.next.AuthenticateRequest(req)
+	}
+	chain := req.TLS.PeerCertificates
+	if r.proxyCA != nil {
+		proxy, known := r.proxyCA.trusts(chain)
+		switch proxy = proxy && r.allowed(chain[0]); {
+		case proxy && !namesUser(r.proxies, req.Header):
+			return nil, false, ErrBareFrontProxy
+		case proxy && known:
+			return r.asserted.AuthenticateRequest(req)
+		case proxy:
+			return r.next.AuthenticateRequest(req)
+		}
+	}
+	if r.clientCA != nil {
+		if client, known := r.clientCA.trusts(chain); client && known {
+			if response, ok, err := r.named.AuthenticateRequest(req); ok && err == nil {
+				return response, ok, err
+			}
+		}
+	}
+	return r.next.AuthenticateRequest(req)
+}
+
+// allowed tells whether a certificate of the front-proxy CA is a front proxy's.
+func (r *remembering) allowed(leaf *x509.Certificate) bool {
+	names := r.proxies.AllowedClientNames.Value()
+	return len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName)
+}

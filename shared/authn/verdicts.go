@@ -1,0 +1,110 @@
+package authn
+
+import (
+	"crypto/x509"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+const (
+	// verdictLimit bounds the certificates that are remembered by one CA. Each is
+	// held by the connection that presented it anyhow.
+	verdictLimit = 4096
+	// verdictTime is how long one is remembered. It is short enough for the
+	// histogram of the time that client certificates have left, which
+	// k8s.io/apiserver keeps where it verifies, to show every client that is active.
+	verdictTime = time.Minute
+)
+
+// verdicts remembers whether certificates are signed by a CA. To verify one costs
+// a signature check, 70 to 100 µs; a client sends thousands of requests with it.
+//
+// A verdict is bound to the certificate as the TLS handshake has parsed it, the
+// chain that came with it, and the pool of CAs it was checked against: another
+// connection may be given it only if all are the same, and a reload of the CAs,
+// which makes a new pool, leaves none. It ends before any certificate of its chain
+// expires. Its methods may be called concurrently.
+type verdicts struct {
+	// options are those of the CA, as a dynamiccertificates.CAContentProvider has
+	// them: the same pool as long as the file is the same.
+	options func() (x509.VerifyOptions, bool)
+	clock   clock.PassiveClock
+
+	mu    sync.RWMutex
+	known map[*x509.Certificate]verdict
+}
+
+type verdict struct {
+	roots, intermediates *x509.CertPool
+	chain                []*x509.Certificate
+	from, until          time.Time
+	trusted              bool
+}
+
+func newVerdicts(options func() (x509.VerifyOptions, bool), clock clock.PassiveClock) *verdicts {
+	return &verdicts{options: options, clock: clock, known: map[*x509.Certificate]verdict{}}
+}
+
+// trusts tells whether the CA has signed the first certificate of chain, and
+// whether that was known already. chain must not be empty or changed later.
+func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
+	options, ok := v.options()
+	if !ok {
+		return false, true
+	}
+	now := v.clock.Now()
+	v.mu.RLock()
+	old, ok := v.known[chain[0]]
+	v.mu.RUnlock()
+	if ok && old.roots == options.Roots && old.intermediates == options.Intermediates && slices.Equal(old.chain, chain) &&
+		!now.Before(old.from) && now.Before(old.until) {
+		return old.trusted, true
+	}
+	made := verdict{
+		roots: options.Roots, intermediates: options.Intermediates, chain: chain,
+		from: now, until: now.Add(verdictTime),
+	}
+	if options.Intermediates == nil && len(chain) > 1 {
+		options.Intermediates = x509.NewCertPool()
+		for _, intermediate := range chain[1:] {
+			options.Intermediates.AddCert(intermediate)
+		}
+	}
+	options.CurrentTime = now
+	paths, err := chain[0].Verify(options)
+	made.trusted = err == nil
+	// Any other error may be over in a moment: a certificate that is not valid yet.
+	if stranger := (x509.UnknownAuthorityError{}); err != nil && !errors.As(err, &stranger) {
+		return false, false
+	}
+	for _, path := range paths {
+		for _, certificate := range path {
+			if certificate.NotAfter.Before(made.until) {
+				made.until = certificate.NotAfter
+			}
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.known) >= verdictLimit {
+		v.forgetLocked(now)
+	}
+	v.known[chain[0]] = made
+	return made.trusted, false
+}
+
+// forgetLocked makes room: what is over goes, and if that is nothing, all does.
+func (v *verdicts) forgetLocked(now time.Time) {
+	for certificate, old := range v.known {
+		if !now.Before(old.until) {
+			delete(v.known, certificate)
+		}
+	}
+	if len(v.known) >= verdictLimit {
+		clear(v.known)
+	}
+}

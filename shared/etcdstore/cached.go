@@ -1,0 +1,179 @@
+package etcdstore
+
+import (
+	"context"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
+	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/freshness"
+)
+
+// CacheOptions are the options of a cache that Stores with this codec and
+// transformer can share. attributes may be nil, then labels and fields are unknown
+// to the cache.
+func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes storage.AttrFunc) bytecache.Options {
+	var o bytecache.Options
+	if transformer == nil {
+		transformer = identity.NewEncryptCheckTransformer()
+	}
+	o.Open = func(key string, stored []byte) ([]byte, bool, error) {
+		// Without the context of a request: the change belongs to nobody.
+		return transformer.TransformFromStorage(context.Background(), stored, value.DefaultContext(key))
+	}
+	if attributes == nil {
+		return o
+	}
+	decoded := func(e *bytecache.Entry) (map[string]string, fields.Set, error) {
+		obj, _, err := codec.Decode(e.Data, nil, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		return attributes(obj)
+	}
+	var plain encoded.Labels
+	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
+		if labels, ok := plain.Of(e.Data); ok {
+			return labels, nil
+		}
+		labels, _, err := decoded(e)
+		return labels, err
+	}
+	o.Fields = func(e *bytecache.Entry) (bytecache.Attributes, error) {
+		_, selectable, err := decoded(e)
+		return bytecache.Attributes(selectable), err
+	}
+	return o
+}
+
+// Cache is what the store's reads are answered from, nil if that is etcd.
+func (s *Store) Cache() *bytecache.Cache { return s.cache }
+
+// Prober asks etcd how new a read of the cache has to be; nil without a cache.
+func (s *Store) Prober() *freshness.Prober { return s.prober }
+
+// Codec decodes what the cache holds, and encodes it again.
+func (s *Store) Codec() runtime.Codec { return s.codec }
+
+// Uncached tells whether the answers are to be those of a resource that
+// kube-apiserver has no watch cache for.
+func (s *Store) Uncached() bool { return s.uncached }
+
+// cachedItem is what the cache has under a key.
+type cachedItem struct {
+	entry *bytecache.Entry // nil if there is no such object
+	// revision at which that is true.
+	revision int64
+	// known is false where etcd has to be asked.
+	known bool
+}
+
+// cachedGet answers a read of one key, with the freshness that o asks for.
+func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions) (cachedItem, error) {
+	if s.cache == nil || o.Revision != 0 || !strings.HasPrefix(etcdKey, s.cache.Prefix()) {
+		return cachedItem{}, nil
+	}
+	entry, revision, err := s.cache.Get(ctx, etcdKey)
+	if err != nil {
+		return cachedItem{}, err
+	}
+	if entry != nil && entry.Err != nil {
+		return cachedItem{}, nil // etcd's bytes, and the error they give now
+	}
+	if o.Serializable {
+		return cachedItem{entry: entry, revision: revision, known: true}, nil
+	}
+	now, err := s.prober.Confirm(ctx, etcdKey)
+	if err != nil {
+		return cachedItem{}, err
+	}
+	have := int64(0)
+	if entry != nil {
+		have = entry.Revision
+	}
+	// The cache may also be ahead of the answer.
+	known := have == now.ModRevision || have > now.Revision
+	return cachedItem{entry: entry, revision: max(now.Revision, have), known: known}, nil
+}
+
+// cachedPage answers a read of a page of a collection. The objects in it are
+// already decrypted. known is false where etcd has to be asked.
+func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) (page kv.Page, known bool, err error) {
+	s := l.store
+	if s.cache == nil || !strings.HasPrefix(l.prefix, s.cache.Prefix()) {
+		return kv.Page{}, false, nil
+	}
+	snapshot, err := s.snapshot(ctx, o)
+	if err != nil || snapshot == nil {
+		return kv.Page{}, false, err
+	}
+	from = max(from, l.prefix)
+	limit := int(l.plan.limit)
+	if limit == 0 && l.prefix == s.cache.Prefix() {
+		page.KVs = make([]*kv.KeyValue, 0, snapshot.Len())
+	}
+	page.Revision, known = snapshot.Revision, true
+	snapshot.Ascend(from, func(e *bytecache.Entry) bool {
+		if !strings.HasPrefix(e.Key, l.prefix) {
+			return false
+		}
+		page.Count++
+		if limit > 0 && len(page.KVs) == limit {
+			return true // the rest is only counted
+		}
+		known = known && e.Err == nil
+		page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(e.Key), Value: e.Data, ModRevision: e.Revision})
+		return known
+	})
+	if known && page.More() {
+		s.cache.Keep(snapshot)
+	}
+	return page, known, nil
+}
+
+// snapshot returns the state to read from, nil if only etcd has it.
+func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snapshot, error) {
+	if o.Revision != 0 {
+		snapshot, _ := s.cache.SnapshotAt(o.Revision)
+		return snapshot, nil
+	}
+	if !o.Serializable {
+		revision, err := s.currentRevision(ctx)
+		if err != nil {
+			return nil, err
+		}
+		// A cache that is far behind is no reason to wait: etcd has the answer.
+		waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
+		err = s.cache.Space().Await(waiting, revision)
+		cancel()
+		if err != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return s.cache.Snapshot(ctx)
+}
+
+// cachedState is the state to begin an update or a deletion with, nil if the cache
+// has none. It is not confirmed.
+func (r *stateReader) cachedState() *state {
+	s := r.store
+	if s.cache == nil || r.unread {
+		return nil
+	}
+	entry, _ := s.cache.Peek(r.key)
+	if entry == nil || entry.Err != nil {
+		return nil
+	}
+	st := &state{obj: r.empty(), revision: entry.Revision, data: entry.Data, stale: entry.Stale}
+	if _, err := s.decode(r.key, entry.Data, entry.Revision, st.obj); err != nil {
+		return nil // etcd's bytes, and the error they give
+	}
+	return st
+}

@@ -1,0 +1,137 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/eventlog"
+	"triune.dev/shared/freshness"
+)
+
+// EventLog says how a Storage learns what changes in its etcd.
+type EventLog struct {
+	// Conn reaches the NATS that carries the log. Nil means that there is none: each
+	// process then watches etcd itself.
+	Conn *nats.Conn
+	// CloseConn makes Storage.Close close Conn.
+	CloseConn bool
+	// Cluster is what the names of the streams begin with.
+	Cluster string
+	// Tiers are those whose objects this Storage keeps. Each has its stream.
+	Tiers []eventlog.Tier
+	// Relay are the tiers whose streams this process may be elected to write.
+	Relay  []eventlog.Tier
+	Stream eventlog.StreamOptions
+	// Identity names this process in the election.
+	Identity string
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
+}
+
+// feed is a part of an etcd's keys, cached, and the log that it is kept up to date
+// by.
+type feed struct {
+	// tier is whose keys they are; empty means all.
+	tier   eventlog.Tier
+	reader *eventlog.Reader
+	share  *etcdstore.Caching
+}
+
+// addFeeds gives a cluster its caches. Only the main etcd has its changes carried by
+// NATS: those of another one, which --etcd-servers-overrides names for a resource or
+// two, each process watches itself.
+func (s *Storage) addFeeds(c *cluster, main bool) error {
+	log := s.log
+	if !main {
+		log.Conn, log.Registerer = nil, nil
+	}
+	routes := eventlog.NewRoutes(log.Cluster, s.options.StorageConfig.Prefix)
+	tiers := log.Tiers
+	if log.Conn == nil {
+		tiers = []eventlog.Tier{""}
+	}
+	client := kv.New(c.client)
+	prober := freshness.New(client, routes.Prefix())
+	for _, tier := range tiers {
+		reader, err := eventlog.NewReader(eventlog.ReaderConfig{
+			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, Keys: log.keys(routes), Registerer: log.Registerer,
+		})
+		if err != nil {
+			return fmt.Errorf("event log: %w", err)
+		}
+		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader})
+		c.feeds = append(c.feeds, feed{tier: tier, reader: reader, share: &etcdstore.Caching{Space: space, Prober: prober}})
+	}
+	if log.Conn == nil || len(log.Relay) == 0 {
+		return nil
+	}
+	relay, err := eventlog.NewRelay(eventlog.RelayConfig{
+		Etcd: c.client, Conn: log.Conn, Routes: routes, Tiers: log.Relay, Stream: log.Stream,
+		Identity: log.Identity, Keys: log.keys(routes), Registerer: log.Registerer,
+	})
+	if err != nil {
+		return fmt.Errorf("event log: %w", err)
+	}
+	c.relay = relay
+	return nil
+}
+
+// keys is where the relay of a cluster keeps what it must remember. Every reader needs
+// to find it, and clusters may share an etcd.
+func (l EventLog) keys(routes *eventlog.Routes) string {
+	return path.Join(eventlog.DefaultKeys, l.Cluster, routes.Prefix()) + "/"
+}
+
+// cachingOf returns what the resource whose keys begin with prefix reads from.
+func (c *cluster) cachingOf(prefix string, routes *eventlog.Routes) *etcdstore.Caching {
+	for _, f := range c.feeds {
+		if f.tier == "" || f.tier == routes.Of(prefix).Tier {
+			return f.share
+		}
+	}
+	return nil
+}
+
+// follow keeps the caches up to date, and publishes for others if elected, until
+// ctx ends.
+func (c *cluster) follow(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, f := range c.feeds {
+		group.Go(func() error { return f.reader.Run(ctx, sink{f.share.Space}) })
+	}
+	if c.relay != nil {
+		group.Go(func() error { return c.relay.Run(ctx) })
+	}
+	return group.Wait()
+}
+
+// checkFeeds is the health check event-log: every feed has begun. One that has fallen
+// behind is no reason to send requests elsewhere, for reads that must be new wait for
+// it or ask etcd; the metrics tell.
+func checkFeeds(feeds []feed) error {
+	var errs []error
+	for _, f := range feeds {
+		if f.share.Space.Revision() == 0 {
+			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), "all tiers")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sink is a space as the end of a log. The log does not say whether a reset is a gap,
+// which who has seen everything before it survives, or another etcd; so all watches
+// end with it.
+type sink struct{ *bytecache.Space }
+
+// Reset implements eventlog.Sink.
+func (s sink) Reset(revision int64) { s.Replace(revision) }
