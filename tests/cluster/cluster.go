@@ -64,6 +64,8 @@ type Config struct {
 	EtcdURL string
 	// ExternalEtcd makes Triune use an etcd process instead of its own.
 	ExternalEtcd bool
+	// ExternalNATS makes Triune use a nats-server process instead of its own.
+	ExternalNATS bool
 	// EtcdPerTier gives every tier of the Tiers topology an etcd process that
 	// no other tier uses, named by [EtcdOf].
 	EtcdPerTier bool
@@ -224,6 +226,9 @@ func (c *Cluster) Process(tier Tier, i int) *Process {
 
 // ReplicaURL is the address of one replica, past the balancer.
 func (c *Cluster) ReplicaURL(tier Tier, i int) string { return c.replicas[tier][i].url }
+
+// NATSDir is where the nats-server process keeps its streams.
+func (c *Cluster) NATSDir() string { return filepath.Join(c.Dir, "nats") }
 
 // Restart ends one replica in order, starts it again and returns when it is
 // ready.

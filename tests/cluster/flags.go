@@ -37,8 +37,13 @@ func etcdFlags(dir string, client, peer int) []string {
 	}
 }
 
-func natsFlags(dir string, port int) []string {
+// natsConfig is what nats-server takes from a file only: a message must hold an
+// object of the largest size twice.
+const natsConfig = "max_payload: 4MB\n"
+
+func natsFlags(config, dir string, port int) []string {
 	return []string{
+		"--config=" + config,
 		"--addr=" + loopback,
 		"--port=" + strconv.Itoa(port),
 		"--jetstream",
@@ -117,6 +122,8 @@ type tierOptions struct {
 	pki      *pki.PKI
 	port     int
 	etcdURL  string
+	natsURL  string
+	ownEtcd  bool // no other tier uses its etcd
 	tokens   string
 	nextURLs []string // replicas of the next tier
 	coreURLs []string // replicas of core, for the informers of the others
@@ -126,6 +133,12 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port)
 	flags = append(flags, proxyFlags(o.pki)...)
 	flags = append(flags, "--etcd-servers="+o.etcdURL)
+	if o.natsURL != "" {
+		flags = append(flags, "--nats-url="+o.natsURL)
+	}
+	if o.ownEtcd {
+		flags = append(flags, "--event-log-relay="+string(tier))
+	}
 	for _, url := range o.nextURLs {
 		flags = append(flags, "--next-url="+url)
 	}
@@ -142,7 +155,7 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	case Core:
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
 	default:
-		flags = append(flags, "--token-auth-file="+o.tokens)
+		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+advertise)
 	}
 	return flags
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -147,8 +148,35 @@ func (p *Process) Kill() {
 }
 
 // Pause makes the program stop in its tracks without closing a connection, as a
-// machine that hangs does. Resume lets it go on.
-func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
+// machine that hangs does, and returns when it has. Resume lets it go on.
+func (p *Process) Pause() {
+	p.signal(syscall.SIGSTOP)
+	// The signal is delivered to each thread when the machine gets round to it; a
+	// busy one answers some requests before that.
+	for limit := time.Now().Add(stopTimeout); p.Running() && !stopped(p.PID()) && time.Now().Before(limit); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// stopped tells whether every thread of a process is stopped. Where the system has
+// no /proc it is believed to be.
+func stopped(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return true
+	}
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has just ended
+		}
+		// The state stands behind the name, which is in parentheses and may hold any.
+		if _, state, ok := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')'):]), " "); ok && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
+}
 
 // Resume undoes Pause.
 func (p *Process) Resume() { p.signal(syscall.SIGCONT) }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -17,7 +18,7 @@ func (c *Cluster) startEtcd(ctx context.Context, name Tier) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	p, err := c.newProcess(ctx, string(name), "etcd", false, etcdFlags(filepath.Join(c.Dir, string(name)), client, peer))
+	p, err := c.newProcess(ctx, string(name), "etcd", false, append(etcdFlags(filepath.Join(c.Dir, string(name)), client, peer), c.Config.Flags[name]...))
 	if err != nil {
 		return "", err
 	}
@@ -30,7 +31,11 @@ func (c *Cluster) startNATS(ctx context.Context) (url string, err error) {
 	if err != nil {
 		return "", err
 	}
-	p, err := c.newProcess(ctx, "nats-server", "nats-server", false, natsFlags(filepath.Join(c.Dir, "nats"), port))
+	config := filepath.Join(c.Dir, "nats.conf")
+	if err := os.WriteFile(config, []byte(natsConfig), 0o600); err != nil {
+		return "", fmt.Errorf("start nats-server: %w", err)
+	}
+	p, err := c.newProcess(ctx, "nats-server", "nats-server", false, append(natsFlags(config, c.NATSDir(), port), c.Config.Flags[NATS]...))
 	if err != nil {
 		return "", err
 	}
@@ -60,8 +65,14 @@ func (c *Cluster) startTriune(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	natsURL := ""
+	if c.Config.ExternalNATS {
+		if natsURL, err = c.startNATS(ctx); err != nil {
+			return nil, err
+		}
+	}
 	tier := Tier(Triune)
-	args := triuneFlags(c.PKI, filepath.Join(c.Dir, "data"), port, c.EtcdURL, "", c.Tokens)
+	args := triuneFlags(c.PKI, filepath.Join(c.Dir, "data"), port, c.EtcdURL, natsURL, c.Tokens)
 	p, err := c.newProcess(ctx, "triune", "triune", true, append(args, c.Config.Flags[tier]...))
 	if err != nil {
 		return nil, err
@@ -75,8 +86,8 @@ func (c *Cluster) startTriune(ctx context.Context) ([]string, error) {
 // All ports are known before the first process starts, for the tiers name each
 // other.
 func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
-	// The tiers do not use it yet; it runs so that they meet it when they do.
-	if _, err := c.startNATS(ctx); err != nil {
+	natsURL, err := c.startNATS(ctx)
+	if err != nil {
 		return nil, err
 	}
 	ports := map[Tier][]int{}
@@ -105,7 +116,10 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 	// before any is waited for.
 	for _, tier := range []Tier{Extensions, Core, Aggregator} {
 		for i, port := range ports[tier] {
-			o := tierOptions{pki: c.PKI, port: port, etcdURL: etcds[tier], tokens: c.Tokens, nextURLs: urls[next[tier]]}
+			o := tierOptions{
+				pki: c.PKI, port: port, tokens: c.Tokens, nextURLs: urls[next[tier]],
+				etcdURL: etcds[tier], ownEtcd: c.Config.EtcdPerTier, natsURL: natsURL,
+			}
 			if tier != Core {
 				o.coreURLs = urls[Core]
 			}

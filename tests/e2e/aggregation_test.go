@@ -34,6 +34,17 @@ func TestSampleAPIServer(t *testing.T) {
 	k.stdin(apiService(ns, port)).run("apply", "-f", "-")
 	t.Cleanup(func() { k.run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
 	k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
+	// Available says that one aggregator has reached the server. Each learns by
+	// itself what it serves, here as in kube-apiserver.
+	for i, head := 0, c.ServingTiers()[0]; c.Process(head, i) != nil; i++ {
+		eventually(t, patience, func(context.Context) error {
+			o := k.try("api-resources", "--api-group=wardle.example.com", "--cached=false", "--server="+c.ReplicaURL(head, i))
+			if o.code != 0 || !strings.Contains(o.stdout, "flunders") {
+				return fmt.Errorf("discovery of %s %d: %+v", head, i, o)
+			}
+			return nil
+		})
+	}
 
 	flunder := "apiVersion: wardle.example.com/v1alpha1\nkind: Flunder\nmetadata: {name: %s, labels: {made-by: suite}}\nspec: {referenceType: Flunder, reference: other}\n"
 	t.Run("create and list", func(t *testing.T) {

@@ -97,9 +97,10 @@ func stored(t *testing.T, c *cluster.Cluster) map[string]value {
 func isOfAProcess(key string) bool {
 	return slices.ContainsFunc([]string{
 		"/registry/masterleases/", "/registry/peerserverleases/", "/registry/services/specs/default/kubernetes", "/registry/leases/kube-system/", "compact_rev_key",
+		"/triune/eventlog/", // beside the objects: which process publishes, and into which stream
 		"/registry/services/endpoints/default/kubernetes", "/registry/endpointslices/default/kubernetes",
 		"/registry/apiregistration.k8s.io/apiservices/v1.remote.all-kinds.triune.dev", // when it was last checked
-		"/registry/events/default/",                   // what a controller of the server noticed in passing
+		"/registry/events/default/", "/registry/events/all-kinds/web.", // what a controller of the server noticed in passing
 		"/registry/configmaps/kube-system/",           // certificates
 		"/registry/ranges/", "/registry/ipaddresses/", // which addresses were free
 	}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) && !strings.HasSuffix(key, "/10.99.0.77")

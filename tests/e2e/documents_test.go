@@ -23,7 +23,11 @@ func TestFlagsInDocumentsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]bool{"--help": true, "--version": true}
+	known := map[string]bool{
+		"--help": true, "--version": true,
+		"--wait": true, "--profile": true, "--scale": true, // docker compose's
+		"--set": true, // helm's
+	}
 	for _, program := range []string{"aggregator", "core", "extensions", "triune"} {
 		path, err := tools.Binary(program)
 		if err != nil {

@@ -97,7 +97,7 @@ func TestBadStart(t *testing.T) {
 							t.Errorf("the line does not have %q:\n%s", want, tail(stderr))
 						}
 					}
-					if strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Usage:") {
+					if strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Usage:") || strings.Contains(stderr, "grpc:") {
 						t.Errorf("more than one clear line:\n%s", tail(stderr))
 					}
 				})

@@ -44,7 +44,7 @@ func unknownPath(r Request, reference Normal) Normal {
 }
 
 // index is the list of paths without those of health checks, of which each server
-// has its own, and of the pages that only kube-apiserver has.
+// has its own.
 func index(n Normal) Normal {
 	body, ok := n.Body.(map[string]any)
 	if !ok {
@@ -67,7 +67,7 @@ func index(n Normal) Normal {
 
 // ownPath tells which listed paths differ between any two servers.
 func ownPath(path string) bool {
-	for _, prefix := range []string{"/healthz/", "/livez/", "/readyz/", "/debug/flags", "/flagz", "/statusz", "/logs"} {
+	for _, prefix := range []string{"/healthz/", "/livez/", "/readyz/"} {
 		if strings.HasPrefix(path, prefix) {
 			return true
 		}
