@@ -1,127 +1,104 @@
-// Command bench starts triune and kube-apiserver in turn, each on fresh data, and
-// prints how long each takes until its readyz is green and what it holds in memory
-// when idle. Memory of etcd and NATS is counted with whoever needs them: triune has
-// both inside.
+// Command bench measures triune, the three tiers, kube-apiserver and a bare HTTPS
+// server beside each other, and writes what it finds out as JSON, as a page of tables
+// and as charts. See docs/performance.md for how to read it.
 //
-// Reproduce with: make bench
+// Reproduce with: make bench, make bench-quick
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"syscall"
-	"text/tabwriter"
-	"time"
 
-	"triune.dev/tests/cluster"
+	"triune.dev/tests/bench"
+	"triune.dev/tests/bench/floor"
+	"triune.dev/tests/bench/report"
 )
-
-// idle is how long a server is left alone before its memory is read.
-const idle = 10 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// subject is a server to be measured with the processes it is made of.
-type subject struct {
-	topology cluster.Topology
-	tiers    []cluster.Tier
-}
-
-var subjects = []subject{
-	{cluster.Triune, []cluster.Tier{cluster.Tier(cluster.Triune)}},
-	{cluster.KubeAPIServer, []cluster.Tier{cluster.Tier(cluster.KubeAPIServer), cluster.Etcd}},
-}
-
-// sample is one start.
-type sample struct {
-	ready     time.Duration // from the start of the process to a green readyz
-	rss, anon int64         // bytes, of all its processes
-	cpu       time.Duration // of all its processes, until it was ready and idle
-}
-
-func run(ctx context.Context, args []string, out io.Writer) error {
+func run(ctx context.Context, args []string, log io.Writer) error {
+	if len(args) > 0 && args[0] == "floor" {
+		return floor.Run(ctx, args[1:])
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	o := bench.Options{Floor: []string{self, "floor"}, Log: log}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	runs := flags.Int("n", 5, "starts of each server")
+	match := flags.String("workload", "", "regular expression of the workloads to run; empty runs all")
+	flags.BoolVar(&o.Quick, "quick", false, "run for minutes, not hours, and leave out slow workloads")
+	flags.IntVar(&o.Rounds, "rounds", 3, "how often every server runs every workload")
+	flags.Float64Var(&o.Scale, "scale", 1, "multiplies the sizes of the large workloads")
+	servers := flags.String("servers", strings.Join(bench.Subjects(), ","), "what to measure")
+	flags.StringVar(&o.Profiles, "profiles", "", "directory for profiles of our processes; empty takes none")
+	out := flags.String("out", filepath.Join(".run", "bench"), "directory for the results")
+	name := flags.String("name", "result", "what the names of their files begin with")
+	merge := flags.Bool("merge", false, "keep the rows of the result that is there and that this run does not measure")
+	performance := flags.String("performance", "", "page whose tables of profiles are rewritten; needs -profiles")
+	render := flags.Bool("render", false, "measure nothing: write page and charts of the JSON that is there")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	samples := map[cluster.Topology][]sample{}
-	for range *runs {
-		for _, s := range subjects {
-			measured, err := s.measure(ctx)
-			if err != nil {
-				return err
-			}
-			samples[s.topology] = append(samples[s.topology], measured)
-		}
+	if o.Match, err = regexp.Compile(*match); err != nil {
+		return fmt.Errorf("-workload: %w", err)
 	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "median (min–max) of %d starts\tready\tCPU\tresident\tof it anonymous\t\n", *runs)
-	for _, s := range subjects {
-		of := samples[s.topology]
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t\n", s.topology,
-			spread(of, func(s sample) float64 { return s.ready.Seconds() }, "%.2f s"),
-			spread(of, func(s sample) float64 { return s.cpu.Seconds() }, "%.2f s"),
-			spread(of, func(s sample) float64 { return float64(s.rss) / 1e6 }, "%.0f MB"),
-			spread(of, func(s sample) float64 { return float64(s.anon) / 1e6 }, "%.0f MB"))
-	}
-	return table.Flush()
-}
-
-func (s subject) measure(ctx context.Context) (sample, error) {
-	c, err := cluster.Start(ctx, cluster.Config{Topology: s.topology})
-	if err != nil {
-		return sample{}, err
-	}
-	ready := time.Now()
-	defer os.RemoveAll(c.Dir)
-	measured, err := s.read(ctx, c, ready)
-	return measured, errors.Join(err, c.Close())
-}
-
-func (s subject) read(ctx context.Context, c *cluster.Cluster, ready time.Time) (sample, error) {
-	var total sample
-	server, err := readProcess(c.Process(s.tiers[0], 0).PID())
-	if err != nil {
-		return total, err
-	}
-	total.ready = ready.Sub(server.started)
-	select {
-	case <-time.After(idle):
-	case <-ctx.Done():
-		return total, ctx.Err()
-	}
-	for _, tier := range s.tiers {
-		p, err := readProcess(c.Process(tier, 0).PID())
+	o.Subjects = strings.Split(*servers, ",")
+	files := bench.Files{Dir: *out, Name: *name}
+	if *render {
+		result, err := files.Read()
 		if err != nil {
-			return total, err
+			return err
 		}
-		total.rss += p.rss
-		total.anon += p.anon
-		total.cpu += p.cpu
+		return files.Write(result)
 	}
-	return total, nil
+	result, err := bench.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	result.Command = bench.Command(o)
+	if *merge {
+		earlier, err := files.Read()
+		if err != nil {
+			return err
+		}
+		o.Match = regexp.MustCompile("")
+		result.Command = bench.Command(o) // all pieces together
+		result.Merge(earlier)
+		bench.Order(result)
+	}
+	if err := files.Write(result); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "wrote %s\n", files.Page())
+	if *performance != "" && o.Profiles != "" {
+		if err := bench.WriteProfiles(ctx, *performance, o.Profiles); err != nil {
+			return err
+		}
+	}
+	return failures(result)
 }
 
-// spread is the median of a figure with its extremes.
-func spread(samples []sample, figure func(sample) float64, format string) string {
-	values := make([]float64, 0, len(samples))
-	for _, s := range samples {
-		values = append(values, figure(s))
+// failures makes what failed the error of the run, after everything is written.
+func failures(result *report.Result) error {
+	lines := result.Errors()
+	if len(lines) == 0 {
+		return nil
 	}
-	slices.Sort(values)
-	return fmt.Sprintf(format+" ("+format+"–"+format+")", values[len(values)/2], values[0], values[len(values)-1])
+	return fmt.Errorf("%d figures are missing:\n%s", len(lines), strings.Join(lines, "\n"))
 }

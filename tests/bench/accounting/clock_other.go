@@ -1,0 +1,14 @@
+//go:build !linux
+
+package accounting
+
+import (
+	"errors"
+	"time"
+)
+
+// CPU is not known on this system.
+func CPU(int) (time.Duration, error) { return 0, errors.ErrUnsupported }
+
+// OwnCPU is not known on this system.
+func OwnCPU() (time.Duration, error) { return 0, errors.ErrUnsupported }

@@ -1,0 +1,40 @@
+package bench
+
+import (
+	"regexp"
+	"testing"
+
+	"triune.dev/tests/bench/report"
+)
+
+// One read, one write and one watch against the real triune, and against the floor
+// with what triune has answered.
+func TestTriuneIsMeasured(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-full runs it: it needs bin/triune and half a minute")
+	}
+	result, err := Run(t.Context(), Options{
+		Match: regexp.MustCompile("^(start|create-configmap|watch-500)$"), Quick: true, Scale: 0.01, Rounds: 1,
+		Subjects: []string{report.Ours, report.Floor}, Floor: self(t), Log: t.Output(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range result.Errors() {
+		t.Error(line)
+	}
+	for _, want := range []struct{ workload, subject string }{
+		{"start", report.Ours}, {"create-configmap", report.Ours}, {"create-configmap", report.Floor},
+		{"watch-500", report.Ours}, {"watch-500", report.Floor},
+	} {
+		found := false
+		for _, row := range result.Rows {
+			if s, ok := row.Headline(want.subject); row.Workload == want.workload && ok {
+				found = s.Median > 0
+			}
+		}
+		if !found {
+			t.Errorf("%s has no figure of %s", want.subject, want.workload)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package bench
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"triune.dev/shared/pki"
+	"triune.dev/tests/bench/accounting"
+	"triune.dev/tests/bench/load"
+	"triune.dev/tests/bench/report"
+	"triune.dev/tests/bench/workload"
+	"triune.dev/tests/cluster"
+)
+
+// subject is a server that is measured.
+type subject struct {
+	name     string
+	topology cluster.Topology // empty for the floor
+	replicas int
+}
+
+// subjects in the order in which they run; the floor is last, for it answers with
+// as many bytes as the others did.
+var subjects = []subject{
+	{name: report.Peer, topology: cluster.KubeAPIServer},
+	{name: report.Ours, topology: cluster.Triune},
+	{name: "tiers", topology: cluster.Tiers, replicas: 1},
+	{name: "tiers×2", topology: cluster.Tiers, replicas: 2},
+	{name: report.Floor},
+}
+
+// Subjects are the names of what can be measured.
+func Subjects() []string {
+	var names []string
+	for _, s := range subjects {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func (s subject) kind() workload.Subject {
+	return workload.Subject{Floor: s.topology == "", Tiers: s.topology == cluster.Tiers}
+}
+
+// ours tells whether its profiles are wanted.
+func (s subject) ours() bool { return s.topology == cluster.Triune || s.topology == cluster.Tiers }
+
+// server is a subject that runs.
+type server struct {
+	env   *workload.Env
+	close func() error
+	// profiled are the URLs of the processes that have profiles, by name.
+	profiled map[string]load.Target
+}
+
+// start starts a subject. floor is the command line of the floor's program.
+func (s subject) start(ctx context.Context, floor []string) (*server, error) {
+	if s.topology == "" {
+		return startFloor(ctx, floor)
+	}
+	c, err := cluster.Start(ctx, cluster.Config{
+		Topology: s.topology, Replicas: s.replicas,
+		// Everybody's etcd writes to the disk what it has acknowledged, as the one
+		// inside triune does.
+		Flags: map[cluster.Tier][]string{cluster.Etcd: {"--unsafe-no-fsync=false"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	up := &server{close: func() error { return errors.Join(c.Close(), os.RemoveAll(c.Dir)) }}
+	if up.env, up.profiled, err = s.reach(ctx, c); err != nil {
+		return nil, errors.Join(err, up.close())
+	}
+	return up, nil
+}
+
+// reach describes a running cluster to workloads. Requests do not go through the
+// cluster's balancer, which runs in this process.
+func (s subject) reach(ctx context.Context, c *cluster.Cluster) (*workload.Env, map[string]load.Target, error) {
+	ready := time.Now()
+	serving := c.ServingTiers()
+	processes := func() []workload.Process {
+		var all []workload.Process
+		for _, tier := range append(serving, cluster.Etcd, cluster.NATS) {
+			for i := 0; c.Process(tier, i) != nil; i++ {
+				all = append(all, workload.Process{Name: string(tier), PID: c.Process(tier, i).PID()})
+			}
+		}
+		return all
+	}
+	var started time.Time
+	for _, p := range processes() {
+		if p.Name == string(cluster.Etcd) || p.Name == string(cluster.NATS) {
+			continue // they stand already where a server is started
+		}
+		at, err := accounting.Started(p.PID)
+		if err != nil {
+			return nil, nil, err
+		}
+		if started.IsZero() || at.Before(started) {
+			started = at
+		}
+	}
+	roots, err := pki.LoadPool(c.PKI.ClusterCA.CertFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	anyone := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	user := func(tier cluster.Tier, i int) load.Target {
+		return load.Target{URL: c.ReplicaURL(tier, i), TLS: anyone, Token: "alice-token"}
+	}
+	env := &workload.Env{Subject: s.kind(), Processes: processes, Started: ready.Sub(started), Hop: map[string]load.Target{}}
+	profiled := map[string]load.Target{}
+	for _, tier := range serving {
+		env.Hop[string(tier)] = user(tier, 0)
+		profiled[string(tier)] = user(tier, 0)
+	}
+	for i := 0; c.Process(serving[0], i) != nil; i++ {
+		env.Targets = append(env.Targets, user(serving[0], i))
+	}
+	env.Restart = func(ctx context.Context) error {
+		c.Kill(serving[0], 0)
+		return c.StartReplica(ctx, serving[0], 0)
+	}
+	identity, err := c.PKI.Admin.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	admin := anyone.Clone()
+	admin.Certificates = []tls.Certificate{identity}
+	return env, profiled, allow(ctx, load.Target{URL: env.Targets[0].URL, TLS: admin}, env)
+}
+
+// binding gives the user of the benchmarks all rights by way of RBAC. A member of
+// system:masters would not pass it, nor priority and fairness.
+const binding = `{"metadata":{"name":"bench"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"testers"}]}`
+
+func allow(ctx context.Context, admin load.Target, env *workload.Env) error {
+	conn := load.Dial(admin)
+	defer conn.Close()
+	if _, err := conn.Get(ctx, load.Request{
+		Method: http.MethodPost, Path: "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+		ContentType: "application/json", Body: []byte(binding), Status: http.StatusCreated,
+	}); err != nil {
+		return fmt.Errorf("allow the user of the benchmarks: %w", err)
+	}
+	// Authorizers hear of it by watches. Every tier has one of its own, and the
+	// last path below is the last tier's.
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the rights did not arrive within a minute"))
+	defer cancel()
+	for _, target := range env.Targets {
+		user := load.Dial(target)
+		defer user.Close()
+		for _, path := range []string{"/apis/apiregistration.k8s.io/v1/apiservices", "/api/v1/namespaces", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"} {
+			for {
+				_, err := user.Get(ctx, load.Request{Path: path})
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, load.ErrAnswer) {
+					return err
+				}
+				select {
+				case <-time.After(20 * time.Millisecond):
+				case <-ctx.Done():
+					return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// startFloor starts the floor as a process of its own, so that its time is counted
+// as that of the others is.
+func startFloor(ctx context.Context, command []string) (*server, error) {
+	if len(command) == 0 {
+		return nil, errors.New("start floor: no program")
+	}
+	dir, err := os.MkdirTemp("", "triune-floor-")
+	if err != nil {
+		return nil, fmt.Errorf("start floor: %w", err)
+	}
+	keys, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	port, err := cluster.FreePort()
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	pair := keys.Serving["aggregator"]
+	p := &cluster.Process{
+		Name: "floor", Path: command[0], Dir: dir, LogFile: filepath.Join(dir, "floor.log"),
+		Args: append(command[1:len(command):len(command)], "-addr="+addr, "-tls-cert-file="+pair.CertFile, "-tls-private-key-file="+pair.KeyFile),
+	}
+	up := &server{close: func() error { return errors.Join(p.Stop(), os.RemoveAll(dir)) }}
+	roots, err := pki.LoadPool(keys.ClusterCA.CertFile)
+	if err != nil {
+		return nil, errors.Join(err, up.close())
+	}
+	target := load.Target{URL: "https://" + addr, TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := p.Start(ctx, func(ctx context.Context) error {
+		conn := load.Dial(target)
+		defer conn.Close()
+		_, err := conn.Get(ctx, load.Request{Path: "/readyz"})
+		return err
+	}); err != nil {
+		return nil, errors.Join(err, up.close())
+	}
+	up.env = &workload.Env{
+		Subject: workload.Subject{Floor: true}, Targets: []load.Target{target},
+		Processes: func() []workload.Process { return []workload.Process{{Name: "floor", PID: p.PID()}} },
+	}
+	return up, nil
+}
+
+// choose finds subjects by name.
+func choose(names []string) ([]subject, error) {
+	var chosen []subject
+	for _, s := range subjects {
+		for _, name := range names {
+			if s.name == name {
+				chosen = append(chosen, s)
+			}
+		}
+	}
+	if len(chosen) != len(names) {
+		return nil, fmt.Errorf("choose servers: %q are not all of %q", strings.Join(names, ","), strings.Join(Subjects(), ","))
+	}
+	return chosen, nil
+}

@@ -1,0 +1,75 @@
+package workload
+
+import (
+	"context"
+	"time"
+
+	"triune.dev/tests/bench/report"
+)
+
+// starting is what a server costs before anybody asks it for something. Its group
+// is measured first, on a server that has just started.
+var starting = []Workload{
+	{
+		Name: "start", Title: "start to `readyz`, empty etcd", Group: tableGroup, Figure: report.Seconds,
+		Limits: map[string]float64{"": 0.6}, Only: api,
+		Run: func(_ context.Context, e *Env, publish Publish) error {
+			publish("", 0, report.Sample{Value: e.Started.Seconds()})
+			return nil
+		},
+	},
+	{
+		Name: "idle-memory", Title: "resident, idle", Group: tableGroup, Figure: report.Resident,
+		Limits: map[string]float64{"": 150}, Only: api,
+		Run: func(ctx context.Context, e *Env, publish Publish) error {
+			if err := pause(ctx, pick(e, 3*time.Second, 15*time.Second)); err != nil {
+				return err
+			}
+			memory, err := e.memory()
+			if err != nil {
+				return err
+			}
+			publish("", 0, report.Sample{Memory: memory})
+			return nil
+		},
+	},
+	{
+		Name: "idle-anonymous", Title: "of it anonymous", Group: tableGroup, Figure: report.Anonymous,
+		Limits: map[string]float64{"": 80}, Only: api,
+		Run: justMemory,
+	},
+	{
+		Name: "idle-cpu", Title: "idle CPU", Group: tableGroup, Figure: report.Percent,
+		Limits: map[string]float64{"": 0.3}, Only: api,
+		Run: func(ctx context.Context, e *Env, publish Publish) error {
+			length := pick(e, 6*time.Second, 60*time.Second)
+			spent, err := e.spent(ctx, func() error { return pause(ctx, length) })
+			if err != nil {
+				return err
+			}
+			s := report.Sample{Notes: map[string]float64{}}
+			for name, t := range spent.server {
+				percent := 100 * t.Seconds() / length.Seconds()
+				s.Value += percent
+				s.Notes[name+" %"] = percent
+			}
+			publish("", 0, s)
+			return nil
+		},
+	},
+}
+
+// afterwards is what the servers hold after the workloads of their group.
+var afterwards = []Workload{{
+	Name: "memory-after", Title: "resident after the workloads above", Group: tableGroup, Figure: report.Resident,
+	Limits: map[string]float64{"": 250}, Only: api, Run: justMemory,
+}}
+
+func justMemory(_ context.Context, e *Env, publish Publish) error {
+	memory, err := e.memory()
+	if err != nil {
+		return err
+	}
+	publish("", 0, report.Sample{Memory: memory})
+	return nil
+}

@@ -1,0 +1,138 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"triune.dev/tests/bench/accounting"
+	"triune.dev/tests/bench/load"
+	"triune.dev/tests/bench/report"
+)
+
+const second = time.Second
+
+// listBytes is how large the LISTs are that are asked for ten times at once: 500 MB,
+// or less on a machine that has not the memory for ten of them decoded.
+func listBytes() int { return int(min(500e6, accounting.Available()/60)) }
+
+// schemaBytes is the size of a definition's schema.
+const schemaBytes = 20_000
+
+// defined is what a number of CRDs has cost.
+type defined struct {
+	took     time.Duration // from the first POST until all are served
+	spent    clocks
+	resident float64 // bytes more than before
+}
+
+// define creates n CRDs in a group of their own and waits until the last of them is
+// served, and after that until the servers have calmed down.
+func (e *Env) define(ctx context.Context, group string, n int) (defined, error) {
+	before, err := e.resident()
+	if err != nil {
+		return defined{}, err
+	}
+	var d defined
+	d.spent, err = e.spent(ctx, func() error {
+		begin := time.Now()
+		if err := e.fill(ctx, n, func(i int) load.Request {
+			return post(crdPath, definition(group, fmt.Sprintf("things%d", i), fmt.Sprintf("Thing%d", i), schemaBytes))
+		}); err != nil {
+			return err
+		}
+		if err := e.allServed(ctx, group, n); err != nil {
+			return err
+		}
+		d.took = time.Since(begin)
+		return pause(ctx, pick(e, 2*second, 10*second))
+	})
+	if err != nil {
+		return defined{}, err
+	}
+	after, err := e.resident()
+	d.resident = after - before
+	return d, err
+}
+
+// allServed asks for a list of every kind, a few at a time, until all are there.
+func (e *Env) allServed(ctx context.Context, group string, n int) error {
+	const askers = 4
+	errs := make([]error, askers)
+	var asking sync.WaitGroup
+	for a := range askers {
+		asking.Go(func() {
+			for i := a; i < n && errs[a] == nil; i += askers {
+				errs[a] = e.served(ctx, fmt.Sprintf("/apis/%s/v1/namespaces/default/things%d", group, i))
+			}
+		})
+	}
+	asking.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fewer is the phase of a run that had not as many CRDs as its title says: its time
+// is no time for all of them.
+func fewer(e *Env, n int) string {
+	if e.Quick || e.Scale != 1 {
+		return fmt.Sprintf("with %d only", n)
+	}
+	return ""
+}
+
+const definitionGroup = "custom resource definitions"
+
+// definitions are three rows of one run: it is done by the first of them, and the
+// others have their figures from it.
+func defining(group string, slow bool, count func(*Env) int, limits [3]float64, label string) []Workload {
+	var made defined
+	var n int
+	limit := func(i int) map[string]float64 { return map[string]float64{"": limits[i]} }
+	return []Workload{
+		{
+			Name: label + "-served", Title: label + " with 20 kB schemas: until all are served", Group: group, Figure: report.Seconds, Slow: slow, Only: api, Limits: limit(0),
+			Run: func(ctx context.Context, e *Env, publish Publish) error {
+				n = 0
+				var err error
+				if made, err = e.define(ctx, "bench.triune.dev", count(e)); err != nil {
+					return err
+				}
+				n = count(e)
+				memory, err := e.memory()
+				if err != nil {
+					return err
+				}
+				publish(fewer(e, n), 0, report.Sample{Value: made.took.Seconds(), Memory: memory, Notes: map[string]float64{"CRDs": float64(n)}})
+				return nil
+			},
+		}, {
+			Name: label + "-cpu", Title: label + ": CPU per CRD", Group: group, Figure: report.CPUPerOp, Slow: slow, Only: api, Limits: limit(1),
+			Run: func(_ context.Context, _ *Env, publish Publish) error {
+				if n == 0 {
+					return fmt.Errorf("%w: no CRDs were measured before", load.ErrAnswer)
+				}
+				publish("", 0, made.spent.per(n))
+				return nil
+			},
+		}, {
+			Name: label + "-memory", Title: label + ": resident memory per CRD", Group: group, Figure: report.Kilobytes, Slow: slow, Only: api, Limits: limit(2),
+			Run: func(_ context.Context, _ *Env, publish Publish) error {
+				if n == 0 {
+					return fmt.Errorf("%w: no CRDs were measured before", load.ErrAnswer)
+				}
+				publish("", 0, report.Sample{Value: made.resident / 1e3 / float64(n)})
+				return nil
+			},
+		},
+	}
+}
+
+var definitions = append(
+	defining(definitionGroup, false, func(e *Env) int { return pick(e, 50, 300) }, [3]float64{3, 8000, 100}, "300 CRDs"),
+	defining("1,000 CRDs", true, func(e *Env) int { return e.scaled(1000, 100) }, [3]float64{}, "1,000 CRDs")...)

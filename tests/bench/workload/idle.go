@@ -1,0 +1,85 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"triune.dev/tests/bench/load"
+	"triune.dev/tests/bench/report"
+)
+
+// idleWatches measures watches that hear nothing: how they come into being and what
+// they hold, streams of them on each connection. Both rows are of one run, on a
+// server that had no watches of ours before: memory that was freed would be used
+// again.
+func idleWatches(group, name, title string, streams int, limits [2]float64) []Workload {
+	var held float64 // kB by each watch of the last run; 0 if there was none
+	var opened int
+	limit := func(i int) map[string]float64 {
+		if limits[i] == 0 {
+			return nil
+		}
+		return map[string]float64{"": limits[i]}
+	}
+	return []Workload{
+		{
+			Name: "open-watch" + name, Title: "opening a watch" + title, Group: group, Figure: report.CPUPerOp, Limits: limit(0),
+			Run: func(ctx context.Context, e *Env, publish Publish) error {
+				opened = 0
+				s, kilobytes, err := openWatches(ctx, e, pick(e, 1000, 5000), streams)
+				if err != nil {
+					return err
+				}
+				held, opened = kilobytes, s.Ops
+				publish("", 0, s)
+				return nil
+			},
+		}, {
+			Name: "idle-watcher" + name, Title: "resident memory per idle watcher" + title, Group: group, Figure: report.Kilobytes, Limits: limit(1),
+			Run: func(_ context.Context, _ *Env, publish Publish) error {
+				if opened == 0 {
+					return fmt.Errorf("%w: no watches were opened before", load.ErrAnswer)
+				}
+				publish("", 0, report.Sample{Value: held, Notes: map[string]float64{"watchers": float64(opened)}})
+				return nil
+			},
+		},
+	}
+}
+
+func openWatches(ctx context.Context, e *Env, n, streams int) (s report.Sample, kilobytes float64, err error) {
+	if !e.Subject.Floor {
+		if err := e.watchedObjects(ctx); err != nil {
+			return s, 0, err
+		}
+	}
+	if err := pause(ctx, 2*time.Second); err != nil {
+		return s, 0, err
+	}
+	before, err := e.resident()
+	if err != nil {
+		return s, 0, err
+	}
+	var watching *load.Fan
+	begin := time.Now()
+	spent, err := e.spent(ctx, func() (err error) {
+		watching, err = e.watch(ctx, fan{accept: jsonType, watchers: n, streams: streams})
+		return err
+	})
+	if err != nil {
+		return s, 0, err
+	}
+	defer watching.Close()
+	s = spent.per(n)
+	s.Rate = float64(n) / (time.Since(begin) - settle).Seconds()
+	if err := pause(ctx, pick(e, 2*time.Second, 10*time.Second)); err != nil {
+		return s, 0, err
+	}
+	after, err := e.resident()
+	return s, (after - before) / 1e3 / float64(n), err
+}
+
+var idle = append(
+	idleWatches("idle watchers", "", "", load.StreamsPerConn, [2]float64{200, 25}),
+	idleWatches("idle watchers, a connection each", "-alone", ", a connection each", 1, [2]float64{})...)

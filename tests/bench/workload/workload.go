@@ -1,0 +1,82 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"triune.dev/tests/bench/report"
+)
+
+// Workload is one thing to measure.
+type Workload struct {
+	// Name is what a pattern selects: list-pods-json.
+	Name string
+	// Title is the row's name in tables.
+	Title string
+	Group string
+	// Figure stands for the rows, in the phase Phase if there are several.
+	Figure report.Figure
+	Limits map[string]float64 // what Triune must reach, by phase
+	// Slow workloads are left out of quick runs.
+	Slow bool
+	// Only restricts it to some subjects; nil is all.
+	Only func(Subject) bool
+	// Run measures, and hands over each row as soon as it is known.
+	Run func(context.Context, *Env, Publish) error
+}
+
+// Publish takes the measurement of one phase; Size is 0 but where the phase is a
+// size.
+type Publish func(phase string, size float64, s report.Sample)
+
+// Row is the row of a phase of the workload.
+func (w Workload) Row(phase string, size float64) report.Row {
+	return report.Row{
+		Workload: w.Name, Title: w.Title, Group: w.Group, Phase: phase, Size: size,
+		Figure: w.Figure, Limit: w.Limits[phase],
+	}
+}
+
+// The phases of reads.
+const (
+	Cold    = "cold"
+	Warm    = "warm"
+	Updates = "100 updates/s"
+)
+
+// Applies tells whether the workload is meant for a subject.
+func (w Workload) Applies(s Subject) bool {
+	if w.Only != nil {
+		return w.Only(s)
+	}
+	return true
+}
+
+// Subject is what a workload may know of a server: nothing but what decides
+// whether it applies.
+type Subject struct {
+	Floor bool // constant bodies, no API
+	Tiers bool // three processes
+}
+
+func api(s Subject) bool { return !s.Floor }
+
+func tiers(s Subject) bool { return s.Tiers }
+
+// ErrNoSize is returned for the floor where no server has answered yet: its bodies
+// are as large as theirs.
+var ErrNoSize = errors.New("no server has answered this before, so the size is not known")
+
+// All lists the workloads, in the order in which they run.
+func All() []Workload {
+	var all []Workload
+	for _, part := range [][]Workload{starting, reads, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth} {
+		all = append(all, part...)
+	}
+	return all
+}
+
+// settle is how long after the last answer the servers' time is still counted: what
+// they do for a request after answering it belongs to it.
+const settle = 50 * time.Millisecond
