@@ -1,6 +1,6 @@
 // Package tools builds the programs that the tests run against and with: the
 // reference kube-apiserver, the controllers, etcd, nats-server, kubectl, helm,
-// kwok. Nothing is assumed to be installed but Go.
+// kwok, Prometheus. Nothing is assumed to be installed but Go.
 //
 // Most of them come from modules that Triune itself is built of, so they are
 // `tool` lines of tests/go.mod, compile in the workspace and share its build

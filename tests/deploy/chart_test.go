@@ -1,0 +1,335 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"triune.dev/tests/cluster"
+	"triune.dev/tests/tools"
+)
+
+// full skips a test that is not part of the fast half.
+func full(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not part of the fast half (-short)")
+	}
+}
+
+// path names a file of the checkout.
+func path(t *testing.T, elements ...string) string {
+	t.Helper()
+	root, err := tools.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(append([]string{root}, elements...)...)
+}
+
+// program is a tool with its first arguments.
+type program struct {
+	name  string
+	args  []string
+	env   []string
+	stdin string
+}
+
+// run executes the program; both what it prints and the error are returned.
+func (p program) run(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	binary, err := tools.Path(t.Context(), p.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, append(slices.Clone(p.args), args...)...)
+	cmd.Env = append(os.Environ(), p.env...)
+	cmd.Stdin = strings.NewReader(p.stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s%s", p.name, strings.Join(args, " "), err, stdout.String(), stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// must is run where an error ends the test.
+func (p program) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := p.run(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// helm is Helm with directories of its own, so that it reads and writes nothing of
+// the user's.
+func helm(t *testing.T, args ...string) program {
+	dir := t.TempDir()
+	return program{name: "helm", args: args, env: []string{"HELM_CACHE_HOME=" + dir, "HELM_CONFIG_HOME=" + dir, "HELM_DATA_HOME=" + dir}}
+}
+
+func chart(t *testing.T) string { return path(t, "deploy", "helm", "triune") }
+
+// valueSets are the files of ci/.
+func valueSets(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(chart(t), "ci", "*-values.yaml"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("value sets: %v, %v", files, err)
+	}
+	return files
+}
+
+func TestChartLint(t *testing.T) {
+	for _, values := range valueSets(t) {
+		t.Run(filepath.Base(values), func(t *testing.T) {
+			if out := helm(t).must(t, "lint", "--strict", chart(t), "--values", values); strings.Contains(out, "[WARNING]") {
+				t.Error(out)
+			}
+		})
+	}
+}
+
+// TestChartRefusesBadValues: the first line names the value.
+func TestChartRefusesBadValues(t *testing.T) {
+	for set, want := range map[string]string{
+		"core.replicas=3":                          "additional properties 'replicas' not allowed",
+		"etcd.replicaCount=2":                      "'/etcd/replicaCount': value must be one of 1, 3, 5",
+		"tls.mode=none":                            "'/tls/mode'",
+		"core.image.digest=latest":                 "'/core/image/digest'",
+		"aggregator.extraArgs={v=2}":               "'/aggregator/extraArgs/0'",
+		"api.service.port=0":                       "'/api/service/port'",
+		"eventLog.maxAge=often":                    "'/eventLog/maxAge'",
+		"etcd.enabled=false":                       "etcd.enabled=false needs etcd.external.endpoints",
+		"etcd.external.endpoints={https://e:2379}": "etcd.external.endpoints needs etcd.enabled=false",
+		"nats.external.urls={tls://n:4222}":        "nats.external.urls needs nats.enabled=false",
+		"nats.enabled=false":                       "eventLog.enabled=true needs nats.enabled=true",
+		"eventLog.replicas=5":                      "eventLog.replicas=5 is more than nats.replicaCount=3",
+		"tls.mode=existingSecret":                  "tls.mode=existingSecret needs tls.existingSecretPrefix",
+		"tls.existingSecretPrefix=a":               "tls.existingSecretPrefix needs tls.mode=existingSecret",
+		"core.autoscaling.enabled=true,core.autoscaling.minReplicas=20":                                            "core.autoscaling.minReplicas=20 is more than maxReplicas=10",
+		"core.autoscaling.enabled=true,core.autoscaling.targetWatches=0,core.autoscaling.targetInflightRequests=0": "core.autoscaling has no target",
+	} {
+		t.Run(set, func(t *testing.T) {
+			if _, err := helm(t).run(t, "template", "t", chart(t), "--set", set); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q in it", err, want)
+			}
+		})
+	}
+}
+
+// foreign are the kinds of others that some values make the chart render. Their
+// schemas are the business of those who define them; that they are objects is
+// checked.
+var foreign = []struct{ group, version, kind, plural string }{
+	{"cert-manager.io", "v1", "Certificate", "certificates"},
+	{"cert-manager.io", "v1", "Issuer", "issuers"},
+	{"monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"},
+	{"monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"},
+}
+
+func foreignDefinitions() string {
+	var b strings.Builder
+	for _, f := range foreign {
+		fmt.Fprintf(&b, `---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[4]s.%[1]s}
+spec:
+  group: %[1]s
+  scope: Namespaced
+  names: {kind: %[3]s, plural: %[4]s, singular: %[5]s}
+  versions:
+    - {name: %[2]s, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`, f.group, f.version, f.kind, f.plural, strings.ToLower(f.kind))
+	}
+	return b.String()
+}
+
+// TestChartIsAcceptedByServers: everything that the chart renders is accepted, with
+// strict validation and without a warning, by kube-apiserver and by Triune.
+func TestChartIsAcceptedByServers(t *testing.T) {
+	full(t)
+	for _, topology := range []cluster.Topology{cluster.KubeAPIServer, cluster.Triune} {
+		t.Run(string(topology), func(t *testing.T) {
+			c := cluster.Run(t, cluster.Config{Topology: topology})
+			kubectl := program{name: "kubectl", args: []string{"--kubeconfig", c.Kubeconfig}}
+			definitions := kubectl
+			definitions.stdin = foreignDefinitions()
+			definitions.must(t, "apply", "--filename=-")
+			kubectl.must(t, "wait", "--for=condition=Established", "--timeout=60s", "customresourcedefinition", "--all")
+			for _, values := range valueSets(t) {
+				t.Run(filepath.Base(values), func(t *testing.T) {
+					apply := kubectl
+					apply.stdin = helm(t).must(t, "template", "t", chart(t), "--namespace=default", "--values", values)
+					// Discovery learns of new definitions a moment later.
+					eventually(t, time.Minute, func() error {
+						out, err := apply.run(t, "apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "--filename=-")
+						if err != nil {
+							return err
+						}
+						objects := strings.Count("\n"+apply.stdin, "\nkind: ")
+						if got := strings.Count(out, "serverside-applied"); got != objects {
+							return fmt.Errorf("%d of %d objects are accepted:\n%s", got, objects, out)
+						}
+						return nil
+					})
+				})
+			}
+		})
+	}
+}
+
+// eventually repeats until there is no error; the last one ends the test.
+func eventually(t *testing.T, limit time.Duration, check func() error) {
+	t.Helper()
+	deadline, tick := time.After(limit), time.NewTicker(200*time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %v", limit, err)
+		}
+	}
+}
+
+// TestChartLifecycle takes the chart through install, test, upgrade and uninstall
+// on a cluster that Triune serves, with the real controllers and simulated nodes.
+func TestChartLifecycle(t *testing.T) {
+	full(t)
+	c := cluster.Run(t, cluster.Config{Topology: cluster.Triune})
+	for _, start := range []func(context.Context) (*cluster.Process, error){c.StartControllerManager, c.StartScheduler, c.StartKwok} {
+		p, err := start(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Kill)
+	}
+	createNodes(t, c, 3)
+	const namespace = "control"
+	kubectl := program{name: "kubectl", args: []string{"--kubeconfig", c.Kubeconfig, "--namespace=" + namespace}}
+	kubectl.must(t, "create", "namespace", namespace)
+	kubectl.must(t, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
+	before := inventory(t, kubectl)
+	release := helm(t, "--kubeconfig", c.Kubeconfig, "--namespace="+namespace)
+	values := filepath.Join(chart(t), "ci", "small-values.yaml")
+
+	// The version before this one, as `helm package` made it.
+	previous := filepath.Join("testdata", "triune-0.1.0.tgz")
+	out := release.must(t, "install", "cp", previous, "--values", values, "--wait", "--timeout=120s")
+	if !strings.Contains(out, "STATUS: deployed") || !strings.Contains(out, "https://cp-triune.control.svc.cluster.local:443") {
+		t.Errorf("install says\n%s", out)
+	}
+	for _, workload := range []string{"deployment/cp-triune-aggregator", "deployment/cp-triune-core", "deployment/cp-triune-extensions", "statefulset/cp-triune-etcd", "statefulset/cp-triune-nats"} {
+		if got := kubectl.must(t, "get", workload, "-o", "jsonpath={.status.readyReplicas}"); got != "1" {
+			t.Errorf("%s has %q ready replicas, want 1", workload, got)
+		}
+	}
+	secrets := []string{"get", "secrets", "-l", "app.kubernetes.io/component=pki", "-o", `jsonpath={range .items[*]}{.metadata.name} {.data}{"\n"}{end}`}
+	volumes := []string{"get", "persistentvolumeclaims", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`}
+	certificates, claims := kubectl.must(t, secrets...), kubectl.must(t, volumes...)
+	release.must(t, "upgrade", "cp", chart(t), "--values", values, "--wait", "--timeout=120s")
+	if kubectl.must(t, secrets...) != certificates || kubectl.must(t, volumes...) != claims {
+		t.Error("the upgrade from the previous version has made other certificates or volumes")
+	}
+	checkCertificates(t, kubectl, namespace)
+	pods := podsOf(t, kubectl)
+
+	release.must(t, "test", "cp", "--timeout=90s")
+
+	release.must(t, "upgrade", "cp", chart(t), "--values", values, "--set", "core.extraArgs={--v=3},core.replicaCount=2", "--wait", "--timeout=120s")
+	if kubectl.must(t, secrets...) != certificates || kubectl.must(t, volumes...) != claims {
+		t.Error("the upgrade has made other certificates, keys or volumes")
+	}
+	// Pods of the old revision may still be on their way out.
+	eventually(t, time.Minute, func() error {
+		now := podsOf(t, kubectl)
+		for component, names := range pods {
+			if same := slices.Equal(names, now[component]); same == (component == "core") {
+				return fmt.Errorf("pods of %s were %v and are %v", component, names, now[component])
+			}
+		}
+		if len(now["core"]) != 2 {
+			return fmt.Errorf("pods of core are %v, want 2", now["core"])
+		}
+		return nil
+	})
+
+	release.must(t, "uninstall", "cp", "--wait", "--timeout=120s")
+	eventually(t, 2*time.Minute, func() error {
+		if after := inventory(t, kubectl); after != before {
+			return fmt.Errorf("uninstall leaves something behind; there is now\n%s\nand was\n%s", after, before)
+		}
+		return nil
+	})
+}
+
+// podsOf lists the pods of each component that are not about to end.
+func podsOf(t *testing.T, kubectl program) map[string][]string {
+	t.Helper()
+	out := kubectl.must(t, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.labels.app\.kubernetes\.io/component} {.metadata.name} {.metadata.deletionTimestamp}{"\n"}{end}`)
+	all := map[string][]string{}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] != "test" {
+			all[f[0]] = append(all[f[0]], f[1])
+		}
+	}
+	for _, names := range all {
+		slices.Sort(names)
+	}
+	return all
+}
+
+// inventory lists everything in a namespace but events, and what of the cluster's
+// own objects a chart could make.
+func inventory(t *testing.T, kubectl program) string {
+	t.Helper()
+	kinds := strings.Fields(kubectl.must(t, "api-resources", "--namespaced", "--verbs=list,delete", "-o", "name"))
+	kinds = slices.DeleteFunc(kinds, func(kind string) bool { return strings.HasPrefix(kind, "events") })
+	kinds = append(kinds, "clusterroles", "clusterrolebindings", "customresourcedefinitions", "persistentvolumes")
+	out := strings.Split(kubectl.must(t, "get", strings.Join(kinds, ","), "--ignore-not-found", "-o", "name"), "\n")
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+func createNodes(t *testing.T, c *cluster.Cluster, n int) {
+	t.Helper()
+	config, err := c.REST()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		name := fmt.Sprintf("node-%d", i)
+		capacity := corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi"), "pods": resource.MustParse("110")}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+			Status:     corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
+		}
+		if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"triune.dev/tests/tools"
+)
+
+// Images builds the images of the named programs from bin/, as `make images` does,
+// and returns the variables with which docker-compose.yml takes them.
+func Images(ctx context.Context, programs ...string) ([]string, error) {
+	root, err := tools.Root()
+	if err != nil {
+		return nil, err
+	}
+	const prefix = "triune-test"
+	for _, name := range programs {
+		if _, err := tools.Binary(name); err != nil {
+			return nil, err
+		}
+		dir, err := os.MkdirTemp("", "triune-image-")
+		if err != nil {
+			return nil, err
+		}
+		err = errors.Join(
+			os.Mkdir(filepath.Join(dir, "bin"), 0o755),
+			copyFile(filepath.Join(root, "bin", name), filepath.Join(dir, "bin", name)),
+		)
+		if err == nil {
+			_, err = Docker(ctx, "build", "--quiet", "--target=prebuilt", "--file="+filepath.Join(root, "deploy", "docker", "Dockerfile"),
+				"--build-arg=BASE=scratch", "--build-arg=SERVICE="+name, "--tag="+prefix+"/"+name+":dev", dir)
+		}
+		if err = errors.Join(err, os.RemoveAll(dir)); err != nil {
+			return nil, fmt.Errorf("build the image of %s: %w", name, err)
+		}
+	}
+	return []string{"TRIUNE_IMAGES=" + prefix, "TRIUNE_VERSION=dev"}, nil
+}
+
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, 0o755)
+}
+
+// Project is an installation by docker-compose.yml.
+type Project struct {
+	name    string
+	dir     string
+	env     []string
+	command []string
+}
+
+// NewProject prepares an installation. env are variables of docker-compose.yml.
+func NewProject(ctx context.Context, name string, env []string) (*Project, error) {
+	command, err := composeCommand(ctx)
+	if err != nil {
+		return nil, err
+	}
+	root, err := tools.Root()
+	if err != nil {
+		return nil, err
+	}
+	return &Project{name: name, dir: root, env: env, command: append(command, "--project-name="+name)}, nil
+}
+
+// Compose runs one command of compose.
+func (p *Project) Compose(ctx context.Context, args ...string) (string, error) {
+	return run(ctx, p.dir, p.env, p.command[0], append(p.command[1:len(p.command):len(p.command)], args...)...)
+}
+
+// Containers are the ids of the containers of a service, in a stable order.
+func (p *Project) Containers(ctx context.Context, service string) ([]string, error) {
+	out, err := Docker(ctx, "ps", "--all", "--no-trunc", "--quiet",
+		"--filter=label=com.docker.compose.project="+p.name, "--filter=label=com.docker.compose.service="+service)
+	return strings.Fields(out), err
+}
+
+// Healthy tells whether all containers of a service are.
+func (p *Project) Healthy(ctx context.Context, service string) error {
+	ids, err := p.Containers(ctx, service)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return fmt.Errorf("%s has no container", service)
+	}
+	out, err := Docker(ctx, append([]string{"inspect", "--format={{.State.Health.Status}}"}, ids...)...)
+	if err != nil {
+		return err
+	}
+	for status := range strings.FieldsSeq(out) {
+		if status != "healthy" {
+			return fmt.Errorf("%s is %s", service, status)
+		}
+	}
+	return nil
+}
+
+// Cut takes a container off the network; Join brings it back under the name of its
+// service.
+func (p *Project) Cut(ctx context.Context, container string) error {
+	_, err := Docker(ctx, "network", "disconnect", "--force", p.name+"_default", container)
+	return err
+}
+
+// Join undoes Cut.
+func (p *Project) Join(ctx context.Context, container, service string) error {
+	_, err := Docker(ctx, "network", "connect", "--alias="+service, p.name+"_default", container)
+	return err
+}
+
+// Address is that of a container in the network of the installation. The machine
+// that the engine runs on reaches it.
+func (p *Project) Address(ctx context.Context, container string) (string, error) {
+	out, err := Docker(ctx, "inspect", fmt.Sprintf("--format={{(index .NetworkSettings.Networks %q).IPAddress}}", p.name+"_default"), container)
+	return strings.TrimSpace(out), err
+}
+
+// Port is the one of the API on this machine.
+func (p *Project) Port(ctx context.Context) (string, error) {
+	out, err := p.Compose(ctx, "port", "api", "6443")
+	_, port, _ := strings.Cut(strings.TrimSpace(out), ":")
+	return port, err
+}
+
+// Logs are what a container has written so far.
+func Logs(ctx context.Context, container string) (string, error) {
+	out, err := exec.CommandContext(ctx, "docker", "logs", container).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("docker logs %s: %w", container, err)
+	}
+	return string(out), nil
+}

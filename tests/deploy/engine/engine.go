@@ -1,0 +1,127 @@
+// Package engine drives a container engine for the tests of docker-compose.yml:
+// it builds the images that no registry hands out here, and runs compose.
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"triune.dev/tests/tools"
+)
+
+// ErrNone means that there is no container engine to test with.
+var ErrNone = errors.New("no container engine answers")
+
+// Docker runs one command of the docker client and returns what it prints.
+func Docker(ctx context.Context, args ...string) (string, error) {
+	return run(ctx, "", nil, "docker", args...)
+}
+
+// Available asks the engine whether it is there. The error wraps ErrNone.
+func Available(ctx context.Context) error {
+	if _, err := Docker(ctx, "version", "--format={{.Server.Version}}"); err != nil {
+		return fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	return nil
+}
+
+// composeCommand is docker's plugin, or the older program of its own.
+func composeCommand(ctx context.Context) ([]string, error) {
+	for _, command := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
+		if _, err := run(ctx, "", nil, command[0], append(command[1:], "version")...); err == nil {
+			return command, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: neither docker compose nor docker-compose is installed", ErrNone)
+}
+
+// run executes a program and returns its standard output; the error carries what
+// it wrote on standard error.
+func run(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}
+
+// standIn is an image of one static program, at the path where the public image of
+// the same name has it.
+type standIn struct {
+	variable string // of docker-compose.yml
+	tool     string
+	path     string
+}
+
+var standIns = []standIn{
+	{"TRIUNE_ETCD_IMAGE", "etcd", "/usr/local/bin/etcd"},
+	{"TRIUNE_NATS_IMAGE", "nats-server", "/nats-server"},
+	{"TRIUNE_PROMETHEUS_IMAGE", "prometheus", "/bin/prometheus"},
+	{"TRIUNE_CONTROLLER_MANAGER_IMAGE", "kube-controller-manager", "/usr/local/bin/kube-controller-manager"},
+	{"TRIUNE_SCHEDULER_IMAGE", "kube-scheduler", "/usr/local/bin/kube-scheduler"},
+	{"TRIUNE_KWOK_IMAGE", "kwok", "/usr/local/bin/kwok"},
+	{"TRIUNE_KUBECTL_IMAGE", "kubectl", "/bin/kubectl"},
+}
+
+// Repository is what the names of stand-in images begin with: they must not be
+// taken for the public images.
+const Repository = "triune-stand-in"
+
+// StandIns builds an image of each of the named tools, of all if none is named,
+// from the programs that the tests use anyway, and returns the variables with which
+// docker-compose.yml takes them.
+func StandIns(ctx context.Context, names ...string) ([]string, error) {
+	var env []string
+	for _, s := range standIns {
+		if len(names) > 0 && !slices.Contains(names, s.tool) {
+			continue
+		}
+		path, err := tools.Path(ctx, s.tool)
+		if err != nil {
+			return nil, err
+		}
+		_, version, _ := strings.Cut(filepath.Base(filepath.Dir(path)), "@")
+		tag := Repository + "/" + s.tool + ":" + version
+		env = append(env, s.variable+"="+tag)
+		if _, err := Docker(ctx, "image", "inspect", tag); err == nil {
+			continue
+		}
+		if err := s.build(ctx, path, tag); err != nil {
+			return nil, fmt.Errorf("build %s: %w", tag, err)
+		}
+	}
+	return env, nil
+}
+
+// build copies the program into a directory of its own: everything in it is sent
+// to the engine.
+func (s standIn) build(ctx context.Context, program, tag string) error {
+	dir, err := os.MkdirTemp("", "triune-stand-in-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, s.tool), data, 0o755); err != nil {
+		return err
+	}
+	file := fmt.Sprintf("FROM scratch\nCOPY %s %s\nENTRYPOINT [%q]\n", s.tool, s.path, s.path)
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(file), 0o644); err != nil {
+		return err
+	}
+	_, err = Docker(ctx, "build", "--quiet", "--tag="+tag, dir)
+	return err
+}
