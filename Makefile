@@ -80,6 +80,30 @@ run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
 run-tiers: build kubectl ## start etcd, NATS and REPLICAS (1) of each service as processes
 	$(GO) run ./tests/cmd/run-tiers -replicas=$(REPLICAS)
 
+# What `make images` calls the images, and the image they are based on; with the
+# default it needs no network.
+IMAGES     ?= triune
+IMAGE_TAG  ?= dev
+IMAGE_BASE ?= scratch
+
+.PHONY: images
+images: build ## container images of the programs in bin/, without network
+	$(call step,images,for p in $(PROGRAMS); do \
+		tar -cf - deploy/docker/Dockerfile bin/$$p | docker build --quiet --target prebuilt -f deploy/docker/Dockerfile \
+			--build-arg BASE=$(IMAGE_BASE) --build-arg SERVICE=$$p --build-arg VERSION=$(IMAGE_TAG) --build-arg COMMIT=$(COMMIT) \
+			--tag $(IMAGES)/$$p:$(IMAGE_TAG) - || exit 1; done)
+
+.PHONY: compose-up
+compose-up: images ## start docker-compose.yml with the images of bin/
+	docker compose up --detach --wait --no-build || docker-compose up --detach --no-build
+
+# How long `make load` sends, to the server that KUBECONFIG names.
+FOR ?= 2m
+
+.PHONY: load
+load: ## traffic that the dashboards show, for FOR (2m), to the server of KUBECONFIG
+	$(GO) run ./tests/cmd/load -for=$(FOR)
+
 .PHONY: kubectl
 kubectl: ## build kubectl into .tools/
 	@$(GO) run ./tests/tools/cmd/tools kubectl >/dev/null
@@ -92,16 +116,29 @@ test: test-unit test-api ## the fast suite: package tests, then kubectl against 
 # Only what needs no binaries: tests/e2e and its like are the business of test-api.
 .PHONY: test-unit
 test-unit: ## the tests of every package
-	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/pins ./tests/tools/...)
+	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
+
+# The tests of package faults that make runs.
+FAULTS = Watchers|Informers|EtcdWatches|Linearizability
 
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites
-	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver)
+	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver nats-server)
 	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity)
+	$(call step,test-faults,$(GOTEST) -count=1 -short -timeout 20m ./tests/faults -run '$(FAULTS)' -target=triune)
+
+# Commas would part the arguments of step.
+COMPOSE_TESTS = TestComposeLosesNothing|TestComposeNATS|TestNATS|TestDashboards
+NO_ENGINE = no container engine answers: images and docker-compose.yml are not tested
+
+.PHONY: test-compose
+test-compose: build ## images of bin/, and docker-compose.yml with containers killed and cut off
+	$(call step,test-compose,if docker version >/dev/null 2>&1; then \
+		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)'; else echo "$(NO_ENGINE)"; fi)
 
 .PHONY: test-full
 test-full: e2e ## test without -short, and e2e
-	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/pins ./tests/tools/...)
+	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
@@ -109,10 +146,28 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,parity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity -target=tiers -replicas=2)
 	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
+	$(call step,faults-triune,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=triune)
+	$(call step,faults-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=tiers -replicas=3)
+	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
+
+.PHONY: chart-test
+chart-test: build ## the tests of compose, chart, rules and dashboards alone
+	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
+
+# The tools are built before anything is measured; what is measured is in docs/performance.md.
+BENCH_TOOLS = $(GO) run ./tests/tools/cmd/tools etcd nats-server kube-apiserver >/dev/null
+# A part of the workloads, as a regular expression; its results go to .run/bench.
+WORKLOAD ?=
 
 .PHONY: bench
-bench: build ## print start-up time and idle memory next to kube-apiserver's
-	$(GO) run ./tests/cmd/bench
+bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…)
+	@$(BENCH_TOOLS)
+	$(GO) run ./tests/cmd/bench -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
+
+.PHONY: bench-quick
+bench-quick: build ## the same in minutes, without what is large
+	@$(BENCH_TOOLS)
+	$(GO) run ./tests/cmd/bench -quick -rounds=1 -servers=kube-apiserver,triune,floor $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -name=quick)
 
 .PHONY: verify
 verify: verify-format verify-house verify-vet verify-lint ## format, house rules, vet, lint

@@ -30,7 +30,10 @@ const (
 )
 
 // storageLayers are the packages below HTTP: storage, cache and fan-out.
-var storageLayers = []string{prefix + "shared/etcdstore/..."}
+var storageLayers = []string{
+	prefix + "shared/etcdstore/...", prefix + "shared/bytecache/...", prefix + "shared/eventlog/...",
+	prefix + "shared/freshness/...", prefix + "shared/encoded/...",
+}
 
 var bans = []ban{
 	{
@@ -60,8 +63,8 @@ var bans = []ban{
 		allowed: []string{"k8s.io/apiserver/pkg/endpoints/request"},
 		reason:  "storage, cache and fan-out know keys, bytes and revisions, and nothing of HTTP",
 	}, {
-		from: []string{prefix + "shared/etcdstore/kv/..."}, to: []string{"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/apiserver/...", "k8s.io/client-go/..."},
-		reason: "the layer that talks to etcd is tested, and reasoned about, without objects and codecs",
+		from: []string{prefix + "shared/etcdstore/kv/...", prefix + "shared/bytecache/...", prefix + "shared/freshness/..."}, to: []string{"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/apiserver/...", "k8s.io/client-go/..."},
+		reason: "the layers of keys, bytes and revisions are tested, and reasoned about, without objects and codecs",
 	}, {
 		from: []string{prefix + "..."}, to: []string{"k8s.io/apiserver/pkg/storage/etcd3/...", "k8s.io/apiserver/pkg/storage/cacher/..."},
 		allowed: []string{"k8s.io/apiserver/pkg/storage/etcd3/metrics"}, tests: true,
@@ -89,7 +92,7 @@ var bans = []ban{
 		reason: "tests are plain testing with tables and go-cmp",
 	}, {
 		// etcd's packages take a zap logger and no other.
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/eventlog", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
 		to:     []string{"log", "github.com/golang/glog", "go.uber.org/zap/...", "github.com/sirupsen/logrus/..."},
 		reason: "logs are structured and go through klog, where --logging-format and -v apply",
 	}, {
