@@ -170,7 +170,12 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
 	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrain)) })
 	wait.Wait()
-	<-stopped
+	// Everybody is answered; who does not close the connection does not delay the end.
+	select {
+	case <-stopped:
+	case <-time.After(watchDrain):
+		log.Info("connections cut off")
+	}
 	log.Info("drained")
 	return err
 }

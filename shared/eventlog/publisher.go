@@ -49,6 +49,9 @@ const (
 	maxPendingBytes = 16 << 20
 )
 
+// farewell bounds what a relay does for its successor once it is told to end.
+const farewell = 500 * time.Millisecond
+
 func newPublisher(conn *nats.Conn, ackTimeout time.Duration) (*publisher, error) {
 	p := &publisher{
 		conn: conn, inbox: conn.NewInbox(), ackTimeout: ackTimeout,
@@ -97,8 +100,9 @@ func (p *publisher) send(subject string, header nats.Header, m *message) error {
 }
 
 var (
-	errAckTimeout = errors.New("no acknowledgement")
-	errDuplicate  = errors.New("taken for a duplicate")
+	errAckTimeout     = errors.New("no acknowledgement")
+	errDuplicate      = errors.New("taken for a duplicate")
+	errConnectionLost = errors.New("connection to NATS is lost")
 )
 
 // acknowledge is called by NATS with the answer to a message.
@@ -150,6 +154,22 @@ func (p *publisher) answered(number uint64, err error) {
 	p.bytes -= a.bytes
 	if err != nil && p.err == nil {
 		p.err = fmt.Errorf("publish %s: %w", a.id, err)
+		close(p.done)
+	}
+	p.room.Broadcast()
+}
+
+// fail gives up on whatever is not answered yet.
+func (p *publisher) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.pending {
+		a.timer.Stop()
+	}
+	clear(p.pending)
+	p.bytes = 0
+	if p.err == nil {
+		p.err = err
 		close(p.done)
 	}
 	p.room.Broadcast()

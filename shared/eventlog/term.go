@@ -52,6 +52,9 @@ func (r *Relay) serve(ctx context.Context, e *election) error {
 	}
 	p.intercept = r.seams.answer
 	defer p.close()
+	// Acknowledgements that were on a connection which is lost do not come on the next.
+	lost := r.cfg.Conn.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
+	defer r.cfg.Conn.RemoveStatusListener(lost)
 	t := &term{
 		Relay: r, kv: kv.New(r.cfg.Etcd, kv.WithOwnStream()), publisher: p,
 		byStream: map[string]*feed{}, ask: make(chan *feed, len(r.cfg.Tiers)),
@@ -73,11 +76,16 @@ func (r *Relay) serve(ctx context.Context, e *election) error {
 		return err
 	}
 	defer unsubscribe()
-	err = t.pump(ctx)
+	err = t.pump(ctx, lost)
 	if !r.seams.killed {
 		// What is under way is either in the stream or will never be, before
-		// anybody reads the tail.
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.AckTimeout)
+		// anybody reads the tail. A process that ends does not wait for it long:
+		// what comes later is fenced, as it is after a crash.
+		limit := r.cfg.AckTimeout
+		if ctx.Err() != nil {
+			limit = min(limit, farewell)
+		}
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		if failure := p.drain(end); failure != nil && ctx.Err() == nil {
 			return failure
@@ -178,8 +186,8 @@ func (t *term) progress(f *feed, revision int64) error {
 	return t.send(f, &m, f.name+progressSubject, expected)
 }
 
-// pump publishes what etcd tells.
-func (t *term) pump(ctx context.Context) error {
+// pump publishes what etcd tells, until the connection to NATS is lost.
+func (t *term) pump(ctx context.Context, lost <-chan nats.Status) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watch := t.watch(ctx)
@@ -241,6 +249,9 @@ func (t *term) pump(ctx context.Context) error {
 		case <-t.publisher.failed():
 			_, err := t.publisher.idle()
 			return err
+		case <-lost:
+			t.publisher.fail(errConnectionLost)
+			return errConnectionLost
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -132,6 +132,30 @@ func (p *Project) Port(ctx context.Context) (string, error) {
 	return port, err
 }
 
+// Complaints are the last warnings and errors of every container, at most n of each,
+// and its last lines.
+func (p *Project) Complaints(ctx context.Context, n int) string {
+	out, err := Docker(ctx, "ps", "--all", "--filter=label=com.docker.compose.project="+p.name, "--format={{.Names}} {{.Status}}")
+	if err != nil {
+		return err.Error()
+	}
+	var b strings.Builder
+	for line := range strings.Lines(out) {
+		fmt.Fprintf(&b, "==> %s", line)
+		name, _, _ := strings.Cut(line, " ")
+		logs, _ := Logs(ctx, name)
+		lines := strings.Split(strings.TrimSpace(logs), "\n")
+		var said []string
+		for i, line := range lines {
+			if !strings.HasPrefix(line, "I") || i >= len(lines)-3 {
+				said = append(said, line)
+			}
+		}
+		b.WriteString(strings.Join(said[max(0, len(said)-n):], "\n") + "\n")
+	}
+	return b.String()
+}
+
 // Logs are what a container has written so far.
 func Logs(ctx context.Context, container string) (string, error) {
 	out, err := exec.CommandContext(ctx, "docker", "logs", container).CombinedOutput()
