@@ -19,6 +19,11 @@ import (
 // dialTimeout is how long one replica has to accept before the next one is tried.
 const dialTimeout = 2 * time.Second
 
+// patience is how long a replica may leave unacknowledged what was sent to it. Then
+// its connections are closed, and their clients open others: client-go would take 45 s
+// to notice.
+const patience = 5 * time.Second
+
 // Forwarder passes on what a listener accepts.
 type Forwarder struct {
 	// Listener is closed by Run.
@@ -76,7 +81,10 @@ func (f *Forwarder) dial(ctx context.Context) (net.Conn, error) {
 	addresses, err := f.resolve(ctx)
 	start := f.next.Add(1)
 	errs := []error{err}
-	dialer := net.Dialer{Timeout: dialTimeout}
+	dialer := net.Dialer{
+		Timeout: dialTimeout, Control: giveUp,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: patience, Interval: time.Second, Count: 3},
+	}
 	for i := range uint64(len(addresses)) {
 		conn, err := dialer.DialContext(ctx, "tcp", addresses[(start+i)%uint64(len(addresses))])
 		if err == nil {
