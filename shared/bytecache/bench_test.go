@@ -15,7 +15,7 @@ import (
 
 func appLabel(n int) func(*Entry) (Attributes, error) {
 	return func(e *Entry) (Attributes, error) {
-		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data, "\x00")))
+		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data(), "\x00")))
 		return Attributes{"app": strconv.Itoa(i % n)}, err
 	}
 }
@@ -142,9 +142,9 @@ func BenchmarkList4000(b *testing.B) {
 		name  string
 		visit func(*Entry) int
 	}{
-		{"bytes", func(e *Entry) int { return len(e.Data) }},
+		{"bytes", func(e *Entry) int { return len(e.Data()) }},
 		{"forms", func(e *Entry) int {
-			data, _ := e.Form(c.space.Budget(), kind, func(e *Entry) ([]byte, error) { return e.Data[:10], nil })
+			data, _ := e.Form(c.space.Budget(), kind, func(e *Entry) ([]byte, error) { return e.Data()[:10], nil })
 			return len(data)
 		}},
 	} {

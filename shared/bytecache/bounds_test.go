@@ -165,7 +165,7 @@ func heap() int64 {
 func TestAllocations(t *testing.T) {
 	ctx := t.Context()
 	c := loadedCache(t, filled(1000, 100), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
-		return Attributes{"app": string(bytes.TrimRight(e.Data, "\x00"))}, nil
+		return Attributes{"app": string(bytes.TrimRight(e.Data(), "\x00"))}, nil
 	}})
 	cursor, err := c.Cursor(ctx, 100)
 	if err != nil {
@@ -226,7 +226,7 @@ func TestAllocations(t *testing.T) {
 // an index.
 func TestSelectLeavesScans(t *testing.T) {
 	c := loadedCache(t, filled(1000, 10), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
-		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data, "\x00")))
+		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data(), "\x00")))
 		return Attributes{"half": strconv.Itoa(i % 2), "fifth": strconv.Itoa(i % 5), "id": strconv.Itoa(i)}, err
 	}})
 	for _, tc := range []struct {

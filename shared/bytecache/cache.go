@@ -54,7 +54,7 @@ type Cache struct {
 	mu    sync.Mutex
 	phase phase // guarded by mu, as is all below
 	// era counts the resets, so that what was begun before one is thrown away.
-	era int
+	era int32
 	// history counts the resets after which etcd is another one, whose revisions
 	// mean something else.
 	history int
@@ -79,6 +79,13 @@ type Cache struct {
 	asked uint64
 	// stored is the size of what the tree holds.
 	stored int64
+	// plain are the bytes, in the tree and the log, that could be compressed and are
+	// not.
+	plain int64
+	// press compresses, nil until there is something to compress; hand is where the
+	// packer has been.
+	press *press
+	hand  hand
 }
 
 func newCache(space *Space, prefix string, o Options) *Cache {
@@ -234,21 +241,35 @@ func (c *Cache) followLocked(changes []*Change) bool {
 		if change.Now != nil {
 			change.Now.Key = change.Key
 			c.stored += change.Now.size()
+			c.adoptEntryLocked(change.Now)
 		}
 		c.followIndexesLocked(change)
 	}
 	c.changed = changes[len(changes)-1].Revision
 	c.log.append(changes...)
-	c.log.trim()
+	c.log.trim(c.forgetLocked)
+	if c.space.plain.Load() > c.space.trigger.Load() {
+		c.space.callPacker()
+	}
 	return true
+}
+
+// forgetLocked is called for a change that the log no longer has: the state before it
+// was kept for the log alone.
+func (c *Cache) forgetLocked(change *Change) {
+	c.releaseEntryLocked(change.Before)
+	if change.historic {
+		c.releaseEntryLocked(change.Now)
+	}
 }
 
 // entry makes the entry of a stored value, which it keeps.
 func (c *Cache) entry(key string, stored []byte, revision int64) *Entry {
-	e := &Entry{Key: key, Revision: revision, Data: stored}
+	e := &Entry{Key: key, Revision: revision}
 	if c.options.Open != nil {
-		e.Data, e.Stale, e.Err = c.options.Open(key, stored)
+		stored, e.Stale, e.Err = c.options.Open(key, stored)
 	}
+	e.hold(stored)
 	return e
 }
 
@@ -285,6 +306,8 @@ func (c *Cache) restartLocked(revision int64, replaced bool) {
 	c.indexes = nil
 	c.changed = 0
 	c.log.restart(revision)
+	c.countLocked(-c.plain)
+	c.press, c.hand = nil, hand{}
 }
 
 // Count returns the number of objects whose keys begin with prefix, without
@@ -317,6 +340,9 @@ type Stats struct {
 	// Objects and Bytes are what the tree holds.
 	Objects int
 	Bytes   int64
+	// Plain are the stored bytes, of the log, too, that are held as they are and
+	// could be held compressed.
+	Plain int64
 	// LogChanges and LogBytes are what the log remembers; LogFloor is the revision
 	// after which it knows every change.
 	LogChanges int
@@ -333,7 +359,7 @@ func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return Stats{
-		Live: c.phase == live, Objects: c.tree.Len(), Bytes: c.stored,
+		Live: c.phase == live, Objects: c.tree.Len(), Bytes: c.stored, Plain: c.plain,
 		LogChanges: c.log.length(), LogBytes: c.log.bytes, LogFloor: c.log.floor,
 		Kept: len(c.kept.list), KeptBytes: c.kept.held(),
 	}

@@ -13,7 +13,8 @@ type Cursor struct {
 	// number of the next change in the log, if the log is in the same section.
 	number, section int64
 	// era and history are the cache's when revision was true.
-	era, history int
+	era     int32
+	history int
 }
 
 // Changes is what Next returns.

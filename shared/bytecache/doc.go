@@ -11,6 +11,12 @@
 // watch events) is made by those who serve, once per form, hung on the entry, and
 // dropped when the common budget is used up.
 //
+// Where all stored bytes together are more than a bound, those that were not read
+// lately are held compressed ([Space.Pack]), each object by itself, with a dictionary
+// made of others of its resource. [Entry.Data] restores them for the caller; only what
+// is read again soon is held as it is again, within the bound, so that a LIST of
+// everything fills nothing.
+//
 // The entries of a Cache live in a copy-on-write tree. A [Snapshot] is that tree at
 // one revision; it costs nothing to take, and what changes later does not touch it.
 // A [Cursor] reads the changes after a revision: all that there are at once, and
@@ -24,7 +30,7 @@
 //
 // What is bounded, in bytes: the log of each Cache and the states it keeps for pages
 // of LISTs (see [Config]), and all derived forms together ([Budget]). What is not:
-// the stored bytes themselves, a Snapshot for as long as somebody holds it, and the
+// the stored bytes themselves, compressed or not, a Snapshot for as long as somebody holds it, and the
 // block of the log, of 256 kB or one revision, in which a reader is stuck.
 //
 // Locks, in the order in which they are taken: a Space's, a Cache's. Neither is held

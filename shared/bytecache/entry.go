@@ -3,25 +3,33 @@ package bytecache
 import "sync/atomic"
 
 // Entry is one object at one revision. It never changes, except for what is
-// derived from it; it is safe for concurrent use.
+// derived from it and the way in which its bytes are held; it is safe for concurrent
+// use.
 type Entry struct {
 	// Key is the object's key in etcd.
 	Key string
+	held
 	// Revision is its mod revision, 0 where it is not known: the previous state in
 	// a change that comes from history.
 	Revision int64
-	// Data are the stored bytes, decrypted. Nobody may change them.
-	Data []byte
+	// Err says why there are no bytes: the stored ones could not be decrypted.
+	Err error
 	// Stale: what is stored is not what would be written for the same object,
 	// because it is encrypted with a key that is no longer the one to use.
 	Stale bool
-	// Err says why Data cannot be had: the stored bytes could not be decrypted.
-	Err error
 
 	labels, fields attributes
 	// mark is a Kind and a number, packed; 0 if there is none.
 	mark  atomic.Uint64
 	forms forms
+}
+
+// NewEntry makes an entry that belongs to no cache. It keeps data, which nobody may
+// change.
+func NewEntry(key string, revision int64, data []byte) *Entry {
+	e := &Entry{Key: key, Revision: revision}
+	e.hold(data)
+	return e
 }
 
 // Mark returns the number that SetMark has put on the entry for a form.
@@ -78,8 +86,9 @@ func (e *Entry) Form(budget *Budget, kind Kind, render func(*Entry) ([]byte, err
 	return data, nil
 }
 
-// size is what the entry holds of memory, without what is derived.
+// size is what the entry holds of memory as long as it is not compressed, without
+// what is derived.
 func (e *Entry) size() int64 {
 	const overhead = 168 // the entry, its place in the tree, the headers
-	return int64(len(e.Key)) + int64(len(e.Data)) + overhead
+	return int64(len(e.Key)) + int64(e.Size()) + overhead
 }

@@ -5,7 +5,7 @@ import "testing"
 // TestMarkHasRoomForOneForm: the others find theirs among the forms with bytes.
 func TestMarkHasRoomForOneForm(t *testing.T) {
 	first, second := NewKind(), NewKind()
-	e := &Entry{Key: "/k", Data: []byte("v")}
+	e := NewEntry("/k", 0, []byte("v"))
 	if _, ok := e.Mark(first); ok {
 		t.Error("a new entry has a mark")
 	}

@@ -58,8 +58,11 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 	case err != nil:
 		return Changes{}, expired(err, cur.revision, floor)
 	default:
-		if c.log.section == section && c.log.floor == floor {
-			c.log.prepend(list, cur.revision)
+		if c.log.section == section && c.log.floor == floor && c.log.prepend(list, cur.revision) {
+			for _, change := range list {
+				c.adoptEntryLocked(change.Before)
+				c.adoptEntryLocked(change.Now)
+			}
 		}
 		cur.revision = floor
 	}

@@ -66,15 +66,15 @@ func (at *watcher) take(w *world, changes Changes) error {
 		if existed != (c.Kind != kv.Created) || existed != (c.Before != nil) || (c.Now == nil) != (c.Kind == kv.Deleted) {
 			return w.fault("kind %d of %s at %d, existed %t", c.Kind, c.Key, c.Revision, existed)
 		}
-		if c.Before != nil && string(c.Before.Data) != before {
-			return w.fault("%s at %d was %q before, want %q", c.Key, c.Revision, c.Before.Data, before)
+		if c.Before != nil && string(c.Before.Data()) != before {
+			return w.fault("%s at %d was %q before, want %q", c.Key, c.Revision, c.Before.Data(), before)
 		}
 		delete(at.state, c.Key)
 		if c.Now != nil {
 			if c.Now.Revision != c.Revision || c.Now.Key != c.Key {
 				return w.fault("entry of %s at %d in the change of %s at %d", c.Now.Key, c.Now.Revision, c.Key, c.Revision)
 			}
-			at.state[c.Key] = string(c.Now.Data)
+			at.state[c.Key] = string(c.Now.Data())
 		}
 	}
 	at.revision = changes.Revision
@@ -159,7 +159,7 @@ var reading = []operation{
 			return
 		}
 		want, exists := w.etcd.states[revision][key]
-		if exists != (e != nil) || e != nil && (string(e.Data) != want.value || e.Revision != want.revision || e.Key != key) {
+		if exists != (e != nil) || e != nil && (string(e.Data()) != want.value || e.Revision != want.revision || e.Key != key) {
 			_ = w.fault("get %s at %d: %+v, want %+v", key, revision, e, want)
 		}
 		if count, ok := c.Count(c.prefix); !ok || count != len(w.etcd.states[revision].below(c.prefix)) {
@@ -185,7 +185,7 @@ var reading = []operation{
 		}
 		var got, want []string
 		for _, e := range s.Entries {
-			got = append(got, e.Key+"="+string(e.Data))
+			got = append(got, e.Key+"="+string(e.Data()))
 		}
 		for key, at := range w.etcd.states[s.Revision].below(c.prefix) {
 			if meets(t, key, at.value) {
@@ -359,6 +359,7 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 	w.space = New(Config{
 		Origin: w, Feed: w,
 		LogBytes: pick(1, 2000, 8000, 1<<20), SnapshotBytes: pick(2000, 8000, 1<<20, 1<<20),
+		PlainBytes: pick(-1, -1, -1, modelPlain),
 	})
 	w.space.loadPage = pick(1, 2, 500)
 	w.space.historyEvents, w.space.historyBytes = int(pick(1, 3, 4096)), pick(1000, 1<<20)
@@ -392,6 +393,12 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 
 // bounds checks what must hold of the caches' sizes at all times.
 func (w *world) bounds() {
+	var counted int64
+	defer func() {
+		if counted != w.space.Plain() {
+			_ = w.fault("%d bytes could be compressed, counted %d", counted, w.space.Plain())
+		}
+	}()
 	for _, c := range w.caches {
 		s := c.Stats()
 		if s.LogBytes > c.log.limit && len(c.log.blocks) > 1 {
@@ -401,13 +408,18 @@ func (w *world) bounds() {
 			_ = w.fault("%s: %d states are kept, with %d bytes", c.prefix, s.Kept, s.KeptBytes)
 		}
 		var bytes, logged int64
-		c.tree.Scan(func(e *Entry) bool { bytes += e.size(); return true })
+		had := map[*Entry]bool{}
+		c.tree.Scan(func(e *Entry) bool { bytes += e.size(); had[e] = true; return true })
 		changes := 0
 		var remembered, happened []string
 		for _, b := range c.log.blocks {
 			for _, change := range b.changes {
 				logged += change.size()
 				changes++
+				had[change.Before] = true
+				if change.historic {
+					had[change.Now] = true
+				}
 				remembered = append(remembered, fmt.Sprintf("%d:%s", change.Revision, change.Key))
 			}
 		}
@@ -421,6 +433,20 @@ func (w *world) bounds() {
 				_ = w.fault("%s: after %d the log has %v, want %v", c.prefix, c.log.floor, remembered, happened)
 			}
 		}
+		delete(had, nil)
+		var plain int64
+		for e := range had {
+			if e.era != c.era+1 {
+				_ = w.fault("%s: %s is of era %d, the cache of %d", c.prefix, e.Key, e.era-1, c.era)
+			}
+			if e.countedLocked() {
+				plain += int64(e.length)
+			}
+		}
+		if plain != c.plain {
+			_ = w.fault("%s: %d bytes could be compressed, counted %d", c.prefix, plain, c.plain)
+		}
+		counted += c.plain
 		if bytes != s.Bytes || logged != s.LogBytes || changes != s.LogChanges {
 			_ = w.fault("%s: %d bytes in the tree, %d in %d changes, counted %+v", c.prefix, bytes, logged, changes, s)
 		}

@@ -70,7 +70,7 @@ func (c *Cache) load(ctx context.Context) error {
 		return fmt.Errorf("load %s: %w", c.prefix, err)
 	}
 	era, known := c.beginLoad()
-	loaded, err := c.read(ctx, known)
+	loaded, err := c.read(ctx, known, era)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.era != era {
@@ -91,6 +91,8 @@ func (c *Cache) load(ctx context.Context) error {
 	c.tree, c.stored, c.changed = loaded.tree, loaded.stored, loaded.revision
 	c.snapshot = nil
 	c.log.restart(loaded.revision)
+	c.countLocked(loaded.plain)
+	c.press = loaded.press
 	if !c.followLocked(aside) {
 		c.restartLocked(c.revisionLocked(), false)
 	}
@@ -99,7 +101,7 @@ func (c *Cache) load(ctx context.Context) error {
 
 // beginLoad returns the reset count and the revision from which on changes are put
 // aside. The space's lock keeps a batch from being half before and half after it.
-func (c *Cache) beginLoad() (era int, known int64) {
+func (c *Cache) beginLoad() (era int32, known int64) {
 	c.space.mu.Lock()
 	defer c.space.mu.Unlock()
 	c.mu.Lock()
@@ -113,10 +115,20 @@ type loaded struct {
 	tree     *btree.BTreeG[*Entry]
 	stored   int64
 	revision int64
+	// plain and press are what they are in Cache.
+	plain int64
+	press *press
 }
 
-func (c *Cache) read(ctx context.Context, known int64) (loaded, error) {
+// read reads all keys. The entries are of the era that was when it began; what there
+// is no room for is compressed at once, lest a large resource be held twice.
+func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error) {
 	out := loaded{tree: newTree()}
+	defer func() {
+		if out.press != nil {
+			out.press.rest()
+		}
+	}()
 	r := kv.PrefixRange(c.prefix, "")
 	r.Limit = c.space.loadPage
 	for {
@@ -133,6 +145,10 @@ func (c *Cache) read(ctx context.Context, known int64) (loaded, error) {
 		}
 		for _, item := range page.KVs {
 			e := c.entry(string(item.Key), item.Value, item.ModRevision)
+			e.era = era + 1
+			if err := out.pack(c, e); err != nil {
+				return out, err
+			}
 			out.tree.Load(e)
 			out.stored += e.size()
 		}
@@ -142,4 +158,34 @@ func (c *Cache) read(ctx context.Context, known int64) (loaded, error) {
 		r.Start = string(page.KVs[len(page.KVs)-1].Key) + "\x00"
 		r.Revision = out.revision
 	}
+}
+
+// pack compresses an entry that nobody else has seen yet, if there is no room for its
+// bytes.
+func (l *loaded) pack(c *Cache, e *Entry) error {
+	if !e.countedLocked() {
+		return nil
+	}
+	if !c.space.packs() || c.space.plain.Load()+l.plain+int64(e.length) <= c.space.config.PlainBytes {
+		l.plain += int64(e.length)
+		return nil
+	}
+	if l.press == nil {
+		var err error
+		if l.press, err = newPress(c, []*Entry{e}); err != nil {
+			return err
+		}
+	}
+	result, err := l.press.pack(e.Plain())
+	if err != nil {
+		return err
+	}
+	if result == nil {
+		e.solid = true
+		return nil
+	}
+	e.packed.Store(result)
+	e.plain.Store(nil)
+	e.used.Store(0)
+	return nil
 }

@@ -76,12 +76,16 @@ func fill(blocks []*block, changes []*Change, number, limit int64) []*block {
 	return blocks
 }
 
-// trim forgets the oldest blocks beyond the limit, never the newest one.
-func (l *changeLog) trim() {
+// trim forgets the oldest blocks beyond the limit, never the newest one. It calls
+// forget for each change that is no longer known.
+func (l *changeLog) trim(forget func(*Change)) {
 	for l.bytes > l.limit && len(l.blocks) > 1 {
 		oldest := l.blocks[0]
 		l.bytes -= oldest.bytes
 		l.floor = oldest.last()
+		for _, c := range oldest.changes {
+			forget(c)
+		}
 		l.blocks[0] = nil
 		l.blocks = l.blocks[1:]
 	}

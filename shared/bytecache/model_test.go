@@ -127,7 +127,7 @@ func (l *timeline) list(r kv.Range) (kv.Page, error) {
 // A value is a label, a number that no other value has, and padding. The label "-"
 // stands for none, "!" for an object that cannot be read.
 func labelsOf(e *Entry) (Attributes, error) {
-	label, _, _ := strings.Cut(string(e.Data), "|")
+	label, _, _ := strings.Cut(string(e.Data()), "|")
 	switch label {
 	case "!":
 		return nil, errors.New("unreadable")
@@ -162,6 +162,9 @@ var (
 	}
 	modelLabels = []string{"x", "y", "z", "-", "!", ""}
 )
+
+// modelPlain is Config.PlainBytes where anything is compressed.
+const modelPlain = 2000
 
 var errInjected = errors.New("injected failure")
 
@@ -398,6 +401,15 @@ var writing = []operation{
 			w.etcd.floor = max(w.etcd.floor, w.etcd.compacted-r.Int64N(10))
 		}
 	}},
+	{"compress", 2, func(w *world, r *rand.Rand) {
+		if !w.space.packs() {
+			return
+		}
+		p := pass{space: w.space, target: r.Int64N(2 * modelPlain), rounds: 1 + r.IntN(2)}
+		if err := p.run(context.Background()); err != nil {
+			_ = w.fault("compress: %v", err)
+		}
+	}},
 	{"keep what was read", 2, func(w *world, r *rand.Rand) {
 		if len(w.held) > 0 {
 			h := w.held[r.IntN(len(w.held))]
@@ -420,7 +432,11 @@ func (w *world) write(r *rand.Rand, keys int) {
 			continue
 		}
 		w.value++
-		writes[key] = fmt.Sprintf("%s|%d|%s", modelLabels[r.IntN(len(modelLabels))], w.value, strings.Repeat("p", r.IntN(200)))
+		padding := r.IntN(200)
+		if r.IntN(4) == 0 {
+			padding += minPacked
+		}
+		writes[key] = fmt.Sprintf("%s|%d|%s", modelLabels[r.IntN(len(modelLabels))], w.value, strings.Repeat("p", padding))
 	}
 	w.etcd.commit(writes)
 }
@@ -467,7 +483,7 @@ func (w *world) check(h heldSnapshot) error {
 			_ = w.fault("%s comes after %s", e.Key, last)
 		}
 		last = e.Key
-		got[e.Key] = stored{string(e.Data), e.Revision}
+		got[e.Key] = stored{string(e.Data()), e.Revision}
 		return true
 	})
 	if !maps.Equal(got, h.want) || h.snapshot.Len() != len(h.want) {

@@ -16,7 +16,7 @@ type Snapshot struct {
 	// changed is the revision of the last change in it.
 	changed int64
 	// era is the cache's when it was taken.
-	era int
+	era int32
 }
 
 // Len returns the number of all objects.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -45,6 +46,10 @@ type Config struct {
 	// FormBytes bounds everything that is derived from all entries; 64 MiB by
 	// default.
 	FormBytes int64
+	// PlainBytes bounds the stored bytes of all resources together, and of their
+	// logs, that are held as they are; beyond it, what was not read lately is held
+	// compressed, if Pack runs. 64 MiB by default; below 0 nothing is compressed.
+	PlainBytes int64
 }
 
 // Space is the key space of one etcd in this process. It is safe for concurrent
@@ -59,6 +64,13 @@ type Space struct {
 
 	// revision is complete in every cache.
 	revision atomic.Int64
+
+	// plain sums up what its caches count; beyond trigger the packer is called.
+	plain, trigger atomic.Int64
+	// packer is how Pack is woken.
+	packer chan struct{}
+	// hand is the prefix of the cache that Pack was at last. Only Pack uses it.
+	hand string
 
 	mu sync.Mutex
 	// begun: Reset has been called once. Guarded by mu, as is all below.
@@ -81,11 +93,23 @@ func New(c Config) *Space {
 	if c.FormBytes == 0 {
 		c.FormBytes = 64 << 20
 	}
-	return &Space{
+	if c.PlainBytes == 0 {
+		c.PlainBytes = DefaultPlainBytes
+	}
+	s := &Space{
+		packer: make(chan struct{}, 1),
 		config: c, budget: NewBudget(c.FormBytes), started: make(chan struct{}),
 		loadPage: loadPage, historyBytes: historyBytes, historyEvents: historyEvents,
 	}
+	s.trigger.Store(c.PlainBytes)
+	if !s.packs() {
+		s.trigger.Store(math.MaxInt64)
+	}
+	return s
 }
+
+// DefaultPlainBytes is the default of Config.PlainBytes.
+const DefaultPlainBytes = 64 << 20
 
 // Budget bounds the derived forms of everything in this space.
 func (s *Space) Budget() *Budget { return s.budget }

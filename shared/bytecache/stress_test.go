@@ -89,7 +89,7 @@ func TestConcurrentReaders(t *testing.T) {
 	space.loadPage = 7
 	cache, err := space.Cache("/s/", Options{
 		Labels: func(e *Entry) (Attributes, error) {
-			return Attributes{"last": string(e.Data[len(e.Data)-1:])}, nil
+			return Attributes{"last": string(e.Data()[len(e.Data())-1:])}, nil
 		},
 		OnInconsistent: func(key string, revision int64) { t.Errorf("%s at %d does not fit", key, revision) },
 	})
@@ -156,8 +156,8 @@ func watchToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cach
 				return
 			}
 			for _, c := range changes.List {
-				if at++; c.Revision != at || string(c.Now.Data) != strconv.FormatInt(at, 10) || string(c.Before.Data) != strconv.FormatInt(at-o.keys, 10) {
-					t.Errorf("change at %d with %s over %s, want %d", c.Revision, c.Now.Data, c.Before.Data, at)
+				if at++; c.Revision != at || string(c.Now.Data()) != strconv.FormatInt(at, 10) || string(c.Before.Data()) != strconv.FormatInt(at-o.keys, 10) {
+					t.Errorf("change at %d with %s over %s, want %d", c.Revision, c.Now.Data(), c.Before.Data(), at)
 					return
 				}
 			}
@@ -202,9 +202,9 @@ func readToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache
 			t.Errorf("get at %d: %+v, %v", revision, e, err)
 			return
 		}
-		form, err := e.Form(cache.space.Budget(), kind, func(e *Entry) ([]byte, error) { return append([]byte("form of "), e.Data...), nil })
-		if err != nil || strings.TrimPrefix(string(form), "form of ") != string(e.Data) {
-			t.Errorf("form of %s: %s, %v", e.Data, form, err)
+		form, err := e.Form(cache.space.Budget(), kind, func(e *Entry) ([]byte, error) { return append([]byte("form of "), e.Data()...), nil })
+		if err != nil || strings.TrimPrefix(string(form), "form of ") != string(e.Data()) {
+			t.Errorf("form of %s: %s, %v", e.Data(), form, err)
 		}
 		digit := strconv.Itoa(r.IntN(10))
 		selection, err := cache.Select(ctx, Term{Key: "last", Values: []string{digit}})
@@ -213,8 +213,8 @@ func readToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache
 			return
 		}
 		for _, e := range selection.Entries {
-			if !strings.HasSuffix(string(e.Data), digit) || e.Revision > selection.Revision || e.Revision <= selection.Revision-o.keys {
-				t.Errorf("%s at %d ends with %s", e.Data, selection.Revision, digit)
+			if !strings.HasSuffix(string(e.Data()), digit) || e.Revision > selection.Revision || e.Revision <= selection.Revision-o.keys {
+				t.Errorf("%s at %d ends with %s", e.Data(), selection.Revision, digit)
 			}
 		}
 		if s.Revision >= last-20 && cache.Space().Revision() >= last {

@@ -26,7 +26,7 @@ func (v *Version) Labels(e *bytecache.Entry) (bytecache.Attributes, error) {
 	if e.Err != nil {
 		return nil, e.Err
 	}
-	if labels, ok := v.labels.Of(e.Data); ok {
+	if labels, ok := v.labels.Of(e.Data()); ok {
 		return labels, nil
 	}
 	labels, _, err := v.attributes(e)

@@ -86,7 +86,7 @@ func entry(t testing.TB, codec runtime.Codec, obj runtime.Object, revision int64
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bytecache.Entry{Key: "/registry/x/ns/name", Revision: revision, Data: data}
+	return bytecache.NewEntry("/registry/x/ns/name", revision, data)
 }
 
 func configMap(name string, size int) *corev1.ConfigMap {
@@ -128,9 +128,9 @@ func TestSplice(t *testing.T) {
 		t.Errorf("%d bytes are kept of what is not sent as it is stored", grown)
 	}
 	// Stored by hand, and so not as a server would store it.
-	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"kind":"Widget", "apiVersion":"example.com/v1","metadata":{"uid":"u","name":"n"}}`)}, JSON)
-	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n"}}`)}, JSON)
-	check(t, custom, &bytecache.Entry{Revision: 3, Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","resourceVersion":"","uid":"u"}}`)}, JSON)
+	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"kind":"Widget", "apiVersion":"example.com/v1","metadata":{"uid":"u","name":"n"}}`)), JSON)
+	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n"}}`)), JSON)
+	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","resourceVersion":"","uid":"u"}}`)), JSON)
 }
 
 // check compares everything about one entry with what rendering gives.
@@ -185,7 +185,7 @@ func TestLabels(t *testing.T) {
 			}
 		})
 	}
-	malformed := &bytecache.Entry{Data: []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`)}
+	malformed := bytecache.NewEntry("", 0, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`))
 	if got, err := custom.Labels(malformed); err != nil || len(got) != 0 {
 		t.Errorf("labels that are numbers: %v, %v; want none, as the decoded object has", got, err)
 	}
@@ -218,10 +218,10 @@ func FuzzStored(f *testing.F) {
 	custom, customCodec := widgets(f, budget)
 	m := configMap("a", 200)
 	m.Labels = map[string]string{"a": "b"}
-	f.Add(entry(f, codec, m, 1).Data)
+	f.Add(entry(f, codec, m, 1).Data())
 	u := customObject(map[string]any{"spec": []any{1.5, nil, "x", map[string]any{}}})
 	u.SetLabels(m.Labels)
-	f.Add(entry(f, customCodec, u, 1).Data)
+	f.Add(entry(f, customCodec, u, 1).Data())
 	f.Add([]byte(`{"metadata":{"labels":{"a":"\"`))
 	f.Add([]byte("k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
 	f.Fuzz(func(t *testing.T, data []byte) { checkStored(t, built, custom, data) })
@@ -238,7 +238,7 @@ func TestDamaged(t *testing.T) {
 	u := customObject(map[string]any{"spec": []any{1.5, nil, "x", map[string]any{}}})
 	u.SetLabels(m.Labels)
 	random := rand.New(rand.NewPCG(5, 6))
-	for _, whole := range [][]byte{entry(t, codec, m, 1).Data, entry(t, customCodec, u, 1).Data} {
+	for _, whole := range [][]byte{entry(t, codec, m, 1).Data(), entry(t, customCodec, u, 1).Data()} {
 		for range 20000 {
 			data := bytes.Clone(whole)
 			for range 1 + random.IntN(3) {
@@ -268,20 +268,20 @@ func checkStored(t *testing.T, built, custom *Version, data []byte) {
 			if !v.Serves(format) {
 				continue
 			}
-			e := &bytecache.Entry{Key: "k", Revision: 12, Data: data}
+			e := bytecache.NewEntry("k", 12, data)
 			want, rendered := v.Render(e, format, e.Revision)
 			got, err := v.AppendObject(nil, e, format)
 			if (err == nil) != (rendered == nil) || err == nil && !bytes.Equal(got, want) {
 				t.Fatalf("stored %q: %q, %v, want %q, %v", data, got, err, want, rendered)
 			}
 		}
-		_, _ = v.Labels(&bytecache.Entry{Data: data})
+		_, _ = v.Labels(bytecache.NewEntry("", 0, data))
 	}
 	labels, ok := protobufLabels(data, func(b []byte) string { return string(b) })
 	if !ok {
 		return
 	}
-	obj, err := built.Decode(&bytecache.Entry{Data: data, Revision: 1}, 1)
+	obj, err := built.Decode(bytecache.NewEntry("", 1, data), 1)
 	if err != nil {
 		return
 	}

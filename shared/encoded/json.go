@@ -192,12 +192,33 @@ func jsonLabels(stored []byte, keep func([]byte) string) (labels map[string]stri
 	return labels, ok && found
 }
 
-// A mark says that the stored bytes are what is sent, but for the resourceVersion,
-// and in JSON where that belongs. No rendered object is as short.
+// mark says that the stored bytes are what is sent, but for the resourceVersion: of
+// JSON, where that belongs and whether a newline is at the end; of protobuf, how many
+// bytes the message has with it. So the size is known without the stored bytes.
+type mark uint32
+
+func jsonMark(at int, newline bool) mark {
+	m := mark(at) << 1
+	if newline {
+		m |= 1
+	}
+	return m
+}
+
+func (m mark) at() int { return int(m >> 1) }
+
+// newlines is how many there are at the end.
+func (m mark) newlines() int { return int(m & 1) }
+
+func protobufMark(size int) mark { return mark(size) }
+
+func (m mark) size() int { return int(m) }
+
+// maxMark: no rendered object is as short as a mark.
 const maxMark = 8
 
-func newMark(at uint32) []byte { return binary.LittleEndian.AppendUint32(nil, at) }
+func (m mark) bytes() []byte { return binary.LittleEndian.AppendUint32(nil, uint32(m)) }
 
-func markedPlace(mark []byte) uint32 { return binary.LittleEndian.Uint32(mark) }
+func readMark(data []byte) mark { return mark(binary.LittleEndian.Uint32(data)) }
 
 func isMark(data []byte) bool { return len(data) <= maxMark }

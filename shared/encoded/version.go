@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
@@ -125,7 +126,7 @@ func (v *Version) Decode(e *bytecache.Entry, revision int64) (runtime.Object, er
 	if e.Err != nil {
 		return nil, e.Err
 	}
-	obj, _, err := v.config.Codec.Decode(e.Data, nil, v.config.New())
+	obj, _, err := v.config.Codec.Decode(e.Data(), nil, v.config.New())
 	if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", e.Key, err)
 	}
@@ -157,42 +158,61 @@ func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, 
 	return data, nil
 }
 
-// form is what is known of an entry in a format: the whole rendered object, or
-// where to splice the stored one.
+// form is what is known of an entry in a format: the whole rendered object, or nil
+// where stored bytes are sent, and their mark.
 type form struct {
-	rendered []byte // nil where stored bytes are sent
-	place    place  // protobuf
-	at       int    // JSON
+	rendered []byte
+	mark     mark
 }
 
 func (v *Version) form(e *bytecache.Entry, f Format) (form, error) {
-	if at, ok := e.Mark(v.kinds[f]); ok {
-		return markedForm(e, f, at)
+	if m, ok := e.Mark(v.kinds[f]); ok {
+		return form{mark: mark(m)}, nil
 	}
 	data, err := e.Form(v.config.Budget, v.kinds[f], func(e *bytecache.Entry) ([]byte, error) { return v.prove(e, f) })
 	switch {
 	case errors.Is(err, errMarked):
-		at, _ := e.Mark(v.kinds[f])
-		return markedForm(e, f, at)
+		m, _ := e.Mark(v.kinds[f])
+		return form{mark: mark(m)}, nil
 	case err != nil:
 		return form{}, err
 	case !isMark(data):
 		return form{rendered: data}, nil
 	default:
-		return markedForm(e, f, markedPlace(data))
+		return form{mark: readMark(data)}, nil
 	}
 }
 
-// markedForm is the form of an entry whose stored bytes are what is sent.
-func markedForm(e *bytecache.Entry, f Format, at uint32) (form, error) {
-	if f != Protobuf {
-		return form{at: int(at)}, nil
+// opened are buffers for the bytes of entries that are held compressed. A pointer is
+// what a pool takes without allocating.
+var opened = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxOpened is the size beyond which a buffer is not kept.
+const maxOpened = 256 << 10
+
+// splice calls add with the stored bytes of an entry, which are for the call only.
+func splice(dst []byte, e *bytecache.Entry, add func(dst, stored []byte) ([]byte, error)) ([]byte, error) {
+	if stored := e.Plain(); stored != nil {
+		return add(dst, stored)
 	}
-	p, ok := findPlace(e.Data)
+	buffer := opened.Get().(*[]byte)
+	stored, grown := e.Open(*buffer)
+	dst, err := add(dst, stored)
+	if cap(grown) > maxOpened {
+		grown = nil
+	}
+	*buffer = grown
+	opened.Put(buffer)
+	return dst, err
+}
+
+// splicedPlace finds what a mark says is there.
+func splicedPlace(stored []byte) (place, error) {
+	p, ok := findPlace(stored)
 	if !ok {
-		return form{}, errNotProtobuf
+		return place{}, errNotProtobuf
 	}
-	return form{place: p}, nil
+	return p, nil
 }
 
 // errMarked is how prove says that it has left its result on the entry.
@@ -200,11 +220,11 @@ var errMarked = errors.New("marked")
 
 // mark notes that the stored bytes are what is sent: on the entry, or as a form
 // where the entry has no room.
-func (v *Version) mark(e *bytecache.Entry, f Format, at uint32) ([]byte, error) {
-	if e.SetMark(v.kinds[f], at) {
+func (v *Version) mark(e *bytecache.Entry, f Format, m mark) ([]byte, error) {
+	if e.SetMark(v.kinds[f], uint32(m)) {
 		return nil, errMarked
 	}
-	return newMark(at), nil
+	return m.bytes(), nil
 }
 
 // prove renders an entry, and returns a mark instead if the stored bytes will do.
@@ -215,17 +235,20 @@ func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
 	}
 	switch f {
 	case Protobuf:
-		spliced, ok := spliceProtobuf(make([]byte, 0, len(rendered)), e.Data, e.Revision)
+		stored := e.Data()
+		spliced, ok := spliceProtobuf(make([]byte, 0, len(rendered)), stored, e.Revision)
 		if ok && bytes.Equal(spliced, rendered) {
-			return v.mark(e, f, 0) // its place is found again quickly
+			p, _ := findPlace(stored) // is found again quickly
+			return v.mark(e, f, protobufMark(p.rawSize(digitsOf(e.Revision))))
 		}
 	case JSON:
-		if v.typeMeta != nil || len(rendered) != len(e.Data)+splicedJSONSize(e.Revision) {
+		if v.typeMeta != nil || len(rendered) != e.Size()+splicedJSONSize(e.Revision) {
 			break
 		}
-		at, ok := findJSONPlace(e.Data)
-		if ok && bytes.Equal(appendJSONSpliced(make([]byte, 0, len(rendered)), e.Data, at, e.Revision), rendered) {
-			return v.mark(e, f, uint32(at))
+		stored := e.Data()
+		at, ok := findJSONPlace(stored)
+		if ok && bytes.Equal(appendJSONSpliced(make([]byte, 0, len(rendered)), stored, at, e.Revision), rendered) {
+			return v.mark(e, f, jsonMark(at, bytes.HasSuffix(stored, newline)))
 		}
 	}
 	return bytes.Clone(rendered), nil // the encoder's buffer has room to spare
@@ -239,11 +262,18 @@ func (v *Version) AppendObject(dst []byte, e *bytecache.Entry, f Format) ([]byte
 		return dst, err
 	case form.rendered != nil:
 		return append(dst, form.rendered...), nil
-	case f == Protobuf:
-		var digits [20]byte
-		return form.place.appendObject(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
 	default:
-		return appendJSONSpliced(dst, e.Data, form.at, e.Revision), nil
+		return splice(dst, e, func(dst, stored []byte) ([]byte, error) {
+			if f == Protobuf {
+				p, err := splicedPlace(stored)
+				if err != nil {
+					return dst, err
+				}
+				var digits [20]byte
+				return p.appendObject(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+			}
+			return appendJSONSpliced(dst, stored, form.mark.at(), e.Revision), nil
+		})
 	}
 }
 
@@ -280,11 +310,12 @@ func (v *Version) AppendItem(dst []byte, e *bytecache.Entry, f Format) ([]byte, 
 		}
 		return append(append(dst, head...), item...), nil
 	case f == Protobuf:
-		var digits [20]byte
-		return form.place.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+		return appendRaw(dst, e)
 	default:
-		dst = appendJSONSpliced(dst, e.Data, form.at, e.Revision)
-		return bytes.TrimSuffix(dst, newline), nil
+		dst, err := splice(dst, e, func(dst, stored []byte) ([]byte, error) {
+			return appendJSONSpliced(dst, stored, form.mark.at(), e.Revision), nil
+		})
+		return bytes.TrimSuffix(dst, newline), err
 	}
 }
 
@@ -295,15 +326,25 @@ func (v *Version) AppendFramed(dst []byte, e *bytecache.Entry, f Format) ([]byte
 		return dst, err
 	}
 	if form.rendered == nil {
-		dst = AppendFrame(dst, form.place.rawSize(digitsOf(e.Revision)))
-		var digits [20]byte
-		return form.place.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+		return appendRaw(AppendFrame(dst, form.mark.size()), e)
 	}
 	_, item, err := v.item(e, form.rendered, f)
 	if err != nil {
 		return dst, err
 	}
 	return append(AppendFrame(dst, len(item)), item...), nil
+}
+
+// appendRaw appends the message of an entry that is sent as it is stored.
+func appendRaw(dst []byte, e *bytecache.Entry) ([]byte, error) {
+	return splice(dst, e, func(dst, stored []byte) ([]byte, error) {
+		p, err := splicedPlace(stored)
+		if err != nil {
+			return dst, err
+		}
+		var digits [20]byte
+		return p.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
+	})
 }
 
 // ItemSize returns the size of what AppendItem appends.
@@ -316,8 +357,8 @@ func (v *Version) ItemSize(e *bytecache.Entry, f Format) (int, error) {
 		head, item, err := v.item(e, form.rendered, f)
 		return len(head) + len(item), err
 	case f == Protobuf:
-		return form.place.rawSize(digitsOf(e.Revision)), nil
+		return form.mark.size(), nil
 	default:
-		return len(bytes.TrimSuffix(e.Data, newline)) + splicedJSONSize(e.Revision), nil
+		return e.Size() - form.mark.newlines() + splicedJSONSize(e.Revision), nil
 	}
 }

@@ -32,7 +32,7 @@ func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes
 		return o
 	}
 	decoded := func(e *bytecache.Entry) (map[string]string, fields.Set, error) {
-		obj, _, err := codec.Decode(e.Data, nil, nil)
+		obj, _, err := codec.Decode(e.Data(), nil, nil)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -40,7 +40,7 @@ func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes
 	}
 	var plain encoded.Labels
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
-		if labels, ok := plain.Of(e.Data); ok {
+		if labels, ok := plain.Of(e.Data()); ok {
 			return labels, nil
 		}
 		labels, _, err := decoded(e)
@@ -103,8 +103,9 @@ func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions)
 	return cachedItem{entry: entry, revision: max(now.Revision, have), known: known}, nil
 }
 
-// cachedPage answers a read of a page of a collection. The objects in it are
-// already decrypted. known is false where etcd has to be asked.
+// cachedPage answers a read of a page of a collection. The bytes of its objects are
+// those of l.entries, decrypted: some may be compressed, and need not be restored all
+// at once. known is false where etcd has to be asked.
 func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) (page kv.Page, known bool, err error) {
 	s := l.store
 	if s.cache == nil || !strings.HasPrefix(l.prefix, s.cache.Prefix()) {
@@ -120,6 +121,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 		page.KVs = make([]*kv.KeyValue, 0, snapshot.Len())
 	}
 	page.Revision, known = snapshot.Revision, true
+	var entries []*bytecache.Entry
 	snapshot.Ascend(from, func(e *bytecache.Entry) bool {
 		if !strings.HasPrefix(e.Key, l.prefix) {
 			return false
@@ -129,12 +131,14 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 			return true // the rest is only counted
 		}
 		known = known && e.Err == nil
-		page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(e.Key), Value: e.Data, ModRevision: e.Revision})
+		page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(e.Key), ModRevision: e.Revision})
+		entries = append(entries, e)
 		return known
 	})
 	if known && page.More() {
 		s.cache.Keep(snapshot)
 	}
+	l.entries = entries
 	return page, known, nil
 }
 
@@ -171,8 +175,8 @@ func (r *stateReader) cachedState() *state {
 	if entry == nil || entry.Err != nil {
 		return nil
 	}
-	st := &state{obj: r.empty(), revision: entry.Revision, data: entry.Data, stale: entry.Stale}
-	if _, err := s.decode(r.key, entry.Data, entry.Revision, st.obj); err != nil {
+	st := &state{obj: r.empty(), revision: entry.Revision, data: entry.Data(), stale: entry.Stale}
+	if _, err := s.decode(r.key, st.data, entry.Revision, st.obj); err != nil {
 		return nil // etcd's bytes, and the error they give
 	}
 	return st

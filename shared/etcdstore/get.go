@@ -71,7 +71,7 @@ func (s *Store) getCached(ctx context.Context, etcdKey string, want int64, opts 
 	if item.entry == nil {
 		return true, notFound(etcdKey, opts, out)
 	}
-	return true, s.decodeOut(etcdKey, item.entry.Data, item.entry.Revision, out)
+	return true, s.decodeOut(etcdKey, item.entry.Data(), item.entry.Revision, out)
 }
 
 func notFound(etcdKey string, opts storage.GetOptions, out runtime.Object) error {

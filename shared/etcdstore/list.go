@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
 )
 
@@ -73,11 +74,14 @@ type lister struct {
 	plan   listPlan
 	out    *items
 
-	revision int64  // at which the list is true
-	opened   bool   // the page under way is decrypted already
-	total    int64  // keys from the start of the list on, at that revision
-	last     string // last key examined
-	more     bool   // there are keys after last
+	revision int64 // at which the list is true
+	opened   bool  // the page under way is decrypted already
+	// entries are those of the page under way where it is the cache's, whose items
+	// have no values; nil elsewhere.
+	entries []*bytecache.Entry
+	total   int64  // keys from the start of the list on, at that revision
+	last    string // last key examined
+	more    bool   // there are keys after last
 
 	fetched, examined int
 	bytes             int64
@@ -139,8 +143,11 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 		}
 		key := string(item.Key)
 		l.last = key
-		l.bytes += int64(len(item.Value))
 		start := time.Now()
+		if l.entries != nil {
+			item.Value = l.entries[i].Data()
+		}
+		l.bytes += int64(len(item.Value))
 		obj, err := l.item(ctx, key, item, l.out.next())
 		decoding += time.Since(start)
 		if err != nil {
@@ -221,7 +228,7 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 // by name is about.
 func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOptions) (kv.Page, error) {
 	s, start := l.store, time.Now()
-	l.opened = false
+	l.opened, l.entries = false, nil
 	if !l.opts.Recursive {
 		cached, err := s.cachedGet(ctx, l.prefix, o)
 		if err != nil {
@@ -230,7 +237,7 @@ func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOpt
 		if cached.known {
 			page := kv.Page{Revision: cached.revision}
 			if e := cached.entry; e != nil {
-				page.KVs, page.Count = []*kv.KeyValue{{Key: []byte(e.Key), Value: e.Data, ModRevision: e.Revision}}, 1
+				page.KVs, page.Count = []*kv.KeyValue{{Key: []byte(e.Key), Value: e.Data(), ModRevision: e.Revision}}, 1
 			}
 			l.opened = true
 			return page, nil

@@ -103,7 +103,7 @@ func (w *watcher) entry(e *bytecache.Entry, revision int64) (runtime.Object, err
 		}
 		return nil, e.Err
 	}
-	obj, err := s.decode(e.Key, e.Data, revision, nil)
+	obj, err := s.decode(e.Key, e.Data(), revision, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/eventlog"
 	"triune.dev/shared/storage"
 )
@@ -39,6 +40,9 @@ type EventLog struct {
 	Replicas int
 	MaxAge   time.Duration
 	MaxBytes int64
+	// CachePlainBytes bounds what each tier holds of stored objects as they are;
+	// beyond it, what was not read lately is held compressed. 0 compresses nothing.
+	CachePlainBytes int64
 }
 
 // Kinds of storage of a stream.
@@ -52,6 +56,7 @@ func NewEventLog() *EventLog {
 	return &EventLog{
 		Cluster: eventlog.DefaultCluster, Storage: fileStorage, Replicas: 1,
 		MaxAge: eventlog.DefaultMaxAge, MaxBytes: eventlog.DefaultMaxBytes,
+		CachePlainBytes: bytecache.DefaultPlainBytes,
 	}
 }
 
@@ -89,12 +94,16 @@ func (o *EventLog) On(conn *nats.Conn, registerer prometheus.Registerer, tiers .
 	// Only the name of the one that is elected, for people: a random one is not
 	// needed.
 	host, _ := os.Hostname()
+	plain := o.CachePlainBytes
+	if plain == 0 {
+		plain = -1
+	}
 	return storage.EventLog{
 		Conn: conn, Cluster: o.Cluster, Tiers: tiers, Relay: relay,
 		Stream: eventlog.StreamOptions{
 			Memory: o.Storage == memoryStorage, Replicas: o.Replicas, MaxAge: o.MaxAge, MaxBytes: o.MaxBytes,
 		},
-		Identity: fmt.Sprintf("%s/%d", host, os.Getpid()), Registerer: registerer,
+		Identity: fmt.Sprintf("%s/%d", host, os.Getpid()), Registerer: registerer, PlainBytes: plain,
 	}
 }
 
@@ -116,6 +125,8 @@ func (o *EventLog) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.MaxAge, "event-log-max-age", o.MaxAge,
 		"How long a stream keeps events. Watches resume from so far back without listing anew.")
 	fs.Int64Var(&o.MaxBytes, "event-log-max-bytes", o.MaxBytes, "How many bytes of events a stream keeps.")
+	fs.Int64Var(&o.CachePlainBytes, "cache-plain-bytes", o.CachePlainBytes,
+		"How many bytes of stored objects a tier holds in memory as they are. Beyond it, what was not read lately is held compressed. 0 compresses nothing.")
 }
 
 // Validate returns every problem there is, each naming its flag.
@@ -162,6 +173,9 @@ func (o *EventLog) Validate() []error {
 	}
 	if o.MaxBytes <= 0 {
 		errs = append(errs, fmt.Errorf("--event-log-max-bytes=%d: must be positive", o.MaxBytes))
+	}
+	if o.CachePlainBytes < 0 {
+		errs = append(errs, fmt.Errorf("--cache-plain-bytes=%d: must not be negative", o.CachePlainBytes))
 	}
 	return errs
 }

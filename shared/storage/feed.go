@@ -36,6 +36,8 @@ type EventLog struct {
 	Identity string
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
+	// PlainBytes is bytecache's, for each tier.
+	PlainBytes int64
 }
 
 // feed is a part of an etcd's keys, cached, and the log that it is kept up to date
@@ -69,7 +71,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 		if err != nil {
 			return fmt.Errorf("event log: %w", err)
 		}
-		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader})
+		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader, PlainBytes: log.PlainBytes})
 		c.feeds = append(c.feeds, feed{tier: tier, reader: reader, share: &etcdstore.Caching{Space: space, Prober: prober}})
 	}
 	if log.Conn == nil || len(log.Relay) == 0 {
@@ -102,12 +104,13 @@ func (c *cluster) cachingOf(prefix string, routes *eventlog.Routes) *etcdstore.C
 	return nil
 }
 
-// follow keeps the caches up to date, and publishes for others if elected, until
+// follow keeps the caches up to date and small, and publishes for others if elected, until
 // ctx ends.
 func (c *cluster) follow(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, f := range c.feeds {
 		group.Go(func() error { return f.reader.Run(ctx, sink{f.share.Space}) })
+		group.Go(func() error { return f.share.Space.Pack(ctx) })
 	}
 	if c.relay != nil {
 		group.Go(func() error { return c.relay.Run(ctx) })

@@ -22,6 +22,7 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 var (
 	cachedObjects = describe("objects", "Objects whose stored bytes are held.", "resource")
 	cachedBytes   = describe("stored_bytes", "Stored bytes that are held, with what belongs to each object.", "resource")
+	plainBytes    = describe("plain_bytes", "Stored bytes that are held as they are and could be held compressed.", "resource")
 	loggedChanges = describe("log_changes", "Changes that watches can resume from without history.", "resource")
 	loggedBytes   = describe("log_bytes", "What only the log of changes holds.", "resource")
 	keptBytes     = describe("kept_bytes", "At most what is held for the further pages of LISTs.", "resource")
@@ -30,7 +31,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c caches) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cachedObjects, cachedBytes, loggedChanges, loggedBytes, keptBytes, derivedBytes} {
+	for _, d := range []*prometheus.Desc{cachedObjects, cachedBytes, plainBytes, loggedChanges, loggedBytes, keptBytes, derivedBytes} {
 		ch <- d
 	}
 }
@@ -50,6 +51,7 @@ func (c caches) Collect(ch chan<- prometheus.Metric) {
 			resource := strings.TrimSuffix(strings.TrimPrefix(cache.Prefix(), c.root), "/")
 			gauge(cachedObjects, int64(stats.Objects), resource)
 			gauge(cachedBytes, stats.Bytes, resource)
+			gauge(plainBytes, stats.Plain, resource)
 			gauge(loggedChanges, int64(stats.LogChanges), resource)
 			gauge(loggedBytes, stats.LogBytes, resource)
 			gauge(keptBytes, stats.KeptBytes, resource)

@@ -1,0 +1,396 @@
+package bytecache
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// application is an object as a controller keeps it: managed fields, conditions and
+// names that repeat, and digests, identifiers and times that do not. It has 10 kB with
+// nine components.
+func application(i, components int) []byte {
+	type object = map[string]any
+	r := rand.New(rand.NewPCG(uint64(i), 11))
+	random := func(n int) []byte {
+		b := make([]byte, n)
+		for at := range b {
+			b[at] = byte(r.Uint32())
+		}
+		return b
+	}
+	digest := func(n int) string { return hex.EncodeToString(random(n)) }
+	words := []string{"reconcile", "cluster", "node", "volume", "timeout", "failed", "waiting", "image", "ready", "certificate", "gateway", "route", "backend", "probe", "upgrade", "restart", "memory", "network", "policy", "quota"}
+	word := func() string { return words[r.IntN(len(words))] }
+	sentence := func(n int) string {
+		s := word()
+		for range n - 1 {
+			s += " " + word()
+		}
+		return s
+	}
+	moment := func() string {
+		return time.Unix(1790000000+r.Int64N(30000000), 0).UTC().Format(time.RFC3339)
+	}
+	name := fmt.Sprintf("app-%s-%d", word(), i)
+	var parts, conditions, resources []object
+	owned := object{}
+	for k := range components {
+		part := fmt.Sprintf("%s-%d", word(), k)
+		parts = append(parts, object{
+			"name": part, "image": "registry.example.com/team-" + word() + "/" + word() + "@sha256:" + digest(32), "replicas": r.IntN(20), "port": 1024 + r.IntN(60000),
+			"resources": object{"requests": object{"cpu": fmt.Sprintf("%dm", r.IntN(4000)), "memory": fmt.Sprintf("%dMi", r.IntN(8192))}, "limits": object{"memory": fmt.Sprintf("%dMi", r.IntN(16384))}},
+			"env":       []object{{"name": "REGION", "value": word()}, {"name": "TOKEN_HASH", "value": digest(16)}, {"name": "LOG_LEVEL", "value": "info"}},
+		})
+		owned[fmt.Sprintf("k:{\"name\":%q}", part)] = object{".": object{}, "f:image": object{}, "f:name": object{}, "f:port": object{}, "f:replicas": object{}, "f:env": object{}, "f:resources": object{"f:requests": object{"f:cpu": object{}, "f:memory": object{}}, "f:limits": object{"f:memory": object{}}}}
+		conditions = append(conditions, object{"type": word(), "status": "True", "reason": "Reconcile" + word(), "message": sentence(7), "lastTransitionTime": moment(), "observedGeneration": r.IntN(50)})
+		resources = append(resources, object{"kind": "Deployment", "group": "apps", "version": "v1", "name": name + "-" + word(), "namespace": "team-" + word(), "uid": digest(16), "hash": digest(20), "health": object{"status": "Healthy"}, "syncedAt": moment()})
+	}
+	data, err := json.Marshal(object{
+		"apiVersion": "example.com/v1", "kind": "Application",
+		"metadata": object{
+			"name": name, "namespace": "team", "uid": digest(16), "generation": r.IntN(40), "creationTimestamp": moment(),
+			"labels":        object{"app.kubernetes.io/instance": name, "app.kubernetes.io/part-of": word()},
+			"annotations":   object{"example.com/checksum": digest(32), "example.com/note": sentence(20)},
+			"managedFields": []object{{"manager": "controller", "operation": "Apply", "apiVersion": "example.com/v1", "time": moment(), "fieldsType": "FieldsV1", "fieldsV1": object{"f:spec": object{"f:components": owned}}}},
+		},
+		"spec":   object{"components": parts, "bundle": base64.StdEncoding.EncodeToString(random(30 * components))},
+		"status": object{"conditions": conditions, "resources": resources},
+	})
+	if err != nil {
+		panic(err) // maps, strings and numbers only
+	}
+	return append(data, '\n')
+}
+
+// applications is an Origin with n of them, as they were at revision 100.
+type applications struct{ n, components int }
+
+func (a applications) List(ctx context.Context, r kv.Range) (kv.Page, error) {
+	page, err := filled(a.n, 8).List(ctx, r)
+	for _, item := range page.KVs {
+		var i int
+		if _, err := fmt.Sscanf(string(bytes.TrimRight(item.Value, "\x00")), "%d", &i); err != nil {
+			return page, err
+		}
+		item.Value = bytes.Clone(application(i, a.components)) // as large as it is
+	}
+	return page, err
+}
+
+// packing runs Pack until the returned function is called.
+func packing(t *testing.T, s *Space) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Pack(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// counts tells how many entries of a cache are held compressed.
+func counts(c *Cache) (packed, plain int) {
+	c.tree.Scan(func(e *Entry) bool {
+		if e.packed.Load() != nil {
+			packed++
+		} else {
+			plain++
+		}
+		return true
+	})
+	return packed, plain
+}
+
+// TestColdIsCompressed: what there is no room for is held compressed, at once when it
+// is loaded and soon when it is written; it reads as before; and what is read again and
+// again is held as it is, within the bound.
+func TestColdIsCompressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, limit = 300, 200_000
+		c := loadedCache(t, applications{n, 3}, Config{PlainBytes: limit}, Options{})
+		stop := packing(t, c.space)
+		defer stop()
+		check := func(when string, expected func(i int) []byte) {
+			t.Helper()
+			s, err := c.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var scratch []byte
+			for range 3 { // LISTs of everything
+				i := 0
+				s.Ascend("/r/", func(e *Entry) bool {
+					var data []byte
+					data, scratch = e.Open(scratch)
+					if !bytes.Equal(data, expected(i)) || !bytes.Equal(e.Data(), data) || e.Size() != len(data) {
+						t.Fatalf("%s: object %d is %.80s", when, i, data)
+					}
+					i++
+					return true
+				})
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if held := c.space.Plain(); held > limit {
+					t.Fatalf("%s: %d bytes are held as they are, the bound is %d", when, held, limit)
+				}
+			}
+		}
+		packed, plain := counts(c)
+		if packed < n/2 || plain == 0 {
+			t.Errorf("%d compressed and %d not after the load", packed, plain)
+		}
+		check("loaded", func(i int) []byte { return application(i, 3) })
+		for i := range n {
+			apply(c, modify(i, 101+int64(i), string(application(n+i, 3))))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		check("written", func(i int) []byte { return application(n+i, 3) })
+
+		// Somebody reads one object all the time, whichever it is.
+		for i := range 5 {
+			key := filledKey(i * n / 5)
+			for range 10 {
+				e, _, err := c.Get(t.Context(), key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Data()
+				time.Sleep(roomPause)
+				synctest.Wait()
+			}
+			if e, _, _ := c.Get(t.Context(), key); e.Plain() == nil {
+				t.Errorf("%s is read all the time and is compressed", key)
+			}
+		}
+	})
+}
+
+// TestNothingIsCompressed: neither where that is not wanted, nor what is small, nor
+// what has no redundancy, which is tried once.
+func TestNothingIsCompressed(t *testing.T) {
+	noise := func(r kv.Range) (kv.Page, error) {
+		random := rand.NewChaCha8([32]byte{1})
+		page, err := filled(50, 2000)(r)
+		for _, item := range page.KVs {
+			_, _ = random.Read(item.Value)
+		}
+		return page, err
+	}
+	for name, test := range map[string]struct {
+		origin Origin
+		limit  int64
+		most   int
+	}{
+		"not wanted": {applications{50, 3}, -1, 0},
+		"small":      {filled(500, minPacked-1), 1000, 0},
+		// Those of which the dictionary is made have something in common with it.
+		"no redundancy": {pages(noise), 10_000, dictionaryBytes/2000 + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := loadedCache(t, test.origin, Config{PlainBytes: test.limit}, Options{})
+				stop := packing(t, c.space)
+				defer stop()
+				before, _, _ := c.Get(t.Context(), filledKey(0))
+				apply(c, modify(0, 101, string(before.Data())))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if packed, _ := counts(c); packed > test.most {
+					t.Errorf("%d are compressed", packed)
+				}
+				if held := c.space.Plain(); test.limit > 0 && held > test.limit {
+					t.Errorf("%d bytes are to be tried again", held)
+				}
+			})
+		})
+	}
+}
+
+// TestLogIsCompressed: the states that only the log has are not read often.
+func TestLogIsCompressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := loadedCache(t, applications{10, 3}, Config{PlainBytes: 20_000}, Options{})
+		stop := packing(t, c.space)
+		defer stop()
+		const writes = 400
+		for i := range writes {
+			apply(c, modify(i%10, 101+int64(i), string(application(i, 3))))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		compressed := 0
+		cursor, err := c.Cursor(t.Context(), 100+10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := int64(110); at < 100+writes; {
+			changes, err := cursor.Available(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, change := range changes.List {
+				if change.Before.packed.Load() != nil {
+					compressed++
+				}
+				at = change.Revision
+				if !bytes.Equal(change.Now.Data(), application(int(at-101), 3)) || !bytes.Equal(change.Before.Data(), application(int(at-111), 3)) {
+					t.Fatalf("the change at %d has other bytes", at)
+				}
+			}
+		}
+		if compressed < writes/2 {
+			t.Errorf("%d of %d are compressed", compressed, writes)
+		}
+	})
+}
+
+// TestPackBesideReaders: entries change how they hold their bytes while others read
+// and replace them.
+func TestPackBesideReaders(t *testing.T) {
+	const n, writes = 100, 3000
+	c := loadedCache(t, applications{n, 1}, Config{PlainBytes: 30_000, LogBytes: 50_000}, Options{
+		Labels: func(e *Entry) (Attributes, error) { return Attributes{"size": fmt.Sprint(len(e.Data()))}, nil },
+	})
+	valid := map[string]bool{}
+	var values []string
+	for i := range 2 * n {
+		values = append(values, string(application(i, 1)))
+		valid[values[i]] = true
+	}
+	stop := packing(t, c.space)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			var scratch, data []byte
+			for ctx.Err() == nil {
+				s, err := c.Snapshot(ctx)
+				if err != nil {
+					return
+				}
+				s.Ascend("/r/", func(e *Entry) bool {
+					data, scratch = e.Open(scratch)
+					if !valid[string(data)] || !valid[string(e.Data())] {
+						t.Errorf("%s at %d is %.80s", e.Key, e.Revision, data)
+					}
+					return ctx.Err() == nil
+				})
+				if _, err := c.Select(ctx, Term{Key: "size", Values: []string{"1"}}); err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range writes {
+		apply(c, modify(i%n, 101+int64(i), values[i%len(values)]))
+		if i%64 == 0 {
+			runtime.Gosched()
+		}
+	}
+	cancel()
+	readers.Wait()
+	stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.plain != c.space.plain.Load() || c.plain < 0 {
+		t.Errorf("%d bytes are held as they are in the cache, %d in the space", c.plain, c.space.plain.Load())
+	}
+}
+
+// TestMemoryOfCustomResources: custom resources of 10 kB take less than 1.15 of their
+// stored bytes as they are, and less than 0.4 compressed.
+func TestMemoryOfCustomResources(t *testing.T) {
+	const n = 2000
+	for _, test := range []struct {
+		name  string
+		plain int64
+		most  float64
+	}{{"as they are", -1, 1.15}, {"compressed", 1 << 20, 0.4}} {
+		t.Run(test.name, func(t *testing.T) {
+			before := heap()
+			c := loadedCache(t, applications{n, 9}, Config{PlainBytes: test.plain}, Options{})
+			c.restPress()
+			held := heap() - before
+			var stored int64
+			s, err := c.Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Ascend("", func(e *Entry) bool { stored += int64(e.Size()); return true })
+			if each := stored / n; each < 9_000 || each > 11_000 {
+				t.Fatalf("an object has %d bytes", each)
+			}
+			ratio := float64(held) / float64(stored)
+			t.Logf("%.3f of the stored bytes", ratio)
+			if ratio > test.most {
+				t.Errorf("%d bytes for %d stored ones, %.3f, want at most %.2f", held, stored, ratio, test.most)
+			}
+			runtime.KeepAlive(c)
+		})
+	}
+}
+
+// BenchmarkData is one object of 10 kB. Reproduce as in bench_test.go.
+func BenchmarkData(b *testing.B) {
+	value := application(1, 9)
+	c := &Cache{space: New(Config{PlainBytes: 1})}
+	p, err := newPress(c, []*Entry{NewEntry("", 0, application(2, 9))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	compressed := NewEntry("", 0, value)
+	small, err := p.pack(value)
+	if err != nil {
+		b.Fatal(err)
+	}
+	compressed.packed.Store(small)
+	compressed.plain.Store(nil)
+	plain := NewEntry("", 0, value)
+	b.Run("plain", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if len(plain.Data()) == 0 {
+				b.Fatal("no bytes")
+			}
+		}
+	})
+	b.Run("compressed", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			compressed.Data()
+		}
+	})
+	b.Run("compressed, into a buffer", func(b *testing.B) {
+		b.ReportAllocs()
+		var scratch []byte
+		for b.Loop() {
+			_, scratch = compressed.Open(scratch)
+		}
+	})
+	b.Run("compress", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := p.pack(value); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(len(small.data))/float64(len(value)), "ratio")
+	})
+}
