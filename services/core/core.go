@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	_ "time/tzdata" // time zones of CronJobs, on an image that has none; kube-apiserver has them inside, too
 
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"

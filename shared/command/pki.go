@@ -22,6 +22,7 @@ type pkiFlags struct {
 	kubeconfigs []string
 	owner       string
 	give        []string
+	share       []string
 	program     string
 }
 
@@ -44,6 +45,7 @@ run before every start.`,
 	fs.StringSliceVar(&f.kubeconfigs, "kubeconfig", nil, "Kubeconfig to write, of the form path=client@url, such as admin.kubeconfig=admin@https://127.0.0.1:6443. It belongs to the owner of its directory. Repeat the flag for several.")
 	fs.StringVar(&f.owner, "owner", "", "Numeric uid:gid that all files of --dir are given to.")
 	fs.StringSliceVar(&f.give, "give", nil, "Directory to make and give to --owner as well, with what is in it, such as the data directory of an etcd. Repeat the flag for several.")
+	fs.StringArrayVar(&f.share, "share", nil, "Directory to hold exactly some files of --dir for a program that must not read the others, of the form directory=file[,file...], such as /share/etcd=etcd/ca.crt,etcd/server.crt,etcd/server.key. It is given to --owner. Repeat the flag for several.")
 	fs.StringVar(&f.program, "install", "", "Where to put a copy of this program, for the health checks of containers that have no other one.")
 	if err := cmd.MarkFlagRequired("dir"); err != nil {
 		panic(err) // the flag is there
@@ -72,6 +74,14 @@ func (f *pkiFlags) run() error {
 		}
 		kubeconfigs = append(kubeconfigs, k)
 	}
+	var shares []share
+	for _, text := range f.share {
+		s, err := parseShare(text)
+		if err != nil {
+			return fmt.Errorf("--share=%s %w", text, err)
+		}
+		shares = append(shares, s)
+	}
 	made, err := pki.Ensure(f.dir, o)
 	if err != nil {
 		return fmt.Errorf("--dir=%s: %w", f.dir, err)
@@ -84,6 +94,15 @@ func (f *pkiFlags) run() error {
 	for _, k := range kubeconfigs {
 		if err := k.write(made); err != nil {
 			return fmt.Errorf("--kubeconfig=%s: %w", k.path, err)
+		}
+	}
+	// After the kubeconfigs, which may be among the files.
+	for _, s := range shares {
+		if err := made.Share(s.dir, s.files...); err != nil {
+			return fmt.Errorf("--share=%s: %w", s.dir, err)
+		}
+		if err := owner.give(s.dir); err != nil {
+			return err
 		}
 	}
 	if f.program != "" {
@@ -115,6 +134,21 @@ func parseClient(text string) (pki.Client, error) {
 		client.Authority = pki.NATSCA
 	}
 	return client, nil
+}
+
+// share is a directory and the files of the PKI that it is to hold.
+type share struct {
+	dir   string
+	files []string
+}
+
+func parseShare(text string) (share, error) {
+	dir, files, _ := strings.Cut(text, "=")
+	s := share{dir, strings.Split(files, ",")}
+	if dir == "" || slices.Contains(s.files, "") {
+		return share{}, fmt.Errorf("is not of the form directory=file[,file...]")
+	}
+	return s, nil
 }
 
 // kubeconfig is one file to write.

@@ -59,6 +59,7 @@ func TestSubcommandErrors(t *testing.T) {
 		"an argument":      {[]string{"pki", "now"}, "now"},
 		"a bad client":     {[]string{"pki", "--dir=x", "--client=nobody"}, "--client=nobody is not of the form"},
 		"a bad kubeconfig": {[]string{"pki", "--dir=x", "--kubeconfig=admin"}, "--kubeconfig=admin is not of the form"},
+		"a bad share":      {[]string{"pki", "--dir=x", "--share=core"}, "--share=core is not of the form"},
 		"a bad owner":      {[]string{"pki", "--dir=x", "--owner=me"}, "--owner=me is not of the form"},
 		"no backend":       {[]string{"forward"}, `"to"`},
 		"a bad backend":    {[]string{"forward", "--to=core"}, "--to=core is not of the form"},
@@ -96,6 +97,8 @@ func TestPKI(t *testing.T) {
 		"--kubeconfig=" + at("pki/admin.kubeconfig") + "=admin@https://127.0.0.1:6443",
 		"--owner=" + strconv.Itoa(os.Getuid()) + ":" + strconv.Itoa(os.Getgid()), "--give=" + at("data/etcd"),
 		"--install=" + at("programs/triune"),
+		"--share=" + at("shares/core") + "=ca.crt,core.crt,core.key,nats/core.key",
+		"--share=" + at("shares/admin") + "=admin.kubeconfig",
 	}
 	if _, err := execute(t, args...); err != nil {
 		t.Fatal(err)
@@ -120,6 +123,13 @@ func TestPKI(t *testing.T) {
 	}
 	if info, err := os.Stat(at("data/etcd")); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info, err)
+	}
+	for file, mode := range map[string]os.FileMode{
+		"core/ca.crt": 0o644, "core/core.crt": 0o644, "core/core.key": 0o600, "core/nats/core.key": 0o600, "admin/admin.kubeconfig": 0o600,
+	} {
+		if info, err := os.Stat(at("shares/" + file)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", file, info, err)
+		}
 	}
 	installed, err := os.Stat(at("programs/triune"))
 	if err != nil || installed.Mode().Perm() != 0o755 {

@@ -28,6 +28,9 @@
 // (DESIGN.md, invariant 8). For the same reason serving certificates carry the
 // extended key usage for servers only, and client certificates for clients only.
 //
+// A program needs a few of these files and must not read the others: [PKI.Share]
+// puts what it needs into a directory of its own.
+//
 // All keys are ECDSA P-256: generating and signing take microseconds, and the
 // whole set is made in less time than a start of the server may cost.
 package pki

@@ -92,12 +92,20 @@ func writeTemp(f file) (name string, err error) {
 	return name, nil
 }
 
+// isThere tells whether a file has that content and mode already.
+func isThere(f file) bool {
+	have, err := os.ReadFile(f.path)
+	if err != nil || !bytes.Equal(have, f.data) {
+		return false
+	}
+	info, err := os.Stat(f.path)
+	return err == nil && info.Mode().Perm() == f.mode
+}
+
 // writeIfChanged puts one file in place unless it is there with that content.
 func writeIfChanged(f file) error {
-	if have, err := os.ReadFile(f.path); err == nil && bytes.Equal(have, f.data) {
-		if info, err := os.Stat(f.path); err == nil && info.Mode().Perm() == f.mode {
-			return nil
-		}
+	if isThere(f) {
+		return nil
 	}
 	return writeAll([]file{f})
 }

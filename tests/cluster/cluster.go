@@ -92,7 +92,8 @@ type Cluster struct {
 	// PKI is its certificates and keys.
 	PKI *pki.PKI
 	// Tokens is the static token file: a user alice in group testers, and a
-	// user bob in none, with the tokens alice-token and bob-token.
+	// user bob in none, with the tokens alice-token and bob-token; empty where the
+	// server is somebody else's.
 	Tokens string
 	// Front is what stands in front of all replicas and can cut connections.
 	Front *Balancer
@@ -206,11 +207,14 @@ func (c *Cluster) REST() (*rest.Config, error) {
 	return config, nil
 }
 
-// ServingTiers are the tiers that answer requests, in the order of a request.
+// ServingTiers are the tiers that answer requests, in the order of a request; none
+// of a server that somebody else runs.
 func (c *Cluster) ServingTiers() []Tier {
 	switch c.Config.Topology {
 	case Tiers:
 		return []Tier{Aggregator, Core, Extensions}
+	case External:
+		return nil
 	default:
 		return []Tier{Tier(c.Config.Topology)}
 	}

@@ -5,10 +5,16 @@
 //	go test ./tests/e2e -target=triune          # the one process, the default
 //	go test ./tests/e2e -target=tiers           # three tiers, two replicas each
 //	go test ./tests/e2e -target=kube-apiserver  # the reference
+//	go test ./tests/e2e -target=external -kubeconfig=admin.kubeconfig
 //
 // The reference target shows that the suite asks for nothing that Kubernetes
 // does not do: a test that fails there is wrong. The environment's
 // TRIUNE_TARGET replaces the flag's default.
+//
+// The external target is a server that runs already, such as that of
+// docker-compose.yml: tests that start, kill or configure servers of their own are
+// left out, by name and with the reason (external_test.go). It is to be a new server:
+// the suite leaves namespaces behind where no controller deletes them.
 //
 // With -short only what needs no controllers and no large tools is run. With
 // -disrupt every serving tier is killed with all of its replicas and started

@@ -176,7 +176,7 @@ func TestKubectlDescribe(t *testing.T) {
 		"clusterrole/system:discovery": {"PolicyRule:", "[/api/*]"},
 		"priorityclasses":              {"system-node-critical", "system-cluster-critical"},
 		"flowschema/exempt":            {"Kind:         FlowSchema"},
-		"servicecidr/kubernetes":       {"10.0.0.0/24"},
+		"servicecidr/kubernetes":       {"CIDRs:", "10.", "Ready  True"},
 	} {
 		t.Run(what, func(t *testing.T) { k.of(t).says(want, "describe", what) })
 	}
@@ -248,12 +248,13 @@ func TestKubectlAuth(t *testing.T) {
 		k := k.of(t)
 		k.stdin("apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r, namespace: "+ns+"}\nrules:\n- {apiGroups: [\"\"], resources: [pods], verbs: [get]}\n").says([]string{"reconciled"}, "auth", "reconcile", "-f", "-")
 	})
-	t.Run("token file users", func(t *testing.T) {
+	t.Run("users of tokens", func(t *testing.T) {
+		somebody := ofToken(t, c, k.of(t))
 		k := k.of(t).with("KUBECONFIG=/dev/null")
 		flags := []string{"--server=" + c.URL, "--certificate-authority=" + c.PKI.ClusterCA.CertFile}
-		k.says([]string{"alice", "testers"}, append([]string{"auth", "whoami", "--token=alice-token"}, flags...)...)
+		k.says([]string{somebody.name, somebody.group}, append([]string{"auth", "whoami", "--token=" + somebody.token}, flags...)...)
 		k.fails("must be logged in", append([]string{"auth", "whoami", "--token=no-such-token"}, flags...)...)
-		k.fails(`cannot list resource "secrets"`, append([]string{"get", "secrets", "--token=alice-token", "-n", "kube-system"}, flags...)...)
+		k.fails(`cannot list resource "secrets"`, append([]string{"get", "secrets", "--token=" + somebody.token, "-n", "kube-system"}, flags...)...)
 	})
 	t.Run("certificate", func(t *testing.T) {
 		k := k.of(t)
@@ -268,11 +269,12 @@ func TestKubectlAuth(t *testing.T) {
 func TestKubectlConfig(t *testing.T) {
 	c := server(t)
 	ns := newNamespace(t, c)
+	somebody := ofToken(t, c, newKubectl(t, c, ns))
 	config := writeFile(t, "config", "")
 	k := newKubectl(t, c, "").with("KUBECONFIG=" + config)
 	k.run("config", "set-cluster", "here", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile, "--embed-certs=true")
 	k.run("config", "set-credentials", "admin", "--client-certificate="+c.PKI.Admin.CertFile, "--client-key="+c.PKI.Admin.KeyFile, "--embed-certs=true")
-	k.run("config", "set-credentials", "alice", "--token=alice-token")
+	k.run("config", "set-credentials", "alice", "--token="+somebody.token)
 	k.run("config", "set-context", "as-admin", "--cluster=here", "--user=admin", "--namespace="+ns)
 	k.run("config", "set-context", "as-alice", "--cluster=here", "--user=alice", "--namespace="+ns)
 	k.run("config", "use-context", "as-admin")
@@ -280,7 +282,7 @@ func TestKubectlConfig(t *testing.T) {
 	k.run("config", "use-context", "as-alice")
 	k.says([]string{"as-alice"}, "config", "current-context")
 	k.fails("Forbidden", "get", "serviceaccounts")
-	k.says([]string{"alice"}, "auth", "whoami")
+	k.says([]string{somebody.name}, "auth", "whoami")
 	k.says([]string{"as-admin", "as-alice"}, "config", "get-contexts")
 	k.says([]string{"here"}, "config", "get-clusters")
 	k.says([]string{"admin", "alice"}, "config", "get-users")

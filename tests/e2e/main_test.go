@@ -17,8 +17,9 @@ import (
 )
 
 var (
-	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune or tiers")
+	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune, tiers or external")
 	replicas = flag.Int("replicas", 2, "replicas of every tier of the tiers topology")
+	external = flag.String("kubeconfig", "", "kubeconfig of an administrator of the server that -target=external tests")
 	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")
 )
 
@@ -47,7 +48,7 @@ func run(m *testing.M) (int, error) {
 	if f := flag.Lookup("test.list"); f.Value.String() != "" {
 		return m.Run(), nil
 	}
-	c, err := cluster.Start(ctx, targetConfig())
+	c, err := start(ctx)
 	if err != nil {
 		return 1, err
 	}
@@ -60,6 +61,21 @@ func run(m *testing.M) (int, error) {
 	return code, errors.Join(err, os.RemoveAll(c.Dir))
 }
 
+// start starts the server of this run, or finds the one that runs already.
+func start(ctx context.Context) (*cluster.Cluster, error) {
+	switch isExternal := cluster.Topology(*target) == cluster.External; {
+	case isExternal && *external == "":
+		return nil, errors.New("-target=external needs -kubeconfig, the file of a server that runs already")
+	case isExternal && *disrupt:
+		return nil, errors.New("-disrupt kills tiers, which -target=external has none of")
+	case isExternal:
+		return cluster.Connect(ctx, *external)
+	case *external != "":
+		return nil, fmt.Errorf("-kubeconfig is for -target=external, not for -target=%s", *target)
+	}
+	return cluster.Start(ctx, targetConfig())
+}
+
 // targetConfig is the topology under test, for the shared server and for tests
 // that start one of their own.
 func targetConfig() cluster.Config {
@@ -70,6 +86,7 @@ func targetConfig() cluster.Config {
 // finds one more tier killed and started again.
 func server(t *testing.T) *cluster.Cluster {
 	t.Helper()
+	needs(t)
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	c := shared.cluster
@@ -94,6 +111,7 @@ func server(t *testing.T) *cluster.Cluster {
 // full skips a test that is not part of the fast half.
 func full(t *testing.T) {
 	t.Helper()
+	needs(t)
 	if testing.Short() {
 		t.Skip("not part of the fast half (-short)")
 	}

@@ -1,0 +1,202 @@
+package deploy
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"triune.dev/tests/deploy/engine"
+)
+
+// secrets are who may read which of the files that are worth stealing: private keys,
+// and kubeconfigs, which have one inside. The job that makes them is not listed.
+var secrets = map[string][]string{
+	"aggregator.key":                {"aggregator"},
+	"core.key":                      {"core"},
+	"extensions.key":                {"extensions"},
+	"front-proxy-client.key":        {"aggregator", "core", "extensions"},
+	"etcd/client.key":               {"aggregator", "core", "extensions"},
+	"etcd/server.key":               {"etcd-0", "etcd-1", "etcd-2"},
+	"nats/aggregator.key":           {"aggregator"},
+	"nats/core.key":                 {"core"},
+	"nats/extensions.key":           {"extensions"},
+	"nats/server.key":               {"nats-0", "nats-1", "nats-2"},
+	"prometheus.key":                {"prometheus"},
+	"sa.key":                        {"core", "kube-controller-manager"},
+	"ca.key":                        {"kube-controller-manager"}, // which signs certificates with it
+	"controller-manager.kubeconfig": {"kube-controller-manager"},
+	"scheduler.kubeconfig":          {"kube-scheduler"},
+	"nodes.kubeconfig":              {"kwok", "nodes"},
+}
+
+// isSecret tells secrets from what everybody may see.
+func isSecret(name string) bool {
+	return strings.HasSuffix(name, ".key") || strings.HasSuffix(name, ".kubeconfig")
+}
+
+// composeService is what the tests read of a service of docker-compose.yml.
+type composeService struct {
+	Command     []string
+	Entrypoint  []string
+	Environment map[string]string
+	Healthcheck struct{ Test []string }
+	User        string
+	Volumes     []string
+}
+
+func composeServices(t *testing.T) map[string]composeService {
+	t.Helper()
+	data, err := os.ReadFile(path(t, "docker-compose.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Services map[string]composeService }
+	if err := yaml.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	if len(file.Services) < 10 {
+		t.Fatalf("docker-compose.yml has only %d services", len(file.Services))
+	}
+	return file.Services
+}
+
+// mounted is what a service has at a path: a volume, or a directory of the checkout.
+func (s composeService) mounted(at string) (source string, writable bool) {
+	for _, volume := range s.Volumes {
+		if parts := strings.Split(volume, ":"); parts[1] == at {
+			return parts[0], len(parts) == 2
+		}
+	}
+	return "", false
+}
+
+// shares are the files in each volume that the job pki fills.
+func shares(t *testing.T, job composeService) map[string][]string {
+	t.Helper()
+	all := map[string][]string{}
+	for _, argument := range job.Command {
+		text, ok := strings.CutPrefix(argument, "--share=")
+		if !ok {
+			continue
+		}
+		dir, files, _ := strings.Cut(text, "=")
+		volume, _ := job.mounted(dir)
+		if volume == "" {
+			t.Errorf("pki shares %s, where no volume is", dir)
+		}
+		all[volume] = strings.Split(files, ",")
+	}
+	return all
+}
+
+// TestComposeKeys: every service of docker-compose.yml can read the files of the PKI
+// that its command line and its configuration name, and no others.
+func TestComposeKeys(t *testing.T) {
+	services := composeServices(t)
+	shared := shares(t, services["pki"])
+	named := regexp.MustCompile(`/pki/([\w./-]+)`)
+	readers := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		s := services[name]
+		if name == "pki" {
+			continue
+		}
+		text := slices.Concat(s.Command, s.Entrypoint, s.Healthcheck.Test, slices.Collect(maps.Values(s.Environment)))
+		for _, config := range []string{"/etc/nats", "/etc/prometheus"} {
+			dir, _ := s.mounted(config)
+			if dir == "" {
+				continue
+			}
+			files, err := filepath.Glob(filepath.Join(path(t, dir), "*"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("%d files in %s: %v", len(files), dir, err)
+			}
+			for _, file := range files {
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = append(text, string(data))
+			}
+		}
+		want := []string{}
+		for _, match := range named.FindAllStringSubmatch(strings.Join(text, "\n"), -1) {
+			want = append(want, match[1])
+		}
+		slices.Sort(want)
+		volume, writable := s.mounted("/pki")
+		if writable || volume == "pki" {
+			t.Errorf("%s mounts %s, writable: %v", name, volume, writable)
+		}
+		have := slices.Sorted(slices.Values(shared[volume]))
+		if diff := cmp.Diff(slices.Compact(want), append([]string{}, have...)); diff != "" {
+			t.Errorf("files of %s (-named +in its volume):\n%s", name, diff)
+		}
+		for _, file := range have {
+			if isSecret(file) {
+				readers[file] = append(readers[file], name)
+			}
+		}
+	}
+	if diff := cmp.Diff(secrets, readers); diff != "" {
+		t.Errorf("who reads what (-wanted +docker-compose.yml):\n%s", diff)
+	}
+}
+
+// checkKeys looks into the containers of an installation: what is below /pki, and
+// that nobody else on the machine may read a secret.
+func checkKeys(t *testing.T, p *engine.Project) {
+	t.Helper()
+	services := composeServices(t)
+	shared := shares(t, services["pki"])
+	checked := 0
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		ids, err := p.Containers(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "pki" || len(ids) == 0 { // of a profile that is off
+			continue
+		}
+		out, err := engine.Docker(t.Context(), "cp", ids[0]+":/pki", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked++
+		have := []string{}
+		for archive := tar.NewReader(strings.NewReader(out)); ; {
+			header, err := archive.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := strings.TrimPrefix(header.Name, "pki/")
+			if header.Typeflag != tar.TypeReg {
+				continue
+			}
+			have = append(have, file)
+			if mode := header.FileInfo().Mode().Perm(); isSecret(file) && (mode != 0o600 || header.Uid != 65532) {
+				t.Errorf("%s: %s has mode %v and belongs to %d", name, file, mode, header.Uid)
+			}
+		}
+		volume, _ := services[name].mounted("/pki")
+		if diff := cmp.Diff(slices.Sorted(slices.Values(shared[volume])), slices.Sorted(slices.Values(have))); diff != "" {
+			t.Errorf("files of %s (-shared +there):\n%s", name, diff)
+		}
+	}
+	if checked < 6 {
+		t.Errorf("only %d services were looked into", checked)
+	}
+}

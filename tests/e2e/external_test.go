@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"triune.dev/tests/cluster"
+)
+
+// What tests ask of a server that only one of their own has, by the name of what
+// they call for it, and why an external server cannot be asked.
+var beyondExternal = map[string]string{
+	"cluster.Run":       "it starts servers of its own",
+	"cluster.Start":     "it starts servers of its own",
+	"CommandLine":       "it starts programs with flags that are wrong",
+	"Restart":           "it stops and starts tiers of the server",
+	"startControlPlane": "controllers sign with the private keys of the server",
+	"StartSampleServer": "the server has to reach an extension server on the loopback of this machine",
+}
+
+// leftOut are the tests that an external server does not see, and what they call
+// that it has not. TestLeftOutOfExternal keeps it as short as it can be.
+var leftOut = map[string]string{
+	"TestBadStart":                 "CommandLine",
+	"TestControllers":              "startControlPlane",
+	"TestHalfDeadEtcd":             "cluster.Run",
+	"TestHelm":                     "startControlPlane",
+	"TestInformersOutliveRestarts": "Restart",
+	"TestMoveIn":                   "cluster.Run",
+	"TestMoveOut":                  "cluster.Run",
+	"TestOutage":                   "cluster.Run",
+	"TestQuietStart":               "cluster.Start",
+	"TestSampleAPIServer":          "StartSampleServer",
+	"TestStoredBytes":              "cluster.Run",
+}
+
+// needs skips a test that an external server cannot be asked, where there is one.
+func needs(t *testing.T) {
+	t.Helper()
+	test, _, _ := strings.Cut(t.Name(), "/")
+	if call, ok := leftOut[test]; ok && cluster.Topology(*target) == cluster.External {
+		t.Skipf("not of an external server: %s", beyondExternal[call])
+	}
+}
+
+// somebody is a user who may do nothing.
+type somebody struct{ name, group, token string }
+
+// ofToken is alice of the token file, or a ServiceAccount where the server is not
+// ours to give one. k writes to a namespace of the test.
+func ofToken(t *testing.T, c *cluster.Cluster, k command) somebody {
+	t.Helper()
+	if c.Tokens != "" {
+		return somebody{"alice", "testers", "alice-token"}
+	}
+	k.run("create", "serviceaccount", "somebody")
+	namespace := k.run("get", "serviceaccount", "somebody", "-o", "jsonpath={.metadata.namespace}")
+	return somebody{
+		name:  "system:serviceaccount:" + namespace + ":somebody",
+		group: "system:serviceaccounts:" + namespace,
+		token: strings.TrimSpace(k.run("create", "token", "somebody", "--duration=30m")),
+	}
+}
+
+// TestLeftOutOfExternal: the tests that an external server does not see are those
+// whose code, with the functions of this package that it calls, asks for something
+// that only a server of the suite's own has. So none is left out for another reason,
+// and none that needs such a thing is forgotten.
+func TestLeftOutOfExternal(t *testing.T) {
+	calls := callsOfPackage(t)
+	want := map[string]string{}
+	for name := range calls {
+		if !strings.HasPrefix(name, "Test") || name == "TestMain" {
+			continue
+		}
+		for _, call := range slices.Sorted(maps.Keys(reached(calls, name))) {
+			if _, beyond := beyondExternal[call]; beyond {
+				want[name] = call
+				break
+			}
+		}
+	}
+	if diff := cmp.Diff(want, leftOut); diff != "" {
+		t.Errorf("leftOut (-what the code calls +the list):\n%s", diff)
+	}
+	used := map[string]bool{}
+	for _, call := range leftOut {
+		used[call] = true
+	}
+	for call := range beyondExternal {
+		if !used[call] {
+			t.Errorf("no test is left out for %s", call)
+		}
+	}
+}
+
+// callsOfPackage maps each function of this package to what it calls: the name of
+// the function or method, with the package before it where that is cluster.
+func callsOfPackage(t *testing.T) map[string][]string {
+	t.Helper()
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string][]string{}
+	for _, name := range files {
+		if name == "main_test.go" { // what the suite does for all tests is no wish of one
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			function, ok := decl.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			name := function.Name.Name // methods of one name are one function here
+			ast.Inspect(function, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				switch callee := call.Fun.(type) {
+				case *ast.Ident:
+					calls[name] = append(calls[name], callee.Name)
+				case *ast.SelectorExpr:
+					called := callee.Sel.Name
+					if of, ok := callee.X.(*ast.Ident); ok && of.Name == "cluster" {
+						called = "cluster." + called
+					}
+					calls[name] = append(calls[name], called)
+				}
+				return true
+			})
+		}
+	}
+	return calls
+}
+
+// reached are all calls that a function makes, itself or by others of the package.
+func reached(calls map[string][]string, from string) map[string]bool {
+	all := map[string]bool{}
+	var visit func(string)
+	visit = func(name string) {
+		for _, call := range calls[name] {
+			if !all[call] {
+				all[call] = true
+				visit(call)
+			}
+		}
+	}
+	visit(from)
+	return all
+}
