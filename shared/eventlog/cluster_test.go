@@ -138,6 +138,9 @@ func inCluster(t *testing.T, scenario func(t *testing.T, b *bench, v variant) st
 	for _, v := range append([]variant{asItIs}, variants...) {
 		t.Run(v.name, func(t *testing.T) {
 			wrong := scenario(t, newClusterBench(t), v)
+			for tries := 1; v.fails && wrong == "" && tries < naiveTries; tries++ {
+				wrong = scenario(t, newClusterBench(t), v)
+			}
 			switch {
 			case v.fails && wrong == "":
 				t.Error("the naive variant passes, so this test proves nothing")
@@ -162,9 +165,10 @@ func TestClusterTheStreamIsPurged(t *testing.T) { inCluster(t, purged, gapBySeq)
 
 func TestClusterTheFilesOfTheStreamAreDeleted(t *testing.T) { inCluster(t, filesDeleted, gapBySeq) }
 
-func TestClusterTheServersAreKilledBeforeTheFlush(t *testing.T) {
-	inCluster(t, killedBeforeFlush, gapBySeq)
-}
+// The naive variants of this one are found on a single server. A cluster has no leader
+// for a while and makes no consumers; a reader that gets none begins anew at the end
+// of the stream, however it counts.
+func TestClusterTheServersAreKilledBeforeTheFlush(t *testing.T) { inCluster(t, killedBeforeFlush) }
 
 func TestClusterEtcdIsCompactedPastTheStream(t *testing.T) { inCluster(t, compactedPast, gapBySeq) }
 

@@ -30,6 +30,7 @@ var (
 	gapBySeq     = variant{name: "gap detection by sequence", reader: naiveSequence, fails: true}
 	fenceBySeq   = variant{name: "fence by sequence", relay: func(r *Relay) { r.seams.fence = sequenceFence }, fails: true}
 	patientLimit = 4 * time.Second // how long a naive variant may try
+	naiveTries   = 5
 )
 
 // hardCase runs a scenario for each variant on servers of its own. The scenario
@@ -43,6 +44,11 @@ func hardCase(t *testing.T, scenario func(t *testing.T, b *bench, v variant) str
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			wrong := scenario(t, newBench(t), v)
+			// What is naive may be lucky, more so on a busy machine; what is right has
+			// one try.
+			for tries := 1; v.fails && wrong == "" && tries < naiveTries; tries++ {
+				wrong = scenario(t, newBench(t), v)
+			}
 			switch {
 			case v.fails && wrong == "":
 				t.Error("the naive variant passes, so this test proves nothing")
@@ -380,6 +386,10 @@ func (b *bench) lossOfFiles(t *testing.T, v variant, save func() func(dir string
 		b.put(t, fmt.Sprintf("pods/ns/b%d", i), "x")
 	}
 	sink.until(t, b.put(t, "pods/ns/lost", "x"))
+	// Messages of progress are lost, too: without them, the events that are published
+	// once more may get the numbers that they had, and counting is enough.
+	quiet := b.messages(t)
+	eventually(t, "progress is published", func() bool { return b.messages(t) >= quiet+5 })
 	b.restartNATS(t, func(dir string) {
 		lose(dir)
 		for i := range 10 {
@@ -597,7 +607,10 @@ func largest(t *testing.T, b *bench, v variant) string {
 	if wrong := b.outcome(t, w, sink, v, last); wrong != "" {
 		return wrong
 	}
-	if s := r.Status(); s.Source != SourceStream || s.Gaps != 0 {
+	// A busy machine may have been silent for longer than these readers' patience; that
+	// they come back tells that the stream has taken and given everything.
+	waitSource(t, r, sink, SourceStream)
+	if s := r.Status(); s.Gaps != 0 || s.Refused != 0 {
 		return fmt.Sprintf("status %+v", s)
 	}
 	return b.sound(t)
