@@ -33,6 +33,7 @@ func idleWatches(group, name, title string, streams int, limits [2]float64) []Wo
 				}
 				held, opened = kilobytes, s.Ops
 				publish("", 0, s)
+				e.profile(ctx, func(ctx context.Context) error { return openAgain(ctx, e, opened, streams) })
 				return nil
 			},
 		}, {
@@ -78,6 +79,18 @@ func openWatches(ctx context.Context, e *Env, n, streams int) (s report.Sample, 
 	}
 	after, err := e.resident()
 	return s, (after - before) / 1e3 / float64(n), err
+}
+
+// openAgain opens and closes watches for as long as a profile takes.
+func openAgain(ctx context.Context, e *Env, n, streams int) error {
+	for begin := time.Now(); time.Since(begin) < profileFor; {
+		watching, err := e.watch(ctx, fan{accept: jsonType, watchers: n, streams: streams})
+		if err != nil {
+			return err
+		}
+		watching.Close()
+	}
+	return nil
 }
 
 var idle = append(

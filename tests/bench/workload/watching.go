@@ -141,6 +141,26 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 		e.Sizes["watch"] = int64(s.Body)
 	}
 	publish(s)
+	e.profile(ctx, func(ctx context.Context) error { return f.again(ctx, e, size) })
+	return nil
+}
+
+// again is the load without its measurement, on watchers of its own: what is counted
+// of those that were measured is not mixed with it.
+func (f fan) again(ctx context.Context, e *Env, size int64) error {
+	watching, err := e.watch(ctx, f)
+	if err != nil {
+		return err
+	}
+	defer watching.Close()
+	conns := e.conns(f.burst)
+	defer load.CloseAll(conns)
+	w := &writer{env: e, conns: conns, size: size, watching: watching}
+	for begin := time.Now(); time.Since(begin) < profileFor; {
+		if err := w.burst(ctx, f.burst); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
