@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
@@ -96,19 +97,33 @@ func (s *Server) Delegated() http.Handler { return s.oncePrepared(s.handlers.Del
 // process the hooks of a tier call the head of the chain, which need not be
 // prepared by then.
 func (s *Server) oncePrepared(handler http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		select {
-		case <-s.lifecycle.prepared:
-			handler.ServeHTTP(w, req)
-			return
-		default:
-		}
-		select {
-		case <-s.lifecycle.prepared:
-			handler.ServeHTTP(w, req)
-		case <-req.Context().Done():
-		}
-	})
+	return &prepared{s.lifecycle.prepared, handler}
+}
+
+type prepared struct {
+	signal <-chan struct{}
+	next   http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (p *prepared) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if p.await(req) {
+		p.next.ServeHTTP(w, req)
+	}
+}
+
+func (p *prepared) await(req *http.Request) bool {
+	select {
+	case <-p.signal:
+		return true
+	default:
+	}
+	select {
+	case <-p.signal:
+		return true
+	case <-req.Context().Done():
+		return false
+	}
 }
 
 // Table is what the tier serves.
@@ -176,22 +191,36 @@ func (s *Server) route(path string, handler http.Handler) {
 	s.echo.RouteNotFound(path, wrap(handler))
 }
 
+// routed is the writer that Echo is given. It takes down which handler Echo has chosen,
+// which is called when Echo is done: until the end of a watch nothing of Echo is kept,
+// neither its context nor its place on the stack. What Echo answers itself goes through.
+type routed struct {
+	http.ResponseWriter
+	handler http.Handler
+}
+
 // wrap makes an Echo handler of an http.Handler. The handler gets the writer the
-// server gave to Echo, not Echo's own: k8s.io/apiserver looks for http.Flusher and
+// server gave to serve, not Echo's own: k8s.io/apiserver looks for http.Flusher and
 // http.Hijacker on it.
 func wrap(handler http.Handler) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		handler.ServeHTTP(c.Response().Writer, c.Request())
+		c.Response().Writer.(*routed).handler = handler
 		return nil
 	}
 }
 
 // serve is the end of the handler chain: an owned request meets its route.
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	if handler := s.find(w, req); handler != nil {
+		handler.ServeHTTP(w, req)
+	}
+}
+
+// find returns nil where the request has been answered.
+func (s *Server) find(w http.ResponseWriter, req *http.Request) http.Handler {
 	if s.config.Owns != nil && !s.paths.owns(req.URL.Path) {
 		if handler, ok := s.config.Owns(req.URL.Path); ok {
-			handler.ServeHTTP(w, req)
-			return
+			return handler
 		}
 	}
 	// Echo routes by the encoded path where there is one. Kubernetes parses the
@@ -203,12 +232,14 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		clone.URL = &decoded
 		req = &clone
 	}
-	s.echo.ServeHTTP(w, req)
+	route := &routed{ResponseWriter: w}
+	s.echo.ServeHTTP(route, req)
+	return route.handler
 }
 
 // routingError answers what Echo has no route for.
 func (s *Server) routingError(err error, c echo.Context) {
-	w, req := c.Response().Writer, c.Request()
+	w, req := c.Response().Writer.(*routed).ResponseWriter, c.Request()
 	code := http.StatusNotFound
 	if routing, ok := err.(*echo.HTTPError); ok {
 		code = routing.Code
@@ -262,17 +293,23 @@ func (s *Server) next() http.Handler {
 	if s.config.Next == nil {
 		return nil
 	}
-	handler := s.config.Next.Handler
-	longRunning := s.config.Generic.LongRunningFunc
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !isLongRunning(longRunning, req) {
-			handler.ServeHTTP(w, req)
-			return
-		}
-		ctx, cancel := chain.EndWithServer(req.Context())
-		defer cancel()
-		handler.ServeHTTP(w, req.WithContext(ctx))
-	})
+	return &hop{s.config.Generic.LongRunningFunc, s.config.Next.Handler}
+}
+
+type hop struct {
+	longRunning apirequest.LongRunningRequestCheck
+	next        http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (h *hop) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if !isLongRunning(h.longRunning, req) {
+		h.next.ServeHTTP(w, req)
+		return
+	}
+	ctx, cancel := chain.EndWithServer(req.Context())
+	defer cancel()
+	h.next.ServeHTTP(w, req.WithContext(ctx))
 }
 
 // AddHealthChecks adds checks to healthz, livez and readyz.

@@ -19,9 +19,10 @@ package chain
 import (
 	"context"
 	"net/http"
+	"sync"
 
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	impersonating "k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -64,70 +65,91 @@ type Handlers struct {
 
 // Build puts the chain in front of serve.
 func Build(serve http.Handler, c Config) Handlers {
-	// Marked where a request enters the tier that owns it, so that what another
-	// tier of the process knows of its paths says nothing of ours.
-	ours := genericapifilters.WithMuxAndDiscoveryComplete(served(serve, c.Generic), c.MuxComplete)
-	delegated := withOwnership(ours, c)
+	delegated := withOwnership(served(serve, c), c)
 	return Handlers{Edge: edge(delegated, c), Delegated: delegated}
 }
 
 // served is what only the owner of a request does.
-func served(handler http.Handler, g *genericapiserver.Config) http.Handler {
-	handler = ended(handler, g.TracerProvider)
-	handler = genericapifilters.WithAuthorization(handler, g.Authorization.Authorizer, g.Serializer)
-	handler = began(handler, g.TracerProvider, "authorization")
-
-	handler = withLimit(handler, g)
-
-	impersonate, step := impersonation.WithImpersonation, "impersonation"
+func served(handler http.Handler, c Config) http.Handler {
+	g := c.Generic
+	traces := g.TracerProvider
+	impersonate, impersonation := impersonating.WithImpersonation, "impersonation"
 	if g.FeatureGate.Enabled(genericfeatures.ConstrainedImpersonation) {
-		impersonate, step = impersonation.WithConstrainedImpersonation, "constrainedimpersonation"
+		impersonate, impersonation = impersonating.WithConstrainedImpersonation, "constrainedimpersonation"
 	}
-	handler = ended(handler, g.TracerProvider)
-	handler = impersonate(handler, g.Authorization.Authorizer, g.Serializer)
-	handler = began(handler, g.TracerProvider, step)
-
-	handler = ended(handler, g.TracerProvider)
-	handler = genericapifilters.WithAudit(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator, g.LongRunningFunc)
-	handler = began(handler, g.TracerProvider, "audit")
-
+	var parts []part
 	if g.FeatureGate.Enabled(genericfeatures.APIServerTracing) {
-		handler = withTracing(handler, g.TracerProvider)
+		parts = append(parts, around(func(next http.Handler) http.Handler { return withTracing(next, traces) }))
 	}
-	return handler
+	parts = append(parts,
+		// Marked where a request enters the tier that owns it, so that what another
+		// tier of the process knows of its paths says nothing of ours.
+		before(func(next http.Handler) http.Handler {
+			return genericapifilters.WithMuxAndDiscoveryComplete(next, c.MuxComplete)
+		}),
+		began(traces, "audit"))
+	if g.AuditBackend != nil && g.AuditPolicyRuleEvaluator != nil {
+		parts = append(parts, around(func(next http.Handler) http.Handler {
+			return genericapifilters.WithAudit(next, g.AuditBackend, g.AuditPolicyRuleEvaluator, g.LongRunningFunc)
+		}))
+	}
+	parts = append(parts, ended(),
+		began(traces, impersonation),
+		before(func(next http.Handler) http.Handler {
+			return impersonate(next, g.Authorization.Authorizer, g.Serializer)
+		}),
+		ended())
+	parts = append(parts, limit(g)...)
+	parts = append(parts,
+		began(traces, "authorization"),
+		before(func(next http.Handler) http.Handler {
+			return genericapifilters.WithAuthorization(next, g.Authorization.Authorizer, g.Serializer)
+		}),
+		ended())
+	return compose(handler, !untraced(traces), parts...)
 }
 
 // withTracing traces requests. Where traces go nowhere, which is the default, the
 // filter only hands on the context of the caller's trace, to webhooks for example,
 // and a request that has none is spared its cost: a tenth of the chain's.
-func withTracing(handler http.Handler, provider tracing.TracerProvider) http.Handler {
-	traced := genericapifilters.WithTracing(handler, provider)
+func withTracing(next http.Handler, provider tracing.TracerProvider) http.Handler {
+	traced := genericapifilters.WithTracing(next, provider)
 	if !untraced(provider) {
 		return traced
 	}
-	// The headers of W3C Trace Context and of W3C Baggage.
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get("Traceparent") == "" && req.Header.Get("Baggage") == "" {
-			handler.ServeHTTP(w, req)
-			return
-		}
-		traced.ServeHTTP(w, req)
-	})
+	return &callersTrace{traced, next}
 }
 
-// withLimit bounds the requests in flight, by priority and fairness where it is
-// on.
-func withLimit(handler http.Handler, g *genericapiserver.Config) http.Handler {
+type callersTrace struct{ traced, next http.Handler }
+
+// ServeHTTP implements http.Handler.
+func (t *callersTrace) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	handler := t.next
+	// The headers of W3C Trace Context and of W3C Baggage.
+	if req.Header.Get("Traceparent") != "" || req.Header.Get("Baggage") != "" {
+		handler = t.traced
+	}
+	handler.ServeHTTP(w, req)
+}
+
+// limit bounds the requests in flight, by priority and fairness where it is on.
+func limit(g *genericapiserver.Config) []part {
 	if g.FlowControl == nil {
-		return genericfilters.WithMaxInFlightLimit(handler, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc)
+		return []part{around(func(next http.Handler) http.Handler {
+			return genericfilters.WithMaxInFlightLimit(next, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc)
+		})}
 	}
 	estimate := flowcontrolrequest.NewWorkEstimator(g.StorageObjectCountTracker.Get,
 		g.FlowControl.GetInterestedWatchCount, flowcontrolrequest.DefaultWorkEstimatorConfig(), g.FlowControl.GetMaxSeats)
-	handler = ended(handler, g.TracerProvider)
-	// A request may wait a quarter of its time for a seat, so that it has the
-	// rest to do its work.
-	handler = genericfilters.WithPriorityAndFairness(handler, g.LongRunningFunc, g.FlowControl, estimate, g.RequestTimeout/4)
-	return began(handler, g.TracerProvider, "priorityandfairness")
+	return []part{
+		began(g.TracerProvider, "priorityandfairness"),
+		// A request may wait a quarter of its time for a seat, so that it has the
+		// rest to do its work.
+		around(func(next http.Handler) http.Handler {
+			return genericfilters.WithPriorityAndFairness(next, g.LongRunningFunc, g.FlowControl, estimate, g.RequestTimeout/4)
+		}),
+		ended(),
+	}
 }
 
 // withOwnership sends what the tier does not own to the next one.
@@ -135,53 +157,97 @@ func withOwnership(ours http.Handler, c Config) http.Handler {
 	if c.Owns == nil {
 		return ours
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if c.Owns(req) {
-			ours.ServeHTTP(w, req)
-			return
-		}
-		c.Next.ServeHTTP(w, req)
-	})
+	return &ownership{c.Owns, ours, c.Next}
+}
+
+type ownership struct {
+	owns       func(*http.Request) bool
+	ours, next http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (o *ownership) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	handler := o.next
+	if o.owns(req) {
+		handler = o.ours
+	}
+	handler.ServeHTTP(w, req)
 }
 
 // edge is what happens to a request before anybody asks whose it is.
 func edge(handler http.Handler, c Config) http.Handler {
 	g := c.Generic
+	nested := !untraced(g.TracerProvider)
 	refused := outage.Refuse(g.Serializer, genericapifilters.Unauthorized(g.Serializer))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
-	refused = ended(refused, g.TracerProvider)
+	refused = compose(refused, nested, ended())
 
-	handler = ended(handler, g.TracerProvider)
-	handler = genericapifilters.WithAuthentication(handler, g.Authentication.Authenticator, refused,
-		g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
-	handler = outage.Track(handler)
-	handler = began(handler, g.TracerProvider, "authentication")
+	authenticated := []part{
+		// The warning recorder adds headers, so it must be inside the timeout, which
+		// makes the response writer safe for the goroutine it leaves behind.
+		before(genericapifilters.WithWarningRecorder),
+		before(func(next http.Handler) http.Handler {
+			return genericfilters.WithCORS(next, g.CorsAllowedOriginList, nil, nil, nil, "true")
+		}),
+		began(g.TracerProvider, "authentication"),
+		before(outage.Track),
+		before(func(next http.Handler) http.Handler {
+			return genericapifilters.WithAuthentication(next, g.Authentication.Authenticator, refused,
+				g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
+		}),
+		ended(),
+	}
+	forked := &fork{
+		longRunning: g.LongRunningFunc,
+		long:        compose(handler, nested, authenticated...),
+		short:       bounded(withStack(compose(handler, nested, authenticated...)), g),
+	}
+	parts := []part{around(func(next http.Handler) http.Handler {
+		return genericfilters.WithPanicRecovery(next, g.RequestInfoResolver)
+	})}
+	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
+		parts = append(parts, around(func(next http.Handler) http.Handler { return routine.WithRoutine(next, g.LongRunningFunc) }))
+	}
+	parts = append(parts, before(genericapifilters.WithLatencyTrackers), around(genericfilters.WithHTTPLogging))
+	if g.ShutdownSendRetryAfter {
+		parts = append(parts, before(func(next http.Handler) http.Handler { return genericfilters.WithRetryAfter(next, c.NotAccepting) }))
+	}
+	if len(g.HSTSDirectives) > 0 {
+		parts = append(parts, before(func(next http.Handler) http.Handler { return genericfilters.WithHSTS(next, g.HSTSDirectives) }))
+	}
+	parts = append(parts, before(genericapifilters.WithCacheControl))
+	if g.SecureServing != nil && !g.SecureServing.DisableHTTP2 && g.GoawayChance > 0 {
+		parts = append(parts, before(func(next http.Handler) http.Handler {
+			return genericfilters.WithProbabilisticGoaway(next, g.GoawayChance)
+		}))
+	}
+	parts = append(parts, around(func(next http.Handler) http.Handler {
+		return genericfilters.WithWatchTerminationDuringShutdown(next, shutdown(c.NotAccepting), g.WatchRequestWaitGroup)
+	}))
+	return &beginning{compose(forked, nested, parts...), g.RequestInfoResolver}
+}
 
-	handler = genericfilters.WithCORS(handler, g.CorsAllowedOriginList, nil, nil, nil, "true")
-	// The warning recorder adds headers, so it must be inside the timeout, which
-	// makes the response writer safe for the goroutine it leaves behind.
-	handler = genericapifilters.WithWarningRecorder(handler)
-	handler = withStack(handler, g.LongRunningFunc)
+// fork spares requests without a bound, which stay, the filters that bound the others.
+type fork struct {
+	longRunning apirequest.LongRunningRequestCheck
+	long, short http.Handler
+}
+
+// ServeHTTP implements http.Handler.
+func (f *fork) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	handler := f.short
+	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok && f.longRunning(req, info) {
+		handler = f.long
+	}
+	handler.ServeHTTP(w, req)
+}
+
+// bounded gives requests a deadline, and has a shutdown wait for them.
+func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	handler = genericfilters.WithTimeoutForNonLongRunningRequests(handler, g.LongRunningFunc)
 	handler = genericapifilters.WithRequestDeadline(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
-	handler = genericfilters.WithWaitGroup(handler, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
-	handler = genericfilters.WithWatchTerminationDuringShutdown(handler, shutdown(c.NotAccepting), g.WatchRequestWaitGroup)
-	if g.SecureServing != nil && !g.SecureServing.DisableHTTP2 && g.GoawayChance > 0 {
-		handler = genericfilters.WithProbabilisticGoaway(handler, g.GoawayChance)
-	}
-	handler = genericapifilters.WithCacheControl(handler)
-	handler = genericfilters.WithHSTS(handler, g.HSTSDirectives)
-	if g.ShutdownSendRetryAfter {
-		handler = genericfilters.WithRetryAfter(handler, c.NotAccepting)
-	}
-	handler = genericfilters.WithHTTPLogging(handler)
-	handler = genericapifilters.WithLatencyTrackers(handler)
-	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
-		handler = routine.WithRoutine(handler, g.LongRunningFunc)
-	}
-	handler = genericfilters.WithPanicRecovery(handler, g.RequestInfoResolver)
-	return withBeginning(handler, g.RequestInfoResolver)
+	return genericfilters.WithWaitGroup(handler, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
 }
 
 // shutdown is the signal that ends watches.
@@ -201,12 +267,66 @@ func EndWithServer(ctx context.Context) (context.Context, context.CancelFunc) {
 	if signal == nil {
 		return ctx, cancel
 	}
-	go func() {
-		select {
-		case <-signal.ShuttingDown():
-			cancel()
-		case <-ctx.Done():
+	stop := endings.join(signal.ShuttingDown(), cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// endings are requests that end with a server.
+var endings signalled
+
+// signalled calls functions when a signal comes. All with the same signal share the
+// goroutine that waits for it, which ends with the last one. The zero value is ready.
+type signalled struct {
+	mu sync.Mutex
+	// groups by the signal; guarded by mu, as is what is in them.
+	groups map[<-chan struct{}]*signalGroup
+}
+
+type signalGroup struct {
+	calls map[*context.CancelFunc]struct{}
+	left  chan struct{}
+}
+
+// join returns a function that takes the call back. It must be called, and waits for
+// nobody.
+func (s *signalled) join(signal <-chan struct{}, call context.CancelFunc) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.groups[signal]
+	if g == nil {
+		g = &signalGroup{calls: map[*context.CancelFunc]struct{}{}, left: make(chan struct{})}
+		if s.groups == nil {
+			s.groups = map[<-chan struct{}]*signalGroup{}
 		}
-	}()
-	return ctx, cancel
+		s.groups[signal] = g
+		go s.wait(signal, g)
+	}
+	member := &call
+	g.calls[member] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(g.calls, member)
+		if len(g.calls) == 0 && s.groups[signal] == g {
+			delete(s.groups, signal)
+			close(g.left)
+		}
+	}
+}
+
+func (s *signalled) wait(signal <-chan struct{}, g *signalGroup) {
+	select {
+	case <-g.left:
+		return
+	case <-signal:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.groups, signal) // who joins now is called by a goroutine of its own
+	for call := range g.calls {
+		(*call)()
+	}
 }

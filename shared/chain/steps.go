@@ -17,6 +17,9 @@ import (
 type step struct {
 	name  string
 	began time.Time
+	// w and req are what a filter of a line has passed on, until the line takes them.
+	w   http.ResponseWriter
+	req *http.Request
 }
 
 type stepKey struct{}
@@ -33,32 +36,26 @@ func untraced(provider tracing.TracerProvider) bool {
 // began marks where a filter begins, for apiserver_request_filter_duration_seconds
 // and the span of that name. Without traces there is no span, and so no need of a
 // request of its own for each filter to carry it.
-func began(handler http.Handler, provider tracing.TracerProvider, name string) http.Handler {
-	if !untraced(provider) {
-		return filterlatency.TrackStarted(handler, provider, name)
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if s, ok := req.Context().Value(stepKey{}).(*step); ok {
+func began(provider tracing.TracerProvider, name string) part {
+	return part{
+		filter: func(next http.Handler) http.Handler { return filterlatency.TrackStarted(next, provider, name) },
+		link: func(s *step, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
 			s.name, s.began = name, time.Now()
-		}
-		handler.ServeHTTP(w, req)
-	})
+			return w, req
+		},
+	}
 }
 
 // ended marks where the filter that began last has passed the request on.
-func ended(handler http.Handler, provider tracing.TracerProvider) http.Handler {
-	if !untraced(provider) {
-		return filterlatency.TrackCompleted(handler)
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		ctx := req.Context()
-		if s, ok := ctx.Value(stepKey{}).(*step); ok && s.name != "" {
-			took := time.Since(s.began)
-			metrics.RecordFilterLatency(ctx, s.name, took)
-			if took > slowStep && klog.V(3).Enabled() {
-				httplog.AddKeyValue(ctx, "fl_"+s.name, took.String())
-			}
+func ended() part { return part{filter: filterlatency.TrackCompleted, link: endStep} }
+
+func endStep(s *step, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
+	if s.name != "" {
+		took := time.Since(s.began)
+		metrics.RecordFilterLatency(req.Context(), s.name, took)
+		if took > slowStep && klog.V(3).Enabled() {
+			httplog.AddKeyValue(req.Context(), "fl_"+s.name, took.String())
 		}
-		handler.ServeHTTP(w, req)
-	})
+	}
+	return w, req
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	compbasemetrics "k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
@@ -43,11 +45,14 @@ func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.Handler
 	if c.Store == nil || c.Store.Cache() != h.config.Cache {
 		return nil, errors.New("reads: a watch needs the store of the same cache")
 	}
-	ws := &watches{Handlers: h, WatchConfig: c}
-	ws.frames = newFrames(h)
+	ws := newWatches(h, c)
 	return func(w http.ResponseWriter, req *http.Request) {
-		if !ws.serve(w, req) {
+		stream, ok := ws.begin(w, req)
+		switch {
+		case !ok:
 			fallback(w, req)
+		case !stream.carried(req):
+			stream.serve(req)
 		}
 	}, nil
 }
@@ -58,37 +63,51 @@ type watches struct {
 	WatchConfig
 	frames  *frames
 	closing closing
+	// events counts what all watches send.
+	events func() compbasemetrics.CounterMetric
 }
 
-// serve returns false, with nothing written, where the fallback is to answer.
-func (ws *watches) serve(w http.ResponseWriter, req *http.Request) bool {
+func newWatches(h *Handlers, c WatchConfig) *watches {
+	resource := h.config.Scope.Resource
+	return &watches{
+		Handlers: h, WatchConfig: c, frames: newFrames(h),
+		events: sync.OnceValue(func() compbasemetrics.CounterMetric {
+			return metrics.WatchEvents.WithLabelValues(resource.Group, resource.Version, resource.Resource)
+		}),
+	}
+}
+
+// begin returns false, with nothing written, where the fallback is to answer. It is
+// apart from [watchStream.serve], for what is needed here should not stay on the stack
+// until the watch ends.
+func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream, bool) {
 	if !ws.Forced && !strings.Contains(req.URL.RawQuery, "watch") {
-		return false
+		return nil, false
 	}
 	flusher, ok := w.(http.Flusher)
 	if !ok || req.Method != http.MethodGet || wsstream.IsWebSocketRequest(req) ||
 		utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion) {
-		return false
+		return nil, false
 	}
 	info, ok := requestInfo(req)
 	if !ok {
-		return false
+		return nil, false
 	}
 	media, ok := ws.media(req)
 	if !ok {
-		return false
+		return nil, false
 	}
 	options, ok := ws.watchOptions(req, info.Name)
 	if !ok {
-		return false
+		return nil, false
 	}
 	timeout := ws.timeout(&options)
 	if timeout <= 0 {
-		return false
+		return nil, false
 	}
 	s := &watchStream{watches: ws, w: w, flusher: flusher, media: media}
 	if !ws.prepare(s, info.Namespace, &options) {
-		return false
+		return nil, false
 	}
 	klog.V(3).InfoS("watch begins", "resource", ws.config.Scope.Resource, "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
 		"labels", options.LabelSelector, "fields", options.FieldSelector, "sendInitialEvents", options.SendInitialEvents,
@@ -96,20 +115,27 @@ func (ws *watches) serve(w http.ResponseWriter, req *http.Request) bool {
 	if s.request.EndBookmark {
 		s.scope = metrics.CleanListScope(request.WithNamespace(req.Context(), info.Namespace), &options)
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), timeout)
-	s.ctx = ctx
-	following, err := s.request.Follow(ctx)
-	run := func() {
-		defer cancel()
-		metrics.RecordLongRunning(req, info, metrics.APIServerComponent, func() { s.run(following, err) })
+	s.ctx, s.cancel = context.WithTimeout(req.Context(), timeout)
+	s.follow, s.failed = s.request.Follow(s.ctx)
+	return s, true
+}
+
+// carried hands the stream to a goroutine whose stack has not grown on the way here,
+// if there is one.
+func (s *watchStream) carried(req *http.Request) bool {
+	task := routine.TaskFrom(req.Context())
+	if task == nil {
+		return false
 	}
-	// A goroutine whose stack has not grown on the way here may carry the stream.
-	if task := routine.TaskFrom(req.Context()); task != nil {
-		task.Func = run
-	} else {
-		run()
-	}
+	task.Func = func() { s.serve(req) }
 	return true
+}
+
+// serve sends the stream until it is over.
+func (s *watchStream) serve(req *http.Request) {
+	defer s.cancel()
+	info, _ := requestInfo(req)
+	metrics.RecordLongRunning(req, info, metrics.APIServerComponent, s.run)
 }
 
 // timeout is the client's, or a random one, so that not all come back at once.

@@ -459,7 +459,7 @@ func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flus
 
 func (w *watched) handlersWatches(t testing.TB) *watches {
 	t.Helper()
-	return &watches{Handlers: w.handlers, WatchConfig: WatchConfig{Store: w.cached, MinRequestTimeout: time.Minute}, frames: newFrames(w.handlers)}
+	return newWatches(w.handlers, WatchConfig{Store: w.cached, MinRequestTimeout: time.Minute})
 }
 
 // TestDeliveryAllocatesNothing: one more watcher costs no allocation per event, with

@@ -32,6 +32,11 @@ func (c *closing) join(signal <-chan struct{}, f *etcdstore.Following) {
 		go c.wait(signal, g)
 	}
 	g.watches[f] = struct{}{}
+	select {
+	case <-signal: // whoever waited for it may be gone
+		f.Poke()
+	default:
+	}
 }
 
 func (c *closing) leave(signal <-chan struct{}, f *etcdstore.Following) {

@@ -37,7 +37,10 @@ type watchStream struct {
 	// scope labels the metric of the initial events.
 	scope string
 
+	cancel context.CancelFunc
 	follow *etcdstore.Following
+	// failed is what kept the watch from beginning.
+	failed error
 	count  compbasemetrics.CounterMetric
 	sizes  compbasemetrics.ObserverMetric
 	// reached: the changes at or before it have been written, and so have skip more.
@@ -49,16 +52,16 @@ type watchStream struct {
 	dirty bool
 }
 
-// run sends the stream. err is what kept the watch from beginning.
-func (s *watchStream) run(follow *etcdstore.Following, err error) {
+// run sends the stream.
+func (s *watchStream) run() {
 	s.measure()
 	header := s.w.Header()
 	header["Content-Type"] = s.media.contentType
 	header["Transfer-Encoding"] = chunked
 	s.w.WriteHeader(http.StatusOK)
 	s.flusher.Flush()
+	err := s.failed
 	if err == nil {
-		s.follow = follow
 		err = s.initial()
 	}
 	// Priority and fairness stops counting the request as starting up.
@@ -74,8 +77,24 @@ func (s *watchStream) run(follow *etcdstore.Following, err error) {
 // measure finds the metrics that upstream counts events with.
 func (s *watchStream) measure() {
 	resource := s.config.Scope.Resource
-	s.count = metrics.WatchEvents.WithContext(s.ctx).WithLabelValues(resource.Group, resource.Version, resource.Resource)
-	s.sizes = metrics.WatchEventsSizes.WithContext(s.ctx).WithLabelValues(resource.Group, resource.Version, resource.Resource)
+	s.count = s.events()
+	s.sizes = metrics.WatchEventsSizes.WithContext(&oneValue{Context: s.ctx}).WithLabelValues(resource.Group, resource.Version, resource.Resource)
+}
+
+// oneValue is a context for one goroutine that asks for the same value again and again:
+// a histogram does so at each observation, for a span, through all the contexts that
+// the chain has made.
+type oneValue struct {
+	context.Context
+	key, value any
+}
+
+// Value implements context.Context.
+func (c *oneValue) Value(key any) any {
+	if c.key == nil || c.key != key {
+		c.key, c.value = key, c.Context.Value(key)
+	}
+	return c.value
 }
 
 var chunked = []string{"chunked"}
