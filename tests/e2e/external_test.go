@@ -31,6 +31,7 @@ var beyondExternal = map[string]string{
 var leftOut = map[string]string{
 	"TestBadStart":                 "CommandLine",
 	"TestControllers":              "startControlPlane",
+	"TestEncryptedOnItsWay":        "cluster.Run",
 	"TestHalfDeadEtcd":             "cluster.Run",
 	"TestHelm":                     "startControlPlane",
 	"TestInformersOutliveRestarts": "Restart",
