@@ -127,6 +127,7 @@ func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error
 	defer func() {
 		if out.press != nil {
 			out.press.rest()
+			c.space.callPacker() // it gives back what this has left
 		}
 	}()
 	r := kv.PrefixRange(c.prefix, "")
@@ -187,5 +188,6 @@ func (l *loaded) pack(c *Cache, e *Entry) error {
 	e.packed.Store(result)
 	e.plain.Store(nil)
 	e.used.Store(0)
+	c.space.left.Add(int64(e.length))
 	return nil
 }

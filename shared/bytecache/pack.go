@@ -3,6 +3,7 @@ package bytecache
 import (
 	"context"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 )
@@ -21,6 +22,11 @@ const (
 	// roomPause is the least time between two passes that only make room for what
 	// is read.
 	roomPause = 10 * time.Second
+	// What compressing leaves behind is given back to the operating system once so
+	// many bytes have been compressed and nothing was for so long: the collector
+	// alone would keep as much again as there is.
+	giveBackBytes = 64 << 20
+	giveBackPause = 10 * time.Second
 )
 
 // packs tells whether anything is compressed at all.
@@ -51,12 +57,21 @@ func (s *Space) callPacker() {
 // It takes half of a processor at most.
 func (s *Space) Pack(ctx context.Context) error {
 	var made time.Time // when room was made last
+	quiet := time.NewTimer(giveBackPause)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-quiet.C:
+			if s.left.Load() >= giveBackBytes {
+				s.left.Store(0)
+				debug.FreeOSMemory()
+			}
+			continue
 		case <-s.packer:
 		}
+		quiet.Reset(giveBackPause)
 		limit, plain := s.config.PlainBytes, s.plain.Load()
 		p := pass{space: s}
 		switch {
@@ -70,6 +85,7 @@ func (s *Space) Pack(ctx context.Context) error {
 		if err := p.run(ctx); err != nil {
 			return err
 		}
+		quiet.Reset(giveBackPause)
 		// What cannot be compressed, or is read all the time, is not tried again
 		// before there is something new.
 		s.trigger.Store(max(limit, s.plain.Load()+limit/8))
@@ -251,6 +267,7 @@ func (c *Cache) holdPacked(batch []*Entry, results []*packed) {
 			e.solid = true
 			continue
 		}
+		c.space.left.Add(int64(e.length))
 		e.packed.Store(results[i]) // readers find one of the two
 		e.plain.Store(nil)
 	}

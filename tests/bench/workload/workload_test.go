@@ -42,10 +42,11 @@ func TestContentIsOfTheSizeItSays(t *testing.T) {
 		object     object
 		least, max int
 	}{
-		"pod":       {pod("pod-1", 1), 900, 2000}, // defaults and managed fields make it about 3.9 kB
-		"configMap": {configMap("a", 1), 700, 1200},
-		"schema":    {definition("bench.triune.dev", "things", "Thing", schemaBytes), schemaBytes - 1000, schemaBytes + 1500},
-		"widget":    {widget("widget-1", 1), 700, 1500},
+		"pod":         {pod("pod-1", 1), 900, 2000}, // defaults and managed fields make it about 3.9 kB
+		"configMap":   {configMap("a", 1), 700, 1200},
+		"schema":      {definition("bench.triune.dev", "things", "Thing", schemaBytes), schemaBytes - 1000, schemaBytes + 1500},
+		"application": {application(1), 8000, 10500}, // managed fields make it about 10 kB
+		"widget":      {widget("widget-1", 1), 700, 1500},
 	} {
 		if n := len(encode(test.object)); n < test.least || n > test.max {
 			t.Errorf("%s has %d bytes", name, n)

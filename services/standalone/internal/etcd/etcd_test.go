@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,6 +27,30 @@ func shortTemp(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	t.Setenv("TMPDIR", dir)
 	return dir
+}
+
+// TestMemberForgetsItsRaftLog: a member that has compacted its log, of which it keeps
+// little for it has no followers, starts again with everything.
+func TestMemberForgetsItsRaftLog(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	shortTemp(t)
+	const writes = 3 * catchUp
+	for start := range 3 {
+		m, err := Start(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := m.Client.Get(t.Context(), "k", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil || got.Count != int64(start*writes) {
+			t.Errorf("start %d: %d keys, %v", start, got.Count, err)
+		}
+		for i := range writes {
+			if _, err := m.Client.Put(t.Context(), fmt.Sprintf("k%d", start*writes+i), "v"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.Close()
+	}
 }
 
 func TestMemberKeepsItsDataAndClosesItsSocket(t *testing.T) {
