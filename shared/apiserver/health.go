@@ -4,9 +4,20 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"k8s.io/apiserver/pkg/server/healthz"
 )
+
+// A DetailedChecker is a check that has more to say than that all is well. What it
+// says is on the path of the check ("/readyz/event-log"), after the first line, which
+// is "ok" as of any other check; the list of all checks stays as it is, one line for
+// each. Detail is called by several goroutines at once, after Check has found nothing.
+type DetailedChecker interface {
+	healthz.HealthChecker
+	// Detail returns lines that end with a newline.
+	Detail() string
+}
 
 // health collects the checks of the three health endpoints until Prepare
 // installs them. A check's name appears once in each.
@@ -45,9 +56,38 @@ func (s *Server) installHealth() {
 	}
 	shutdown := healthz.NewShutdownHealthz(s.lifecycle.shuttingDown)
 	s.health.add(nil, nil, []healthz.HealthChecker{shutdown})
-	healthz.InstallHandler(s, s.health.healthz...)
-	healthz.InstallLivezHandler(s, s.health.livez...)
-	healthz.InstallReadyzHandler(s, s.health.readyz...)
+	healthz.InstallHandler(detailing{s, s.health.healthz}, s.health.healthz...)
+	healthz.InstallLivezHandler(detailing{s, s.health.livez}, s.health.livez...)
+	healthz.InstallReadyzHandler(detailing{s, s.health.readyz}, s.health.readyz...)
+}
+
+// detailing gives the paths of detailed checks handlers that tell the detail.
+type detailing struct {
+	*Server
+	checks []healthz.HealthChecker
+}
+
+// Handle routes a path to the handler that package healthz has made for it.
+func (d detailing) Handle(path string, handler http.Handler) {
+	for _, check := range d.checks {
+		if detailed, ok := check.(DetailedChecker); ok && strings.HasSuffix(path, "/"+check.Name()) {
+			handler = withDetail(detailed, handler)
+		}
+	}
+	d.Server.Handle(path, handler)
+}
+
+// withDetail leaves what is not well to the handler.
+func withDetail(check DetailedChecker, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if check.Check(req) != nil {
+			handler.ServeHTTP(w, req)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		fmt.Fprint(w, "ok\n", check.Detail()) // whoever has gone does not read it
+	})
 }
 
 // addNextCheck routes /healthz/next-<tier>: whether the next tier can be reached.

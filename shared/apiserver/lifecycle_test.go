@@ -274,3 +274,40 @@ func TestCompleteNamesWhatIsMissing(t *testing.T) {
 		})
 	}
 }
+
+// detailedCheck is well, and says so at length.
+type detailedCheck struct{ bad error }
+
+func (detailedCheck) Name() string                { return "detailed" }
+func (c detailedCheck) Check(*http.Request) error { return c.bad }
+func (detailedCheck) Detail() string              { return "and how\n" }
+
+// TestDetailOfACheck: what a check has to say is on its own path; in the list of all it
+// is a line as any other, and a failure is told as of any other.
+func TestDetailOfACheck(t *testing.T) {
+	for _, tc := range []struct {
+		bad         error
+		code        int
+		path, lines string
+	}{
+		{nil, http.StatusOK, "ok\nand how\n", "[+]detailed ok\n"},
+		{errors.New("not well"), http.StatusInternalServerError, "internal server error: not well\n", "[-]detailed failed: reason withheld\n"},
+	} {
+		s := newServer(t, func(c *Config) {
+			listen(t, c.Generic)
+			c.Generic.AddReadyzChecks(detailedCheck{tc.bad})
+		})
+		r := run(t, s)
+		await(t, "the server answers", func() bool { code, _ := r.get("/livez/ping"); return code == http.StatusOK })
+		if code, body := r.get("/readyz/detailed"); code != tc.code || body != tc.path {
+			t.Errorf("the check is %d %q, want %d %q", code, body, tc.code, tc.path)
+		}
+		if _, body := r.get("/readyz?verbose"); !strings.Contains(body, tc.lines) || strings.Contains(body, "and how") {
+			t.Errorf("the list is %q, want a line %q", body, tc.lines)
+		}
+		r.stop()
+		if err := r.wait(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}

@@ -73,6 +73,8 @@ func newReaderMetrics(reg prometheus.Registerer, tier string, status func() Stat
 	gauge("lag_seconds", "Time since nothing newer was known.", func(s Status) float64 { return s.LagSeconds })
 	gauge("oldest_history_revision", "Revision after which the stream still has everything, 0 if not known.",
 		func(s Status) float64 { return float64(s.OldestHistory) })
+	gauge("history_revisions", "How many revisions before the last one the stream tells, 0 if not known.",
+		func(s Status) float64 { return float64(s.HistoryDepth()) })
 	counter("gaps_total", "Broken chains found in the stream.", func(s Status) int64 { return s.Gaps })
 	counter("stalls_total", "Silences of the stream that etcd was ahead of.", func(s Status) int64 { return s.Stalls })
 	counter("refused_total", "Messages on the stream that no relay has written.", func(s Status) int64 { return s.Refused })

@@ -34,6 +34,15 @@ type Status struct {
 	freshAt time.Time // last time that Revision was told to be the present
 }
 
+// HistoryDepth is how many revisions before the last one the stream tells; 0 where
+// that is not known.
+func (s Status) HistoryDepth() int64 {
+	if s.OldestHistory == 0 {
+		return 0
+	}
+	return max(0, s.Revision-s.OldestHistory)
+}
+
 // Status returns the present state. It is safe for concurrent use and cheap
 // enough for health checks.
 func (r *Reader) Status() Status {

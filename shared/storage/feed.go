@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path"
+	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
@@ -118,14 +121,39 @@ func (c *cluster) follow(ctx context.Context) error {
 	return group.Wait()
 }
 
-// checkFeeds is the health check event-log: every feed has begun. One that has fallen
+// feedsCheck is the health check event-log: every feed has begun. One that has fallen
 // behind is no reason to send requests elsewhere, for reads that must be new wait for
-// it or ask etcd; the metrics tell.
-func checkFeeds(feeds []feed) error {
+// it or ask etcd; the detail and the metrics tell. It is an apiserver.DetailedChecker.
+type feedsCheck []feed
+
+// Name implements healthz.HealthChecker.
+func (feedsCheck) Name() string { return "event-log" }
+
+// Detail is a line for each feed: its source, how far it is behind, what went wrong
+// since the process began, and how many revisions back the log is known to reach.
+func (feeds feedsCheck) Detail() string {
+	var b strings.Builder
+	for _, f := range feeds {
+		s := f.reader.Status()
+		history := "not known"
+		if s.OldestHistory > 0 {
+			history = fmt.Sprintf("%d revisions", s.HistoryDepth())
+		}
+		fmt.Fprintf(&b, "%s: from %s since %s, revision %d, lag %d revisions and %.1f seconds, %d gaps, %d stalls, %d resets, history %s\n",
+			cmp.Or(string(f.tier), everyTier), s.Source, s.Since.UTC().Format(time.RFC3339), s.Revision, s.Lag, s.LagSeconds, s.Gaps, s.Stalls, s.Resets, history)
+	}
+	return b.String()
+}
+
+// everyTier names the feed that is nobody's in particular.
+const everyTier = "all tiers"
+
+// Check implements healthz.HealthChecker.
+func (feeds feedsCheck) Check(*http.Request) error {
 	var errs []error
 	for _, f := range feeds {
 		if f.share.Space.Revision() == 0 {
-			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), "all tiers")))
+			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), everyTier)))
 		}
 	}
 	return errors.Join(errs...)

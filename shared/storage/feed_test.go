@@ -80,11 +80,15 @@ func TestFeedsThatHaveNotBegun(t *testing.T) {
 	if err := s.addFeeds(c, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkFeeds(c.feeds); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
+	if err := feedsCheck(c.feeds).Check(nil); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
 		t.Errorf("before the first word: %v", err)
 	}
 	c.feeds[0].share.Space.Reset(7)
-	if err := checkFeeds(c.feeds); err != nil {
+	if err := feedsCheck(c.feeds).Check(nil); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+	const want = "all tiers: from etcd since 0001-01-01T00:00:00Z, revision 0, lag 0 revisions and 0.0 seconds, 0 gaps, 0 stalls, 0 resets, history not known\n"
+	if got := feedsCheck(c.feeds).Detail(); got != want {
+		t.Errorf("detail %q, want %q", got, want)
 	}
 }
