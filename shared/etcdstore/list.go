@@ -9,7 +9,9 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/etcd3/metrics"
@@ -47,6 +49,9 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 		return err
 	}
 	l := &lister{store: s, key: key, prefix: prefix, opts: opts, plan: plan, out: out}
+	if plan.limit > 0 && plan.exact == 0 && opts.Predicate.Continue == "" && !s.uncached {
+		l.indexed = IndexOf(opts.Predicate)
+	}
 	defer func() { metrics.RecordStorageListMetrics(s.resource, l.fetched, l.examined, out.count) }()
 	if err := l.run(ctx); err != nil {
 		return err
@@ -73,6 +78,9 @@ type lister struct {
 	opts   storage.ListOptions
 	plan   listPlan
 	out    *items
+
+	// indexed is as from IndexOf; nil also where the index is not asked.
+	indexed *fields.Requirement
 
 	revision int64 // at which the list is true
 	opened   bool  // the page under way is decrypted already
@@ -133,7 +141,7 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 	var decoding time.Duration
 	defer func() { request.TrackDecodeLatency(ctx, decoding) }()
 	for i, item := range page.KVs {
-		if l.full() {
+		if l.full() && l.indexed == nil {
 			l.more = true
 			return true, nil
 		}
@@ -142,7 +150,6 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 			return false, storage.NewTimeoutError(string(item.Key), "request did not complete within requested timeout")
 		}
 		key := string(item.Key)
-		l.last = key
 		start := time.Now()
 		if l.entries != nil {
 			item.Value = l.entries[i].Data()
@@ -151,6 +158,7 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 		obj, err := l.item(ctx, key, item, l.out.next())
 		decoding += time.Since(start)
 		if err != nil {
+			l.last = key
 			if l.unreadable.add(key, err) {
 				continue
 			}
@@ -159,6 +167,16 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 			}
 			return false, err
 		}
+		if l.indexed != nil {
+			if !l.inIndex(obj) {
+				continue
+			}
+			if l.full() {
+				l.more = true
+				return true, nil
+			}
+		}
+		l.last = key
 		// An object whose attributes cannot be told matches no selector.
 		if matches, err := l.opts.Predicate.Matches(obj); err == nil && matches {
 			l.out.accept(obj)
@@ -166,7 +184,26 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 		l.examined++
 		page.KVs[i] = nil
 	}
-	return l.full(), nil
+	return l.full() && l.indexed == nil, nil
+}
+
+// IndexOf returns what a predicate says of the first field by whose value
+// kube-apiserver's watch cache finds the objects of the resource, nil if nothing: of
+// pods it is spec.nodeName. A LIST of the newest state with a limit then looks at
+// these objects only when it says whether there are more.
+func IndexOf(p storage.SelectionPredicate) *fields.Requirement {
+	for _, field := range p.IndexFields {
+		if value, ok := p.Field.RequiresExactMatch(field); ok {
+			return &fields.Requirement{Operator: selection.Equals, Field: field, Value: value}
+		}
+	}
+	return nil
+}
+
+// inIndex tells whether an object is among those that the index has.
+func (l *lister) inIndex(obj runtime.Object) bool {
+	_, found, err := l.opts.Predicate.GetAttrs(obj)
+	return err == nil && found.Get(l.indexed.Field) == l.indexed.Value
 }
 
 func (l *lister) full() bool {
@@ -271,7 +308,8 @@ func (l *lister) explain(err error, from string) error {
 		return apierrors.NewResourceExpired(listExpired)
 	}
 	// The revision -1 of a token means "the newest"; 0 would be a broken token.
-	token, err := storage.EncodeContinue(from, l.tokenPrefix(), -1)
+	// That is the answer of kube-apiserver's bare storage, whatever is cached.
+	token, err := storage.EncodeContinue(from, l.prefix, -1)
 	if err != nil {
 		return apierrors.NewResourceExpired(continueExpired)
 	}

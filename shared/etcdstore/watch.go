@@ -44,7 +44,7 @@ func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	run, err := w.prepare(request)
 	if err != nil {
 		if w.ctx.Err() == nil {
-			w.results <- errorEvent(err)
+			w.results <- w.store.errorEvent(err)
 		}
 		close(w.results)
 		w.cancel()
@@ -71,15 +71,17 @@ func (w *watcher) prepare(request WatchRequest) (run func(), err error) {
 	return func() { w.run(first) }, nil
 }
 
-func errorEvent(err error) watch.Event {
-	return watch.Event{Type: watch.Error, Object: ErrorStatus(err)}
+func (s *Store) errorEvent(err error) watch.Event {
+	return watch.Event{Type: watch.Error, Object: s.ErrorStatus(err)}
 }
 
 // ErrorStatus is the object of the ERROR event that ends a watch with err.
-func ErrorStatus(err error) *metav1.Status {
+func (s *Store) ErrorStatus(err error) *metav1.Status {
 	var compacted *kv.CompactedError
 	var expired *bytecache.ExpiredError
 	switch {
+	case s.uncached && (errors.As(err, &compacted) || errors.As(err, &expired)):
+		err = apierrors.NewResourceExpired(watchExpired)
 	case errors.As(err, &compacted):
 		err = apierrors.NewResourceExpired(expiredMessage(compacted.Wanted, compacted.Oldest))
 	case errors.As(err, &expired):
@@ -92,6 +94,9 @@ func ErrorStatus(err error) *metav1.Status {
 	st := status.Status()
 	return &st
 }
+
+// watchExpired is what kube-apiserver says where it has no watch cache.
+const watchExpired = "The resourceVersion for the provided watch is too old."
 
 func expiredMessage(wanted, oldest int64) string {
 	if oldest == 0 {

@@ -134,7 +134,7 @@ func (w *watcher) finish(err error) {
 	}
 	// After an error no further event may come, and none does: this goroutine
 	// is the only sender and it ends here.
-	_ = w.send(errorEvent(err))
+	_ = w.send(w.store.errorEvent(err))
 }
 
 // initial sends the objects that exist as ADDED events, and their end.

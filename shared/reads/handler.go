@@ -46,6 +46,8 @@ type Config struct {
 	// OnlyKeyFields leaves selectors on fields that are not in the key of an object to
 	// the fallback.
 	OnlyKeyFields bool
+	// IndexFields are those of the resource's storage.SelectionPredicate.
+	IndexFields []string
 	// Uncached is as in etcdstore.Config.
 	Uncached bool
 	// CompactRevision is the newest compacted revision known; optional. What was

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"triune.dev/shared/etcdstore"
 )
 
 // plan is what a LIST asks for.
@@ -37,6 +39,8 @@ type plan struct {
 	field fields.Selector
 	// byKey: the key of an object says all that field asks for.
 	byKey bool
+	// indexed is as from etcdstore.IndexOf; nil also where the index is not asked.
+	indexed *fields.Requirement
 	// options are what continue tokens are made with.
 	options storage.ListOptions
 }
@@ -90,6 +94,9 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 	}
 	if options.ResourceVersion == "0" && !h.config.Uncached {
 		p.limit = 0 // kube-apiserver's watch cache answers whole
+	}
+	if p.limit > 0 && exact == 0 && start == "" && !h.config.Uncached {
+		p.indexed = etcdstore.IndexOf(storage.SelectionPredicate{Field: p.field, IndexFields: h.config.IndexFields})
 	}
 	return p, true
 }

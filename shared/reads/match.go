@@ -122,6 +122,9 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 		if !p.below(e.Key) {
 			return false
 		}
+		if p.indexed != nil && !h.inIndex(p, e) {
+			return true
+		}
 		if p.limit > 0 && int64(len(m.entries)) >= p.limit {
 			m.more = true
 			return false
@@ -158,6 +161,9 @@ const (
 // revision or later. ok is false if there is none that helps.
 func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched, bool) {
 	terms := indexTerms(p)
+	if p.indexed != nil {
+		terms = []bytecache.Term{{Field: true, Key: p.indexed.Field, Values: []string{p.indexed.Value}}}
+	}
 	if len(terms) == 0 {
 		return nil, false
 	}
@@ -167,6 +173,8 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 			return nil, false
 		}
 		m := &matched{revision: best.Revision, selected: true, prefix: p.prefix}
+		// Whether there is more depends on all that the index has.
+		last := lastBelow(p, best.Entries)
 		entries, err := h.narrow(p, best.Entries)
 		if err != nil {
 			return nil, false
@@ -174,6 +182,14 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 		m.entries, m.count = entries, len(entries)
 		if p.limit == 0 || int64(len(entries)) < p.limit {
 			return m, true
+		}
+		if p.indexed != nil {
+			m.entries = entries[:p.limit]
+			m.count = len(m.entries)
+			m.last = m.entries[m.count-1].Key
+			if m.more = last > m.last; !m.more {
+				return m, true
+			}
 		}
 		// Whether there is more depends on objects that do not match, too.
 		snapshot, ok := h.config.Cache.SnapshotAt(best.Revision)
@@ -184,13 +200,31 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 		m.entries = entries[:p.limit]
 		m.count = len(m.entries)
 		m.last = m.entries[m.count-1].Key
-		snapshot.Ascend(m.last+"\x00", func(e *bytecache.Entry) bool {
-			m.more = p.below(e.Key)
-			return false
-		})
+		if p.indexed == nil {
+			snapshot.Ascend(m.last+"\x00", func(e *bytecache.Entry) bool {
+				m.more = p.below(e.Key)
+				return false
+			})
+		}
 		return m, true
 	}
 	return nil, false
+}
+
+// inIndex tells whether an entry is among those that the index of a plan has.
+func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
+	found, err := h.config.Cache.FieldsOf(e)
+	return err == nil && found[p.indexed.Field] == p.indexed.Value
+}
+
+// lastBelow is the key of the last entry in the collection of a plan.
+func lastBelow(p *plan, entries []*bytecache.Entry) string {
+	for _, e := range slices.Backward(entries) {
+		if p.below(e.Key) {
+			return e.Key
+		}
+	}
+	return ""
 }
 
 // shortest asks the indexes and returns the shortest answer.

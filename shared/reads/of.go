@@ -43,11 +43,12 @@ func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*
 	if !plainKeys(store, namespaced) {
 		return nil, nil
 	}
+	predicate := store.PredicateFunc(labels.Everything(), fields.Everything())
 	_, custom := store.NewFunc().(runtime.Unstructured)
 	version, err := encoded.New(encoded.Config{
 		Codec: stored.Codec(), New: store.NewFunc, NewList: store.NewListFunc,
 		Serializer: scope.Serializer, Kind: scope.Kind,
-		Attributes: store.PredicateFunc(labels.Everything(), fields.Everything()).GetAttrs,
+		Attributes: predicate.GetAttrs,
 		Budget:     cache.Space().Budget(),
 	})
 	if err != nil {
@@ -57,7 +58,7 @@ func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*
 		Cache: cache, Version: version, Scope: scope, Consistency: stored.Prober(),
 		Prefix:     strings.TrimSuffix(cache.Prefix(), "/"),
 		Namespaced: namespaced, Uncached: stored.Uncached(), CompactRevision: stored.CompactRevision,
-		OnlyKeyFields: custom,
+		OnlyKeyFields: custom, IndexFields: predicate.IndexFields,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("byte reads of %s: %w", scope.Resource, err)

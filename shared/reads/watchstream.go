@@ -118,7 +118,7 @@ func (s *watchStream) finish(err error) {
 		return
 	}
 	klog.V(3).InfoS("watch ended", "resource", s.config.Scope.Resource, "revision", s.reached, "err", err)
-	frame, err := s.frames.object(s.media, watch.Error, etcdstore.ErrorStatus(err))
+	frame, err := s.frames.object(s.media, watch.Error, s.Store.ErrorStatus(err))
 	if err == nil && s.write(frame, 1) == nil {
 		s.flush()
 	}
