@@ -124,7 +124,7 @@ FAULTS = Watchers|Informers|EtcdWatches|Linearizability
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites
 	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver nats-server)
-	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity)
+	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity ./tests/parity/twins)
 	$(call step,test-faults,$(GOTEST) -count=1 -short -timeout 20m ./tests/faults -run '$(FAULTS)' -target=triune)
 
 # Commas would part the arguments of step.
@@ -142,8 +142,9 @@ test-full: e2e ## test without -short, and e2e
 
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
-	$(call step,parity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity)
+	$(call step,parity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity ./tests/parity/twins)
 	$(call step,parity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity -target=tiers -replicas=2)
+	$(call step,twins-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity/twins -target=tiers)
 	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
 	$(call step,faults-triune,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=triune)

@@ -64,6 +64,9 @@ type Config struct {
 	EtcdURL string
 	// ExternalEtcd makes Triune use an etcd process instead of its own.
 	ExternalEtcd bool
+	// EtcdData is the data directory of an etcd that does not run, see
+	// [Cluster.CopyEtcd]: the etcd of the cluster begins with a copy of it.
+	EtcdData string
 	// ExternalNATS makes Triune use a nats-server process instead of its own.
 	ExternalNATS bool
 	// EtcdPerTier gives every tier of the Tiers topology an etcd process that
@@ -268,6 +271,18 @@ func (c *Cluster) Stop() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// CopyEtcd copies the data of the etcd process into a new directory. The process is
+// stopped and started again for it.
+func (c *Cluster) CopyEtcd(ctx context.Context, dir string) error {
+	if err := c.replicas[Etcd][0].Stop(); err != nil {
+		return err
+	}
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(c.Dir, string(Etcd)))); err != nil {
+		return fmt.Errorf("copy etcd: %w", err)
+	}
+	return c.StartReplica(ctx, Etcd, 0)
 }
 
 // Close ends everything. It is safe to call twice.

@@ -18,6 +18,11 @@ func (c *Cluster) startEtcd(ctx context.Context, name Tier) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if c.Config.EtcdData != "" {
+		if err := os.CopyFS(filepath.Join(c.Dir, string(name)), os.DirFS(c.Config.EtcdData)); err != nil {
+			return "", fmt.Errorf("copy etcd: %w", err)
+		}
+	}
 	p, err := c.newProcess(ctx, string(name), "etcd", false, append(etcdFlags(filepath.Join(c.Dir, string(name)), client, peer), c.Config.Flags[name]...))
 	if err != nil {
 		return "", err

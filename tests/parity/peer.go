@@ -66,6 +66,13 @@ func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 	return p, nil
 }
 
+// CloseIdle closes the connections that no request uses.
+func (p *Peer) CloseIdle() {
+	for _, client := range p.clients {
+		client.CloseIdleConnections()
+	}
+}
+
 var bearer = map[string]string{"alice": "alice-token", "bob": "bob-token", "forged": "no-such-token"}
 
 // Send sends a request and returns what came back; vars are the values of
@@ -73,6 +80,32 @@ var bearer = map[string]string{"alice": "alice-token", "bob": "bob-token", "forg
 func (p *Peer) Send(ctx context.Context, r Request, vars map[string]string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	resp, err := p.Open(ctx, r, vars)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	a := &Answer{Code: resp.StatusCode, Header: resp.Header}
+	if r.Events > 0 && resp.StatusCode == http.StatusOK {
+		a.Events = [][]byte{}
+		for s := bufio.NewReader(resp.Body); len(a.Events) < r.Events; {
+			line, err := s.ReadBytes('\n')
+			if err != nil {
+				return nil, fmt.Errorf("%s: after %d of %d events: %w", p.Name, len(a.Events), r.Events, err)
+			}
+			a.Events = append(a.Events, line)
+		}
+		return a, nil
+	}
+	if a.Body, err = io.ReadAll(resp.Body); err != nil {
+		return nil, fmt.Errorf("%s: read the body: %w", p.Name, err)
+	}
+	return a, save(a.Body, r.Save, vars)
+}
+
+// Open sends a request and returns the response with its body unread, which the
+// caller closes. It ends with ctx.
+func (p *Peer) Open(ctx context.Context, r Request, vars map[string]string) (*http.Response, error) {
 	req, err := p.newRequest(ctx, r, vars)
 	if err != nil {
 		return nil, err
@@ -95,23 +128,7 @@ func (p *Peer) Send(ctx context.Context, r Request, vars map[string]string) (*An
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
-	defer resp.Body.Close()
-	a := &Answer{Code: resp.StatusCode, Header: resp.Header}
-	if r.Events > 0 && resp.StatusCode == http.StatusOK {
-		a.Events = [][]byte{}
-		for s := bufio.NewReader(resp.Body); len(a.Events) < r.Events; {
-			line, err := s.ReadBytes('\n')
-			if err != nil {
-				return nil, fmt.Errorf("%s: after %d of %d events: %w", p.Name, len(a.Events), r.Events, err)
-			}
-			a.Events = append(a.Events, line)
-		}
-		return a, nil
-	}
-	if a.Body, err = io.ReadAll(resp.Body); err != nil {
-		return nil, fmt.Errorf("%s: read the body: %w", p.Name, err)
-	}
-	return a, save(a.Body, r.Save, vars)
+	return resp, nil
 }
 
 func (p *Peer) newRequest(ctx context.Context, r Request, vars map[string]string) (*http.Request, error) {
