@@ -2,27 +2,33 @@ package deploy
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"triune.dev/shared/pki"
 	"triune.dev/tests/deploy/engine"
 )
 
 // again is how to start a container of an installation once more, with other flags.
 type again struct {
-	project, image string
-	flags          []string
+	container, project, image string
+	flags, env                []string
 }
 
 func inspect(t *testing.T, container string) again {
@@ -35,6 +41,7 @@ func inspect(t *testing.T, container string) again {
 		Config struct {
 			Image           string
 			Entrypoint, Cmd []string
+			Env             []string
 			Labels          map[string]string
 		}
 	}
@@ -42,7 +49,7 @@ func inspect(t *testing.T, container string) again {
 		t.Fatalf("%d containers: %v", len(all), err)
 	}
 	c := all[0].Config
-	return again{c.Labels["com.docker.compose.project"], c.Image, append(c.Entrypoint[1:], c.Cmd...)}
+	return again{container, c.Labels["com.docker.compose.project"], c.Image, append(c.Entrypoint[1:], c.Cmd...), c.Env}
 }
 
 // run starts the container with flags that replace those of the same name. It
@@ -123,6 +130,60 @@ func TestComposeBadInput(t *testing.T) {
 			if _, first, _ := strings.Cut(err.Error(), "\n"); !strings.HasPrefix(first, "error: ") || !strings.Contains(strings.SplitN(first, "\n", 2)[0], test.want) {
 				t.Errorf("the first line is %q, want %q in it", first, test.want)
 			}
+		})
+	}
+
+	// The job that makes keys and gives volumes away, with one that cannot be written.
+	for name, test := range map[string]struct{ flag, at string }{
+		"an unwritable volume of data":        {"--give=/volumes/etcd-0", "/volumes/etcd-0"},
+		"an unwritable volume of keys":        {"--share=/share/etcd=etcd/ca.crt,etcd/server.key", "/share/etcd"},
+		"an unwritable volume of programs":    {"--install=/tools/triune", "/tools"},
+		"an unwritable place for kubeconfigs": {"--kubeconfig=/host/admin.kubeconfig=admin@https://127.0.0.1:6443", "/host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := engine.Docker(ctx, "run", "--rm", "--read-only", "--network=none", "--user=0:0", "--tmpfs=/pki",
+				"--volume="+t.TempDir()+":"+test.at+":ro", strings.TrimSpace(image), "pki", "--dir=/pki", "--owner=65532:65532", test.flag)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			_, text, _ := strings.Cut(err.Error(), "\n")
+			first, _, _ := strings.Cut(text, "\n")
+			flag, _, _ := strings.Cut(test.flag[len("--"):], "=")
+			if !strings.HasPrefix(first, "error: ") || !strings.Contains(first, flag) || !strings.Contains(first, test.at) || !strings.Contains(first, "read-only file system") {
+				t.Errorf("the first line is %q, want --%s, %s and the reason in it", first, flag, test.at)
+			}
+		})
+	}
+	// Those who store data, with a volume that belongs to root.
+	for _, service := range []string{"etcd-0", "nats-0"} {
+		t.Run("an unwritable volume of "+service, func(t *testing.T) {
+			ids, err := p.Containers(ctx, service)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := inspect(t, ids[0])
+			args := []string{"run", "--detach", "--read-only", "--tmpfs=/tmp", "--user=65532:65532", "--network=none",
+				"--volumes-from=" + a.container, "--volume=" + t.TempDir() + ":/data:ro"}
+			for _, variable := range a.env {
+				args = append(args, "--env="+variable)
+			}
+			id, err := engine.Docker(ctx, append(append(args, a.image), a.flags...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id = strings.TrimSpace(id)
+			defer func() { _, _ = engine.Docker(context.WithoutCancel(ctx), "rm", "--force", id) }()
+			// These programs are of others, and the line is where they have it.
+			eventually(t, time.Minute, func() error {
+				logs, err := engine.Logs(ctx, id)
+				named := slices.ContainsFunc(strings.Split(logs, "\n"), func(line string) bool {
+					return strings.Contains(line, "/data") && (strings.Contains(line, "read-only file system") || strings.Contains(line, "permission denied"))
+				})
+				if err == nil && !named {
+					err = fmt.Errorf("no line has /data and the reason:\n%s", logs)
+				}
+				return err
+			})
 		})
 	}
 
@@ -209,8 +270,123 @@ func TestComposeHALosesAMember(t *testing.T) {
 	}
 	healthy(t, p, tierServices...)
 	fromStream(t, p, kubeconfig)
-	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
-	if err != nil || len(list.Items) != 3 {
-		t.Errorf("%d objects, want 3: %v", len(list.Items), err)
+	// A replica starts without them, too.
+	ids, err := p.Containers(ctx, "core")
+	if err != nil {
+		t.Fatal(err)
 	}
+	if _, err := engine.Docker(ctx, "restart", ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t, p, "core")
+	replaceMember(t, p, "--env-file="+file)
+	write("after")
+	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
+	if err != nil || len(list.Items) != 4 {
+		t.Errorf("%d objects, want 4: %v", len(list.Items), err)
+	}
+}
+
+// replaceMember loses the volume of etcd-0 as well, and brings the member back as
+// deploy/README.md says. env names the file of variables that the installation has.
+func replaceMember(t *testing.T, p *engine.Project, env string) {
+	t.Helper()
+	ctx := t.Context()
+	lose := func() {
+		t.Helper()
+		for _, service := range []string{"etcd-0", "pki"} { // both have the volume
+			ids, err := p.Containers(ctx, service)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := engine.Docker(ctx, append([]string{"rm", "--force"}, ids...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := engine.Docker(ctx, "volume", "rm", p.Volume("etcd-0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lose()
+	if _, err := p.Compose(ctx, env, "up", "--detach", "--no-build", "etcd-0"); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := p.Containers(ctx, "etcd-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func() error {
+		logs, err := engine.Logs(ctx, ids[0])
+		if err == nil && !strings.Contains(logs, "has already been bootstrapped") {
+			err = fmt.Errorf("etcd says: %s", logs)
+		}
+		return err
+	})
+
+	// It must not run while it is no member: it would begin a cluster of its own.
+	lose()
+	if _, err := p.Compose(ctx, env, "up", "--no-build", "pki"); err != nil {
+		t.Fatal(err)
+	}
+	client := etcdClient(t, p, "etcd-1")
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // or it asks for ever
+	defer cancel()
+	members, err := client.MemberList(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, member := range members.Members {
+		if member.Name == "etcd-0" {
+			if _, err := client.MemberRemove(ctx, member.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := client.MemberAdd(ctx, []string{"https://etcd-0:2380"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.With("TRIUNE_ETCD_CLUSTER_STATE=existing").Compose(ctx, env, "up", "--detach", "--no-build", "--no-deps", "etcd-0"); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t, p, "etcd-0")
+}
+
+// etcdClient is a client of one member, with the certificate that the members have.
+func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Client {
+	t.Helper()
+	ids, err := p.Containers(t.Context(), service)
+	if err != nil || len(ids) == 0 {
+		t.Fatalf("containers of %s: %v, %v", service, ids, err)
+	}
+	address, err := p.Address(t.Context(), ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if _, err := engine.Docker(t.Context(), "cp", ids[0]+":/pki/etcd", dir); err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(dir, "etcd", name) }
+	pair, err := pki.Pair{CertFile: at("server.crt"), KeyFile: at("server.key")}.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, err := pki.LoadPool(at("ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Its name is not known on this machine, its certificate holds for no address.
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, "2379"))
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{"https://" + service + ":2379"},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
+		TLS:         &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
 }

@@ -22,10 +22,10 @@ import (
 // tierServices are those of docker-compose.yml that answer requests.
 var tierServices = []string{"aggregator", "core", "extensions"}
 
-// composeUp starts docker-compose.yml with images that need no registry. All of it
-// goes with the test, the volumes too.
-// more are stand-ins that it needs beside etcd and NATS.
-func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Project, *kubernetes.Clientset, string) {
+// composeProject prepares docker-compose.yml with images that need no registry; more
+// are stand-ins that it needs beside etcd and NATS. All of it goes with the test, the
+// volumes too. The kubeconfig will be in dir.
+func composeProject(t *testing.T, more, env []string) (p *engine.Project, dir string) {
 	t.Helper()
 	ctx := t.Context()
 	if err := engine.Available(ctx); err != nil {
@@ -43,9 +43,9 @@ func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Projec
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	variables := append(append(images, standIns...), "TRIUNE_PORT="+strconv.Itoa(port), "TRIUNE_KUBECONFIG_DIR="+dir)
-	p, err := engine.NewProject(ctx, "triune-test-"+strconv.Itoa(port), append(variables, env...))
+	p, err = engine.NewProject(ctx, "triune-test-"+strconv.Itoa(port), append(variables, env...))
 	if err != nil {
 		t.Skipf("docker-compose.yml is not tested: %v", err)
 	}
@@ -58,6 +58,14 @@ func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Projec
 			t.Error(err)
 		}
 	})
+	return p, dir
+}
+
+// composeUp starts what composeProject has prepared, with two replicas of each tier.
+func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Project, *kubernetes.Clientset, string) {
+	t.Helper()
+	p, dir := composeProject(t, more, env)
+	ctx := t.Context()
 	if _, err := p.Compose(ctx, append(args, "up", "--detach", "--no-build", "--scale=aggregator=2", "--scale=core=2", "--scale=extensions=2")...); err != nil {
 		t.Fatal(err)
 	}

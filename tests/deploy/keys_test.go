@@ -50,7 +50,8 @@ type composeService struct {
 	Entrypoint  []string
 	Environment map[string]string
 	Healthcheck struct{ Test []string }
-	User        string
+	Restart     string
+	DependsOn   map[string]struct{ Condition string } `json:"depends_on"`
 	Volumes     []string
 }
 
@@ -68,6 +69,25 @@ func composeServices(t *testing.T) map[string]composeService {
 		t.Fatalf("docker-compose.yml has only %d services", len(file.Services))
 	}
 	return file.Services
+}
+
+// TestComposeJobsAreWaitedFor: a service that ends is one that another waits for.
+// Compose's up --wait takes the end of any other for a failure, even a good end.
+func TestComposeJobsAreWaitedFor(t *testing.T) {
+	services := composeServices(t)
+	awaited := map[string]bool{}
+	for _, s := range services {
+		for name, dependency := range s.DependsOn {
+			if dependency.Condition == "service_completed_successfully" {
+				awaited[name] = true
+			}
+		}
+	}
+	for name, s := range services {
+		if ends := s.Restart == "" || s.Restart == "no"; ends != awaited[name] {
+			t.Errorf("%s: restart is %q, and somebody waits for its end: %v", name, s.Restart, awaited[name])
+		}
+	}
 }
 
 // mounted is what a service has at a path: a volume, or a directory of the checkout.

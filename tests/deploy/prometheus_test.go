@@ -167,6 +167,21 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 			}
 		}
 	}
+	for tier, selectors := range scaledBy(t) {
+		for _, selector := range selectors {
+			t.Run("autoscaling of "+tier+"/"+selector, func(t *testing.T) {
+				// As an adapter asks: of each Pod, summed over all other labels.
+				query := "sum by (instance) (" + strings.Replace(selector, "{", `{job="kube-apiserver",tier="`+tier+`",`, 1) + ")"
+				eventually(t, max(time.Second, time.Until(deadline)), func() error {
+					n, err := p.series(query)
+					if err == nil && n != 2 {
+						err = fmt.Errorf("%d replicas have %s, want 2", n, query)
+					}
+					return err
+				})
+			})
+		}
+	}
 	t.Run("rules", func(t *testing.T) {
 		var answer struct {
 			Data struct {

@@ -72,6 +72,16 @@ func NewProject(ctx context.Context, name string, env []string) (*Project, error
 	return &Project{name: name, dir: root, env: env, command: append(command, "--project-name="+name)}, nil
 }
 
+// With returns the same installation with further variables.
+func (p *Project) With(env ...string) *Project {
+	more := *p
+	more.env = append(p.env[:len(p.env):len(p.env)], env...)
+	return &more
+}
+
+// Volume is the engine's name of a volume of the installation.
+func (p *Project) Volume(name string) string { return p.name + "_" + name }
+
 // Compose runs one command of compose.
 func (p *Project) Compose(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, p.dir, p.env, p.command[0], append(p.command[1:len(p.command):len(p.command)], args...)...)
