@@ -43,9 +43,8 @@ type Config struct {
 	// the resource's own prefix has one: "/registry/pods".
 	Prefix     string
 	Namespaced bool
-	// OnlyKeyFields leaves selectors on fields that are not in the key of an object to
-	// the fallback.
-	OnlyKeyFields bool
+	// OwnFields: the selectable fields are those of Version, not of the Cache.
+	OwnFields bool
 	// IndexFields are those of the resource's storage.SelectionPredicate.
 	IndexFields []string
 	// Uncached is as in etcdstore.Config.
@@ -66,6 +65,7 @@ type Handlers struct {
 	config    Config
 	space     *bytecache.Space
 	versioner storage.APIObjectVersioner
+	ownFields bytecache.Kind
 	choices   choices
 	blocks    blocks
 	counts    counts
@@ -88,7 +88,7 @@ func New(c Config) (*Handlers, error) {
 	if c.Patience == 0 {
 		c.Patience = 3 * time.Second
 	}
-	return &Handlers{config: c, space: c.Cache.Space()}, nil
+	return &Handlers{config: c, space: c.Cache.Space(), ownFields: bytecache.NewKind()}, nil
 }
 
 // plain tells requests that may be served here from those that need what only

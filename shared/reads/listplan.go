@@ -67,9 +67,6 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 		p.field = options.FieldSelector
 	}
 	p.byKey = !slices.ContainsFunc(p.field.Requirements(), func(r fields.Requirement) bool { return !metadataField(r.Field) })
-	if h.config.OnlyKeyFields && !p.byKey {
-		return p, false
-	}
 	p.options = storage.ListOptions{
 		ResourceVersion:      options.ResourceVersion,
 		ResourceVersionMatch: options.ResourceVersionMatch,

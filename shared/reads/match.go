@@ -6,7 +6,6 @@ import (
 	"sort"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
@@ -161,6 +160,9 @@ const (
 // revision or later. ok is false if there is none that helps.
 func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched, bool) {
 	terms := indexTerms(p)
+	if h.config.OwnFields { // the indexes are of the cache's fields
+		terms = slices.DeleteFunc(terms, func(t bytecache.Term) bool { return t.Field })
+	}
 	if p.indexed != nil {
 		terms = []bytecache.Term{{Field: true, Key: p.indexed.Field, Values: []string{p.indexed.Value}}}
 	}
@@ -213,8 +215,8 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 
 // inIndex tells whether an entry is among those that the index of a plan has.
 func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
-	found, err := h.config.Cache.FieldsOf(e)
-	return err == nil && found[p.indexed.Field] == p.indexed.Value
+	found, err := h.fieldsOf(e)
+	return err == nil && found.Get(p.indexed.Field) == p.indexed.Value
 }
 
 // lastBelow is the key of the last entry in the collection of a plan.
@@ -323,11 +325,8 @@ func (h *Handlers) meets(p *plan, e *bytecache.Entry) (bool, error) {
 	if p.byKey {
 		return p.field.Matches(keyFields{h.config.Namespaced, e.Key}), nil
 	}
-	found, err := h.config.Cache.FieldsOf(e)
-	if err != nil {
-		return false, err
-	}
-	return p.field.Matches(fields.Set(found)), nil
+	found, err := h.fieldsOf(e)
+	return err == nil && p.field.Matches(found), err
 }
 
 // keyFields are the selectable fields that the key of an object has.

@@ -27,9 +27,6 @@ type Resource struct {
 
 // Of returns what answers the reads of a resource with the given scope, and nil if its
 // objects are not served just as they are stored, or their storage has no cache.
-//
-// Custom resources are served by several versions out of one cache, whose selectable
-// fields differ; theirs, except name and namespace, are the fallback's to select by.
 func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*Resource, error) {
 	store, ok := plainStore(resource)
 	if !ok {
@@ -58,7 +55,7 @@ func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*
 		Cache: cache, Version: version, Scope: scope, Consistency: stored.Prober(),
 		Prefix:     strings.TrimSuffix(cache.Prefix(), "/"),
 		Namespaced: namespaced, Uncached: stored.Uncached(), CompactRevision: stored.CompactRevision,
-		OnlyKeyFields: custom, IndexFields: predicate.IndexFields,
+		OwnFields: custom, IndexFields: predicate.IndexFields,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("byte reads of %s: %w", scope.Resource, err)

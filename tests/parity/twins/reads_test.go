@@ -181,7 +181,12 @@ func (w *twins) exactly() string {
 // revision.
 func (w *twins) sameFresh(t *testing.T, path, query string) {
 	t.Helper()
-	w.sameAfter(t, get(path+"?"+query, ""), func() error {
+	w.sameFreshIn(t, path, query, "")
+}
+
+func (w *twins) sameFreshIn(t *testing.T, path, query, accept string) {
+	t.Helper()
+	w.sameAfter(t, get(path+"?"+query, accept), func() error {
 		if _, err := w.level(t.Context()); err != nil {
 			return err
 		}
@@ -308,7 +313,7 @@ func (w *twins) malformed(t *testing.T) {
 					continue // watches that end after it
 				}
 				for _, accept := range accepts {
-					w.sameNow(t, get(path+"?"+query, accept))
+					w.sameFreshIn(t, path, query, accept)
 				}
 			}
 			many := 10_000
