@@ -40,6 +40,7 @@ var all = []Tool{
 	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver", Module: "k8s.io/sample-apiserver"},
 	{Name: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
 	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Dir: "tools/helm"},
+	{Name: "docker-compose", Package: "github.com/docker/compose/v2/cmd", Module: "github.com/docker/compose/v2", Dir: "tools/compose"},
 	{Name: "prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", Module: "github.com/prometheus/prometheus", Dir: "tools/prometheus"},
 	{Name: "promtool", Package: "github.com/prometheus/prometheus/cmd/promtool", Module: "github.com/prometheus/prometheus", Dir: "tools/prometheus"},
 	{Name: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Dir: "tools/golangci-lint"},

@@ -32,9 +32,14 @@ func Available(ctx context.Context) error {
 	return nil
 }
 
-// composeCommand is docker's plugin, or the older program of its own.
+// composeCommand is the tool of the tests where it is built, docker's plugin, or the
+// older program of its own.
 func composeCommand(ctx context.Context) ([]string, error) {
-	for _, command := range [][]string{{"docker", "compose"}, {"docker-compose"}} {
+	root, err := tools.Root()
+	if err != nil {
+		return nil, err
+	}
+	for _, command := range [][]string{{filepath.Join(root, ".tools", "docker-compose")}, {"docker", "compose"}, {"docker-compose"}} {
 		if _, err := run(ctx, "", nil, command[0], append(command[1:], "version")...); err == nil {
 			return command, nil
 		}

@@ -1,0 +1,40 @@
+package deploy
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// TestComposeUpWaits: what README.md tells to type returns without an error when the
+// API can be used, the job that has ended by then notwithstanding.
+func TestComposeUpWaits(t *testing.T) {
+	full(t)
+	p, dir := composeProject(t, nil, []string{"TRIUNE_BUILD_TARGET=prebuilt", "TRIUNE_BASE_IMAGE=scratch"})
+	ctx := t.Context()
+	if version, err := p.Version(ctx); err != nil || strings.HasPrefix(version, "1.") {
+		t.Skipf("docker-compose %s has no --wait (%v); `go run ./tests/tools/cmd/tools docker-compose` builds one that has", version, err)
+	}
+	if _, err := p.Compose(ctx, "up", "-d", "--build", "--wait"); err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) < 4 {
+		t.Errorf("kubectl get namespaces: %v, %v", list, err)
+	}
+	// A second time, as after a change, it finds the job ended already.
+	if _, err := p.Compose(ctx, "up", "-d", "--wait"); err != nil {
+		t.Error(err)
+	}
+}
