@@ -19,14 +19,13 @@ const (
 	packLook  = 1024
 	// packRounds is how often one pass goes around: at first all may have been read.
 	packRounds = 3
-	// roomPause is the least time between two passes that only make room for what
-	// is read.
-	roomPause = 10 * time.Second
 	// What compressing leaves behind is given back to the operating system once so
-	// many bytes have been compressed and nothing was for so long: the collector
-	// alone would keep as much again as there is.
+	// many bytes have been compressed and nothing was for quietPause: the
+	// collector alone would keep as much again as there is.
 	giveBackBytes = 64 << 20
-	giveBackPause = 10 * time.Second
+	// quietPause is also the least time between two passes that only make room for
+	// what is read.
+	quietPause = 10 * time.Second
 )
 
 // packs tells whether anything is compressed at all.
@@ -38,7 +37,9 @@ func (s *Space) room(bytes int64) bool {
 	if s.plain.Load()+bytes <= s.config.PlainBytes {
 		return true
 	}
-	s.callPacker()
+	if !s.wanted.Load() && s.wanted.CompareAndSwap(false, true) {
+		s.callPacker()
+	}
 	return false
 }
 
@@ -56,14 +57,16 @@ func (s *Space) callPacker() {
 // or the compressor's error, which only a wrong option can cause. One goroutine runs it.
 // It takes half of a processor at most.
 func (s *Space) Pack(ctx context.Context) error {
-	var made time.Time // when room was made last
-	quiet := time.NewTimer(giveBackPause)
+	made := false // room was, for those who want it
+	quiet := time.NewTimer(quietPause)
 	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-quiet.C:
+			made = false
+			s.wanted.Store(false)
 			if s.left.Load() >= giveBackBytes {
 				s.left.Store(0)
 				debug.FreeOSMemory()
@@ -71,21 +74,21 @@ func (s *Space) Pack(ctx context.Context) error {
 			continue
 		case <-s.packer:
 		}
-		quiet.Reset(giveBackPause)
+		quiet.Reset(quietPause)
 		limit, plain := s.config.PlainBytes, s.plain.Load()
 		p := pass{space: s}
 		switch {
 		case plain > s.trigger.Load():
 			p.target, p.rounds = limit-limit/4, packRounds
-		case time.Since(made) >= roomPause:
-			p.target, p.rounds, made = plain-limit/8, 1, time.Now()
+		case s.wanted.Load() && !made:
+			p.target, p.rounds, made = plain-limit/8, 1, true
 		default:
 			continue
 		}
 		if err := p.run(ctx); err != nil {
 			return err
 		}
-		quiet.Reset(giveBackPause)
+		quiet.Reset(quietPause)
 		// What cannot be compressed, or is read all the time, is not tried again
 		// before there is something new.
 		s.trigger.Store(max(limit, s.plain.Load()+limit/8))

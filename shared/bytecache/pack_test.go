@@ -171,7 +171,7 @@ func TestColdIsCompressed(t *testing.T) {
 					t.Fatal(err)
 				}
 				e.Data()
-				time.Sleep(roomPause)
+				time.Sleep(2 * quietPause)
 				synctest.Wait()
 			}
 			if e, _, _ := c.Get(t.Context(), key); e.Plain() == nil {

@@ -67,6 +67,8 @@ type Space struct {
 
 	// plain sums up what its caches count; beyond trigger the packer is called.
 	plain, trigger atomic.Int64
+	// wanted: there was no room for something that is read again and again.
+	wanted atomic.Bool
 	// left counts the bytes that compressing has left to the collector.
 	left atomic.Int64
 	// packer is how Pack is woken.

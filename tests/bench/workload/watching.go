@@ -3,12 +3,14 @@ package workload
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"triune.dev/tests/bench/load"
 	"triune.dev/tests/bench/report"
+	"triune.dev/tests/bench/stats"
 )
 
 // The watched objects are in a namespace of their own.
@@ -25,9 +27,10 @@ type fan struct {
 	accept   string
 	selector string // label or field selector, as a query
 	watchers int
-	events   int // for each watcher
-	burst    int // written at once, awaited together
-	streams  int // watchers on each connection; 0 is as many as can be
+	events   int           // for each watcher
+	burst    int           // written at once, awaited together
+	streams  int           // watchers on each connection; 0 is as many as can be
+	every    time.Duration // between the beginnings of two bursts; 0 is at once
 }
 
 // watchedObjects are config maps that events are about. Only those with an even
@@ -109,9 +112,13 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 	if err := e.resetPeaks(); err != nil {
 		return err
 	}
+	w.lasts = nil
 	begin := time.Now()
 	spent, err := e.spent(ctx, func() error {
-		for range (f.events + f.burst - 1) / f.burst {
+		for i := range (f.events + f.burst - 1) / f.burst {
+			if err := pause(ctx, time.Until(begin.Add(time.Duration(i)*f.every))); err != nil {
+				return err
+			}
 			if err := w.burst(ctx, f.burst); err != nil {
 				return err
 			}
@@ -137,6 +144,9 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 	}
 	p50, p99 := watching.Latencies()
 	s.P50, s.P99 = milli(p50), milli(p99)
+	slices.Sort(w.lasts)
+	s.Value = stats.Percentile(w.lasts, 0.99).Seconds()
+	s.Notes = map[string]float64{"watchers": float64(f.watchers), "last watcher, median ms": milli(stats.Percentile(w.lasts, 0.5)), "last watcher, p99 ms": milli(stats.Percentile(w.lasts, 0.99))}
 	if !known {
 		e.Sizes["watch"] = int64(s.Body)
 	}
@@ -172,12 +182,15 @@ type writer struct {
 	watching *load.Fan
 
 	written []uint64
+	// lasts are the times from the write of each burst until the last watcher had it.
+	lasts []time.Duration
 }
 
 // burst writes n events at the same time, to an object each, all of them selected.
 func (w *writer) burst(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("the watchers did not get an event within a minute"))
 	defer cancel()
+	begin := time.Now()
 	revisions := make([]uint64, n)
 	errs := make([]error, n)
 	w.watching.Wrote()
@@ -199,7 +212,9 @@ func (w *writer) burst(ctx context.Context, n int) error {
 		}
 	}
 	w.written = append(w.written, revisions...)
-	return w.watching.Await(ctx, len(w.written))
+	err := w.watching.Await(ctx, len(w.written))
+	w.lasts = append(w.lasts, time.Since(begin))
+	return err
 }
 
 const watchGroup = "watches"
@@ -246,12 +261,15 @@ var fanOut = func() []Workload {
 				if f.watchers > 500 {
 					f.watchers = e.scaled(f.watchers, 500)
 				}
-				return f.run(ctx, e, func(s report.Sample) {
-					s.Notes = map[string]float64{"watchers": float64(f.watchers)}
-					publish("", 0, s)
-				})
+				return f.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
 			},
 		})
 	}
-	return all
+	return append(all, Workload{
+		Name: "fan-last-of-10000", Title: "one event a second, until the last of 10,000 watchers has it, p99", Group: fanGroup, Figure: report.Seconds, Slow: true, Only: api,
+		Run: func(ctx context.Context, e *Env, publish Publish) error {
+			f := fan{accept: jsonType, watchers: e.scaled(10000, 500), events: pick(e, 20, 60), burst: 1, every: time.Second}
+			return f.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
+		},
+	})
 }()
