@@ -20,13 +20,22 @@ func (l *Labels) Of(data []byte) (labels map[string]string, ok bool) {
 	return jsonLabels(data, l.interned.of)
 }
 
+// OfEntry is Of for the bytes of an entry, which are not kept.
+func (l *Labels) OfEntry(e *bytecache.Entry) (labels map[string]string, ok bool) {
+	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+		labels, ok = l.Of(stored)
+		return nil, nil
+	})
+	return labels, ok
+}
+
 // Labels returns the labels of an entry, from its stored bytes if they say it
 // plainly. It is meant for bytecache.Options.
 func (v *Version) Labels(e *bytecache.Entry) (bytecache.Attributes, error) {
 	if e.Err != nil {
 		return nil, e.Err
 	}
-	if labels, ok := v.labels.Of(e.Data()); ok {
+	if labels, ok := v.labels.OfEntry(e); ok {
 		return labels, nil
 	}
 	labels, _, err := v.attributes(e)

@@ -2,6 +2,7 @@ package encoded
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdstore/kv"
 )
 
 var widget = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
@@ -131,6 +133,63 @@ func TestSplice(t *testing.T) {
 	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"kind":"Widget", "apiVersion":"example.com/v1","metadata":{"uid":"u","name":"n"}}`)), JSON)
 	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n"}}`)), JSON)
 	check(t, custom, bytecache.NewEntry("", 3, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","resourceVersion":"","uid":"u"}}`)), JSON)
+}
+
+// only is an Origin with one object, and a Feed in which nothing happens.
+type only struct{ e *bytecache.Entry }
+
+func (o only) List(context.Context, kv.Range) (kv.Page, error) {
+	item := &kv.KeyValue{Key: []byte(o.e.Key), Value: o.e.Data(), ModRevision: o.e.Revision}
+	return kv.Page{Revision: o.e.Revision, Count: 1, KVs: []*kv.KeyValue{item}}, nil
+}
+
+func (only) RequestProgress(context.Context) error { return nil }
+
+func (only) Since(context.Context, string, int64, int64, func(kv.Event) error) error { return nil }
+
+// compressed returns the entry as a cache holds it that has no room for it.
+func compressed(t *testing.T, e *bytecache.Entry) *bytecache.Entry {
+	t.Helper()
+	space := bytecache.New(bytecache.Config{Origin: only{e}, Feed: only{e}, PlainBytes: 1})
+	cache, err := space.Cache("/registry/", bytecache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	space.Reset(e.Revision)
+	held, _, err := cache.Get(t.Context(), e.Key)
+	if err != nil || held == nil || held.Plain() != nil {
+		t.Fatalf("%s is not held compressed: %v", e.Key, err)
+	}
+	return held
+}
+
+// TestCompressed: what is sent of an entry that is held compressed, and its labels, are
+// those of the same entry held as it is.
+func TestCompressed(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 20)
+	built, codec := configMaps(t, budget)
+	custom, customCodec := widgets(t, budget)
+	m := configMap("a", 5000)
+	m.Labels = map[string]string{"app": "x"}
+	u := customObject(map[string]any{"spec": strings.Repeat("abc ", 1000)})
+	u.SetLabels(m.Labels)
+	for _, test := range []struct {
+		version *Version
+		entry   *bytecache.Entry
+		formats []Format
+	}{
+		{built, entry(t, codec, m, 7), []Format{Protobuf, JSON, MetadataJSON, MetadataProtobuf}},
+		{custom, entry(t, customCodec, u, 7), []Format{JSON, MetadataJSON}},
+	} {
+		for _, f := range test.formats {
+			held := compressed(t, test.entry)
+			check(t, test.version, held, f)
+			labels, err := test.version.Labels(held)
+			if err != nil || labels["app"] != "x" || held.Plain() != nil {
+				t.Errorf("labels %v, %v", labels, err)
+			}
+		}
+	}
 }
 
 // check compares everything about one entry with what rendering gives.

@@ -40,7 +40,7 @@ func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes
 	}
 	var plain encoded.Labels
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
-		if labels, ok := plain.Of(e.Data()); ok {
+		if labels, ok := plain.OfEntry(e); ok {
 			return labels, nil
 		}
 		labels, _, err := decoded(e)
