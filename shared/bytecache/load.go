@@ -188,6 +188,6 @@ func (l *loaded) pack(c *Cache, e *Entry) error {
 	e.packed.Store(result)
 	e.plain.Store(nil)
 	e.used.Store(0)
-	c.space.left.Add(int64(e.length))
+	c.space.left.Store(true)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"time"
 )
@@ -19,9 +20,9 @@ const (
 	packLook  = 1024
 	// packRounds is how often one pass goes around: at first all may have been read.
 	packRounds = 3
-	// What compressing leaves behind is given back to the operating system once so
-	// many bytes have been compressed and nothing was for quietPause: the
-	// collector alone would keep as much again as there is.
+	// What compressing leaves behind is given back to the operating system once
+	// nothing was compressed for quietPause, if it is as much as giveBackBytes and a
+	// quarter of what is in use: the collector alone would keep as much again as that.
 	giveBackBytes = 64 << 20
 	// quietPause is also the least time between two passes that only make room for
 	// what is read.
@@ -67,8 +68,7 @@ func (s *Space) Pack(ctx context.Context) error {
 		case <-quiet.C:
 			made = false
 			s.wanted.Store(false)
-			if s.left.Load() >= giveBackBytes {
-				s.left.Store(0)
+			if s.left.Swap(false) && worthGivingBack() {
 				debug.FreeOSMemory()
 			}
 			continue
@@ -93,6 +93,20 @@ func (s *Space) Pack(ctx context.Context) error {
 		// before there is something new.
 		s.trigger.Store(max(limit, s.plain.Load()+limit/8))
 	}
+}
+
+// worthGivingBack tells whether the process holds much that is not in use.
+func worthGivingBack() bool {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(samples)
+	live, held := samples[0].Value.Uint64(), uint64(0)
+	for _, s := range samples[1:] {
+		held += s.Value.Uint64()
+	}
+	return held > live+max(giveBackBytes, live/4)
 }
 
 // pass goes around the caches.
@@ -270,7 +284,7 @@ func (c *Cache) holdPacked(batch []*Entry, results []*packed) {
 			e.solid = true
 			continue
 		}
-		c.space.left.Add(int64(e.length))
+		c.space.left.Store(true)
 		e.packed.Store(results[i]) // readers find one of the two
 		e.plain.Store(nil)
 	}

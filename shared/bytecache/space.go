@@ -69,8 +69,8 @@ type Space struct {
 	plain, trigger atomic.Int64
 	// wanted: there was no room for something that is read again and again.
 	wanted atomic.Bool
-	// left counts the bytes that compressing has left to the collector.
-	left atomic.Int64
+	// left: compressing has left something to the collector.
+	left atomic.Bool
 	// packer is how Pack is woken.
 	packer chan struct{}
 	// hand is the prefix of the cache that Pack was at last. Only Pack uses it.
