@@ -10,8 +10,8 @@
 // etcd that is behind is given revisions that mean nothing, and a comparison that
 // such a write fell into is done again.
 //
-// What is not compared as bytes: compressed bodies are compared uncompressed, for
-// compression is not part of what they say; headers that name a request or a moment
+// What is not compared as bytes: CBOR is read, for its maps come in any order; compressed
+// bodies are compared uncompressed, for compression is not part of what they say; headers that name a request or a moment
 // are left out; and so are the bookmarks that each server sends when it likes. A Table
 // counts seconds of age, so a pair of answers between which a second ends is asked for
 // again.

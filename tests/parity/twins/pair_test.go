@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/parity"
@@ -168,7 +171,24 @@ func plain(a *parity.Answer) (answer, error) {
 			return out, fmt.Errorf("unzip: %w", err)
 		}
 	}
+	if strings.HasPrefix(a.Header.Get("Content-Type"), "application/cbor") && len(out.Body) > 0 {
+		return out, ordered(&out.Body)
+	}
 	return out, nil
+}
+
+// ordered turns CBOR into JSON with its keys in order: Kubernetes' encoder has the
+// entries of a map in any.
+func ordered(data *[]byte) error {
+	var value any
+	if err := direct.Unmarshal(*data, &value); err != nil {
+		return fmt.Errorf("read cbor: %w", err)
+	}
+	var err error
+	if *data, err = json.Marshal(value); err != nil {
+		return fmt.Errorf("read cbor: %w", err)
+	}
+	return nil
 }
 
 // attempts is how often a comparison is done that a server's own write, or the end of

@@ -83,14 +83,15 @@ func (t *transcript) over() bool {
 func (t *transcript) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !bytes.Contains(t.body, bookmark) {
+	unordered := strings.Contains(t.mediaType, "cbor")
+	if !unordered && !bytes.Contains(t.body, bookmark) {
 		return bytes.Clone(t.body)
 	}
 	var framer runtime.Framer = jsonserializer.Framer
 	switch {
 	case strings.Contains(t.mediaType, "protobuf"):
 		framer = protobuf.LengthDelimitedFramer
-	case strings.Contains(t.mediaType, "cbor"):
+	case unordered:
 		framer = cbor.NewFramer()
 	}
 	var out []byte
@@ -101,7 +102,13 @@ func (t *transcript) bytes() []byte {
 		if err != nil { // the rest is not whole yet
 			return out
 		}
-		if frame = frame[:n]; !bytes.Contains(frame, bookmark) || bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey)) {
+		frame = frame[:n]
+		if unordered {
+			if err := ordered(&frame); err != nil {
+				return append(out, err.Error()...)
+			}
+		}
+		if !bytes.Contains(frame, bookmark) || bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey)) {
 			out = append(out, frame...)
 		}
 	}
