@@ -92,6 +92,11 @@ func TestLeftOutOfExternal(t *testing.T) {
 	if diff := cmp.Diff(want, leftOut); diff != "" {
 		t.Errorf("leftOut (-what the code calls +the list):\n%s", diff)
 	}
+	for name := range leftOut {
+		if !slices.ContainsFunc([]string{"needs", "full", "server"}, func(asks string) bool { return slices.Contains(calls[name], asks) }) {
+			t.Errorf("%s is left out, but does not call needs", name)
+		}
+	}
 	used := map[string]bool{}
 	for _, call := range leftOut {
 		used[call] = true

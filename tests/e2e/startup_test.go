@@ -22,6 +22,7 @@ import (
 // without having served anything. kube-apiserver has the same status, and the
 // same words where it has any that name both.
 func TestBadStart(t *testing.T) {
+	needs(t)
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

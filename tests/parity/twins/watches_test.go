@@ -350,7 +350,7 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 	// kube-apiserver ends the watches of clients that do not keep up, which on a busy
 	// machine is any client.
 	for _, o := range all {
-		told = told && !(o.answered && o.streams[0].over())
+		told = told && (!o.answered || !o.streams[0].over())
 	}
 	for _, o := range all {
 		if diff := o.differs(); diff != "" {
