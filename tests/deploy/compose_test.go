@@ -161,16 +161,15 @@ func TestComposeLosesNothing(t *testing.T) {
 	}
 	fromStream(t, p, kubeconfig)
 
-	// The stop comes while clients write and watch. Ten seconds are promised where the
-	// machine has nothing else to do, and are not what is asked here: that each ends by
-	// itself is.
+	// The stop comes while clients write and watch. How long it takes as a whole is the
+	// engine's speed, too; each container has its ten seconds.
 	before := l.acknowledged()
 	begin := time.Now()
-	if _, err := p.Compose(ctx, "stop", "--timeout=60"); err != nil {
+	if _, err := p.Compose(ctx, "stop"); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("stopped within %v, after %d writes", time.Since(begin).Round(100*time.Millisecond), before)
-	// Whoever takes longer is killed, and says so (137).
+	// Whoever takes longer than its ten seconds is killed, and says so (137).
 	for _, service := range append([]string{"etcd-0", "nats-0", "api"}, tierServices...) {
 		ids, err := p.Containers(ctx, service)
 		if err != nil {
