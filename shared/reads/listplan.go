@@ -126,21 +126,25 @@ func (h *Handlers) place(p *plan, namespace string) bool {
 
 // listOptions reads the parameters of a LIST.
 func (h *Handlers) listOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
+	options, ok = h.decodeOptions(req, name)
+	return options, ok && !options.Watch && options.Limit >= 0
+}
+
+// decodeOptions reads the parameters of a LIST or WATCH as upstream's ListResource does.
+// ok is false where the fallback knows the error, or what to do.
+func (h *Handlers) decodeOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
+	scope := h.config.Scope
 	if req.URL.RawQuery != "" {
-		if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), h.config.Scope.MetaGroupVersion, &options); err != nil {
+		if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), scope.MetaGroupVersion, &options); err != nil {
 			return options, false
 		}
 	}
 	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
 	metainternalversion.SetListOptionsDefaults(&options, watchList)
-	switch {
-	case options.Watch, options.Limit < 0, options.ShardSelector != "":
-		return options, false
-	case len(metainternalversionvalidation.ValidateListOptions(&options, watchList)) != 0:
+	if options.ShardSelector != "" || len(metainternalversionvalidation.ValidateListOptions(&options, watchList)) != 0 {
 		return options, false
 	}
 	if options.FieldSelector != nil {
-		scope := h.config.Scope
 		var err error
 		options.FieldSelector, err = options.FieldSelector.Transform(func(label, value string) (string, string, error) {
 			return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
@@ -152,7 +156,7 @@ func (h *Handlers) listOptions(req *http.Request, name string) (options metainte
 	if name == "" {
 		return options, true
 	}
-	// The request info has the name that a field selector asks for.
+	// The request info has the name that a field selector asks for, too.
 	if options.FieldSelector == nil || options.FieldSelector.Empty() {
 		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
 		return options, true

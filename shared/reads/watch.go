@@ -11,8 +11,6 @@ import (
 	"time"
 
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
-	metainternalversionscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
-	metainternalversionvalidation "k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/audit"
@@ -146,40 +144,10 @@ func (ws *watches) timeout(options *metainternalversion.ListOptions) time.Durati
 	return time.Duration(float64(ws.MinRequestTimeout) * (1 + rand.Float64()))
 }
 
-// watchOptions reads the parameters as upstream's ListResource does. ok is false
-// where the fallback knows the error, or what to do.
+// watchOptions reads the parameters of a WATCH.
 func (ws *watches) watchOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
-	scope := ws.config.Scope
-	if err := metainternalversionscheme.ParameterCodec.DecodeParameters(req.URL.Query(), scope.MetaGroupVersion, &options); err != nil {
-		return options, false
-	}
-	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
-	metainternalversion.SetListOptionsDefaults(&options, watchList)
-	switch {
-	case !options.Watch && !ws.Forced, options.ShardSelector != "":
-		return options, false
-	case len(metainternalversionvalidation.ValidateListOptions(&options, watchList)) != 0:
-		return options, false
-	}
-	if options.FieldSelector != nil {
-		var err error
-		options.FieldSelector, err = options.FieldSelector.Transform(func(label, value string) (string, string, error) {
-			return scope.Convertor.ConvertFieldLabel(scope.Kind, label, value)
-		})
-		if err != nil {
-			return options, false
-		}
-	}
-	if name == "" {
-		return options, true
-	}
-	// The request info has the name that a field selector asks for, too.
-	if options.FieldSelector == nil || options.FieldSelector.Empty() {
-		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
-		return options, true
-	}
-	selected, found := options.FieldSelector.RequiresExactMatch("metadata.name")
-	return options, found && selected == name
+	options, ok = ws.decodeOptions(req, name)
+	return options, ok && (options.Watch || ws.Forced)
 }
 
 // prepare decides what a stream selects and which keys it watches.
