@@ -11,7 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // Run with

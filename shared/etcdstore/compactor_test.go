@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // TestCompactionProtocol goes through the turns of two API servers on one etcd,

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // mute accepts connections and says nothing: an etcd that hangs.

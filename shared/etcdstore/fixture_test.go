@@ -18,8 +18,8 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 var (

@@ -26,7 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/component-base/compatibility"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // strategy is the least a registry needs.

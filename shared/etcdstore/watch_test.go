@@ -18,8 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 const patience = 20 * time.Second

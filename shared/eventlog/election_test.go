@@ -7,6 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // noWatches fails the test when somebody watches.
@@ -21,9 +23,9 @@ func (w *noWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 }
 
 // candidate is one with a session of its own, which may not watch anything.
-func candidate(t *testing.T, server *etcdServer, name string) *election {
+func candidate(t *testing.T, server *etcdtest.Server, name string) *election {
 	t.Helper()
-	etcd := server.dial(t)
+	etcd := server.Dial(t)
 	etcd.Watcher = &noWatches{t: t, Watcher: etcd.Watcher}
 	session, err := concurrency.NewSession(etcd, concurrency.WithTTL(1))
 	if err != nil {
@@ -52,8 +54,8 @@ func campaigning(t *testing.T, e *election) <-chan error {
 // One candidate is elected at a time, whichever way the one before went, and only
 // he gets an epoch, which is higher than all before.
 func TestElection(t *testing.T) {
-	server := startEtcd(t)
-	etcd := server.dial(t)
+	server := etcdtest.Start(t)
+	etcd := server.Dial(t)
 	whole, elected, epoch := t, candidate(t, server, "first"), uint64(0)
 	if err := elected.campaign(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,13 +111,13 @@ func epochOf(t *testing.T, e *election) (uint64, error) {
 
 // A candidate whose lease ends stops waiting: what it took would be nobody's.
 func TestCampaignEndsWithTheSession(t *testing.T) {
-	server := startEtcd(t)
+	server := etcdtest.Start(t)
 	elected, waiting := candidate(t, server, "elected"), candidate(t, server, "waiting")
 	if err := elected.campaign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ended := campaigning(t, waiting)
-	if _, err := server.dial(t).Revoke(t.Context(), waiting.session.Lease()); err != nil {
+	if _, err := server.Dial(t).Revoke(t.Context(), waiting.session.Lease()); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; !errors.Is(err, errSessionOver) {

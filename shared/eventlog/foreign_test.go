@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 var withPrefix = clientv3.WithPrefix()
@@ -120,11 +121,11 @@ func TestSilenceSendsReadersToEtcd(t *testing.T) {
 
 // Without NATS a reader is one watch of etcd, for one tier or for all.
 func TestWithoutNATS(t *testing.T) {
-	b := &bench{server: startEtcd(t), routes: NewRoutes(DefaultCluster, "/registry")}
-	b.etcd = b.server.dial(t)
+	b := &bench{server: etcdtest.Start(t), routes: NewRoutes(DefaultCluster, "/registry")}
+	b.etcd = b.server.Dial(t)
 	w := newWitness(t, b.etcd, b.routes)
 	for _, tier := range []Tier{"", Core, Extensions} {
-		r, err := NewReader(ReaderConfig{Etcd: b.server.dial(t), Routes: b.routes, Tier: tier, Patience: 200 * time.Millisecond})
+		r, err := NewReader(ReaderConfig{Etcd: b.server.Dial(t), Routes: b.routes, Tier: tier, Patience: 200 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,7 @@ func TestAnEventTooLargeForNATSComesFromEtcd(t *testing.T) {
 	b.nats.opts.MaxPayload = 1 << 20
 	b.nats.run(t)
 	relay, err := NewRelay(RelayConfig{
-		Etcd: b.server.dial(t), Conn: b.nats.connect(t), Routes: b.routes, Tiers: Tiers, Identity: "a",
+		Etcd: b.server.Dial(t), Conn: b.nats.connect(t), Routes: b.routes, Tiers: Tiers, Identity: "a",
 		RequestLimit: 256 << 10, ProgressInterval: 100 * time.Millisecond,
 	})
 	if err != nil {

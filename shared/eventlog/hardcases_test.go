@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,19 +44,24 @@ func hardCase(t *testing.T, scenario func(t *testing.T, b *bench, v variant) str
 	for _, v := range append([]variant{asItIs}, variants...) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			wrong := scenario(t, newBench(t), v)
-			// What is naive may be lucky, more so on a busy machine; what is right has
-			// one try.
-			for tries := 1; v.fails && wrong == "" && tries < naiveTries; tries++ {
-				wrong = scenario(t, newBench(t), v)
-			}
-			switch {
-			case v.fails && wrong == "":
-				t.Error("the naive variant passes, so this test proves nothing")
-			case !v.fails && wrong != "":
-				t.Error(wrong)
-			}
+			try(t, scenario, newBench, v)
 		})
+	}
+}
+
+// try runs a scenario for one variant.
+func try(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, servers func(testing.TB) *bench, v variant) {
+	t.Helper()
+	wrong := scenario(t, servers(t), v)
+	// What is naive may be lucky, more so on a busy machine; what is right has one try.
+	for tries := 1; v.fails && wrong == "" && tries < naiveTries; tries++ {
+		wrong = scenario(t, servers(t), v)
+	}
+	switch {
+	case v.fails && wrong == "":
+		t.Error("the naive variant passes, so this test proves nothing")
+	case !v.fails && wrong != "":
+		t.Error(wrong)
 	}
 }
 
@@ -222,7 +228,7 @@ func TestAPausedRelayResumesAfterASuccessorWasElected(t *testing.T) {
 func pausedRelay(t *testing.T, b *bench, v variant) string {
 	w := newWitness(t, b.etcd, b.routes)
 	b.ackTimeout = 10 * time.Second
-	toNATS, toEtcd := newProxy(t, b.nats.Addr().String()), newProxy(t, b.server.etcd.Clients[0].Addr().String())
+	toNATS, toEtcd := newProxy(t, b.nats.Addr().String()), newProxy(t, strings.TrimPrefix(b.server.URL(), "http://"))
 	conn, err := nats.Connect("nats://"+toNATS.addr(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.IgnoreDiscoveredServers())
 	if err != nil {
 		t.Fatal(err)
@@ -476,11 +482,11 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 		b.put(t, fmt.Sprintf("pods/ns/a%d", i), "x")
 	}
 	backup := t.TempDir()
-	b.server.etcd.Close()
-	if err := os.CopyFS(backup, os.DirFS(b.server.cfg.Dir)); err != nil {
+	b.server.Stop()
+	if err := os.CopyFS(backup, os.DirFS(b.server.Dir())); err != nil {
 		t.Fatal(err)
 	}
-	b.server.run(t)
+	b.server.Restart(t)
 	for i := range 40 {
 		b.put(t, fmt.Sprintf("pods/ns/b%d", i), "gone")
 	}
@@ -490,14 +496,14 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	// Where the relay has not got as far as the reader, the stream may be no
 	// longer than the backup, and goes on.
 	ahead := r.Status().Source == SourceStream
-	b.server.etcd.Close()
-	if err := os.RemoveAll(b.server.cfg.Dir); err != nil {
+	b.server.Stop()
+	if err := os.RemoveAll(b.server.Dir()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.CopyFS(b.server.cfg.Dir, os.DirFS(backup)); err != nil {
+	if err := os.CopyFS(b.server.Dir(), os.DirFS(backup)); err != nil {
 		t.Fatal(err)
 	}
-	b.server.run(t)
+	b.server.Restart(t)
 	for i := range atOnce {
 		b.put(t, fmt.Sprintf("pods/ns/once%d", i), "other")
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
+
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // secured starts NATS with TLS and a user for the relay and for each tier, and
@@ -110,11 +112,11 @@ func connectAs(t *testing.T, o ConnectOptions) *nats.Conn {
 }
 
 func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
-	b := &bench{server: startEtcd(t), routes: NewRoutes("cluster-a", "/registry"), ackTimeout: time.Second}
-	b.etcd = b.server.dial(t)
+	b := &bench{server: etcdtest.Start(t), routes: NewRoutes("cluster-a", "/registry"), ackTimeout: time.Second}
+	b.etcd = b.server.Dial(t)
 	var users map[string]ConnectOptions
 	b.nats, users = secured(t, b.routes)
-	background(t, b.relayBy(t, "a", b.server.dial(t), connectAs(t, users["relay"]), nil).Run)
+	background(t, b.relayBy(t, "a", b.server.Dial(t), connectAs(t, users["relay"]), nil).Run)
 	w := newWitness(t, b.etcd, b.routes)
 	conn := connectAs(t, users[string(Core)])
 	r, sink := b.readBy(t, conn, nil)

@@ -8,11 +8,13 @@ import (
 
 	"github.com/nats-io/nats.go"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // bench is an etcd, a NATS, and what they are used with.
 type bench struct {
-	server *etcdServer
+	server *etcdtest.Server
 	etcd   *clientv3.Client
 	nats   *natsServer
 	// cluster are all servers where there are several; nats is one of them.
@@ -25,15 +27,15 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	b := &bench{server: startEtcd(t), nats: startNATS(t), routes: NewRoutes(DefaultCluster, "/registry"), ackTimeout: time.Second}
-	b.etcd = b.server.dial(t)
+	b := &bench{server: etcdtest.Start(t), nats: startNATS(t), routes: NewRoutes(DefaultCluster, "/registry"), ackTimeout: time.Second}
+	b.etcd = b.server.Dial(t)
 	return b
 }
 
 // relay makes a relay; change may put it into a worse world.
 func (b *bench) relay(t testing.TB, name string, change func(*Relay)) *Relay {
 	t.Helper()
-	return b.relayBy(t, name, b.server.dial(t), b.connectNATS(t), change)
+	return b.relayBy(t, name, b.server.Dial(t), b.connectNATS(t), change)
 }
 
 // relayBy makes a relay with connections of its own.
@@ -66,7 +68,7 @@ func (b *bench) read(t testing.TB, change func(*Reader)) (*Reader, *recorder) {
 func (b *bench) readBy(t testing.TB, conn *nats.Conn, change func(*Reader)) (*Reader, *recorder) {
 	t.Helper()
 	r, err := NewReader(ReaderConfig{
-		Etcd: b.server.dial(t), Conn: conn, Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond,
+		Etcd: b.server.Dial(t), Conn: conn, Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +143,7 @@ func TestRelayWithoutNATSGivesWay(t *testing.T) {
 	elsewhere.Shutdown()
 	elsewhere.WaitForShutdown()
 	eventually(t, "the connection is lost", func() bool { return !conn.IsConnected() })
-	background(t, b.relayBy(t, "without", b.server.dial(t), conn, nil).Run)
+	background(t, b.relayBy(t, "without", b.server.Dial(t), conn, nil).Run)
 
 	cut := newProxy(t, b.nats.Addr().String())
 	through, err := nats.Connect("nats://"+cut.addr(), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1),
@@ -150,7 +152,7 @@ func TestRelayWithoutNATSGivesWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(through.Close)
-	first := b.relayBy(t, "cut off", b.server.dial(t), through, nil)
+	first := b.relayBy(t, "cut off", b.server.Dial(t), through, nil)
 	background(t, first.Run)
 	r, sink := b.read(t, nil)
 	waitSource(t, r, sink, SourceStream)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -14,62 +13,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
 	"triune.dev/shared/etcdstore/kv"
 )
-
-// etcdServer is a real etcd with one member.
-type etcdServer struct {
-	cfg  *embed.Config
-	etcd *embed.Etcd
-}
-
-func startEtcd(t testing.TB) *etcdServer {
-	t.Helper()
-	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(t.TempDir(), "etcd")
-	cfg.LogLevel = "fatal"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	cfg.UnsafeNoFsync = true
-	cfg.EnableGRPCGateway = false
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	local := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{local}, []url.URL{local}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{local}, []url.URL{local}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	s := &etcdServer{cfg: cfg}
-	s.run(t)
-	t.Cleanup(func() { s.etcd.Close() })
-	return s
-}
-
-func (s *etcdServer) run(t testing.TB) {
-	t.Helper()
-	var err error
-	if s.etcd, err = embed.StartEtcd(s.cfg); err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	select {
-	case <-s.etcd.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
-		t.Fatal("etcd is not ready after 30 s")
-	}
-	s.cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.etcd.Clients[0].Addr().String()}}
-}
-
-func (s *etcdServer) dial(t testing.TB) *clientv3.Client {
-	t.Helper()
-	c, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{"http://" + s.etcd.Clients[0].Addr().String()}, DialTimeout: 10 * time.Second, Logger: zap.NewNop(),
-	})
-	if err != nil {
-		t.Fatalf("dial etcd: %v", err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
 
 // natsServer is a real NATS with JetStream.
 type natsServer struct {

@@ -8,16 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,36 +43,8 @@ import (
 	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/etcdstore/kv"
 	"triune.dev/shared/freshness"
+	"triune.dev/shared/internal/etcdtest"
 )
-
-// startEtcd runs a real etcd until the test ends.
-func startEtcd(t testing.TB) *clientv3.Client {
-	t.Helper()
-	cfg := embed.NewConfig()
-	cfg.Dir = filepath.Join(t.TempDir(), "etcd")
-	cfg.LogLevel = "fatal"
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	cfg.UnsafeNoFsync = true
-	cfg.EnableGRPCGateway = false
-	cfg.TickMs, cfg.ElectionMs = 10, 100
-	local := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{local}, []url.URL{local}
-	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{local}, []url.URL{local}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	etcd, err := embed.StartEtcd(cfg)
-	if err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	t.Cleanup(etcd.Close)
-	select {
-	case <-etcd.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
-		t.Fatal("etcd is not ready after 30 s")
-	}
-	client := v3client.New(etcd.Server)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
 
 // feed is the event log of the test: one watch of etcd.
 type feed struct {
@@ -115,7 +82,7 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*bytecache.Config)) *world {
 	t.Helper()
-	etcd := startEtcd(t)
+	etcd := etcdtest.Start(t).InProcess(t)
 	client := kv.New(etcd)
 	f := &feed{Client: client, done: make(chan struct{})}
 	config := bytecache.Config{Origin: client, Feed: f}

@@ -61,22 +61,10 @@ func (f historyFeed) Since(ctx context.Context, prefix string, after, upTo int64
 
 func newHistoryWorld(t testing.TB, c bytecache.Config) *world {
 	t.Helper()
-	etcd := startEtcd(t)
-	client := kv.New(etcd)
-	f := &feed{Client: client, done: make(chan struct{})}
-	c.Origin, c.Feed = client, historyFeed{f}
-	space := bytecache.New(c)
-	revision, err := client.Revision(t.Context(), "/registry/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go f.run(ctx, space, revision)
-	t.Cleanup(func() {
-		cancel()
-		<-f.done
+	return newWorld(t, func(config *bytecache.Config) {
+		c.Origin, c.Feed = config.Origin, historyFeed{config.Feed.(*feed)}
+		*config = c
 	})
-	return &world{etcd: etcd, client: client, space: space, prober: freshness.New(client, "/registry/")}
 }
 
 // watched is a resource whose watches are served by upstream's handler from etcd and

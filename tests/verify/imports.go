@@ -92,7 +92,7 @@ var bans = []ban{
 		reason: "tests are plain testing with tables and go-cmp",
 	}, {
 		// etcd's packages take a zap logger and no other.
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/eventlog", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/internal/etcdtest", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
 		to:     []string{"log", "github.com/golang/glog", "go.uber.org/zap/...", "github.com/sirupsen/logrus/..."},
 		reason: "logs are structured and go through klog, where --logging-format and -v apply",
 	}, {

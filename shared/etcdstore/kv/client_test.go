@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
-	"triune.dev/shared/etcdstore/internal/etcdtest"
+	"triune.dev/shared/internal/etcdtest"
 )
 
 // TestClient runs over gRPC and in one process, which must not differ.

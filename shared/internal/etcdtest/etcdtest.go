@@ -69,6 +69,10 @@ func (s *Server) Restart(t testing.TB) {
 	s.run(t)
 }
 
+// Dir is where the server keeps its data. A test may replace it while the server is
+// stopped.
+func (s *Server) Dir() string { return s.cfg.Dir }
+
 // URL is where clients dial.
 func (s *Server) URL() string { return "http://" + s.etcd.Clients[0].Addr().String() }
 
