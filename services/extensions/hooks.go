@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"triune.dev/services/extensions/internal/definition"
+	"triune.dev/services/extensions/internal/outline"
 )
 
 // resync is how often the controllers look at every CRD again.
@@ -53,6 +54,9 @@ func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 	}
 	informers := apiextensionsinformers.NewSharedInformerFactory(client, resync)
 	crds := informers.Apiextensions().V1().CustomResourceDefinitions()
+	if err := crds.Informer().SetTransform(outline.Pack); err != nil {
+		return fmt.Errorf("keep outlines of custom resource definitions: %w", err)
+	}
 	// The queues of the controllers work as soon as they are made, and end with
 	// Run alone.
 	controllers := definition.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)

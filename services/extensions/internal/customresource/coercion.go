@@ -51,7 +51,11 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 	}
 
 	if c.schemas.describes(schema.GroupKind{Group: gv.Group, Kind: kind}) {
-		dropped, err := c.applySchema(u, c.schemas.of(gv.Version))
+		structural, err := c.schemas.of(gv.Version)
+		if err != nil {
+			return nil, err
+		}
+		dropped, err := c.applySchema(u, structural)
 		if err != nil {
 			return nil, err
 		}
@@ -178,5 +182,9 @@ func (d defaulter) Default(in runtime.Object) {
 		d.ObjectDefaulter.Default(in)
 		return
 	}
-	structuraldefaulting.Default(u.UnstructuredContent(), d.schemas.of(gvk.Version))
+	// Where there are no schemas, what is to be defaulted has not been coerced either
+	// and is refused for that.
+	if structural, err := d.schemas.of(gvk.Version); err == nil {
+		structuraldefaulting.Default(u.UnstructuredContent(), structural)
+	}
 }

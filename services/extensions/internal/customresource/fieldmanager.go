@@ -14,6 +14,8 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+
+	"triune.dev/services/extensions/internal/outline"
 )
 
 // lazyTypeConverter builds the type converter of a CRD when the first write asks
@@ -47,6 +49,10 @@ func (c lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Objec
 // newTypeConverter knows the types of all versions of the CRD, and of Scale where
 // a version has that subresource.
 func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) (managedfields.TypeConverter, error) {
+	crd, err := outline.Whole(crd)
+	if err != nil {
+		return nil, err
+	}
 	var specs []*spec3.OpenAPI
 	for _, v := range crd.Spec.Versions {
 		spec, err := builder.BuildOpenAPIV3(crd, v.Name, builder.Options{})

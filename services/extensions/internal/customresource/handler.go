@@ -152,7 +152,13 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apireque
 	for _, text := range v.warnings {
 		warning.AddWarning(req.Context(), "", text)
 	}
-	handle, err := h.handlerFor(info, r, v)
+	of := v.reads
+	if !readOnly(info.Verb) {
+		if of, err = s.writing(v); err != nil {
+			return err
+		}
+	}
+	handle, err := h.handlerFor(info, r, v, of)
 	if err != nil {
 		refuse(w, req, groupVersion(info), err)
 		return nil
@@ -171,8 +177,11 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apireque
 	return nil
 }
 
+// readOnly tells the verbs that need no schemas to be asked.
+func readOnly(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
+
 // handlerFor returns what answers the request, or the error that does.
-func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version) (http.HandlerFunc, error) {
+func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version, of *endpoints) (http.HandlerFunc, error) {
 	var handle http.HandlerFunc
 	switch endpointOf(r.crd, info) {
 	case resourceEndpoint:
@@ -180,11 +189,11 @@ func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version) (
 		if apihelpers.IsCRDConditionTrue(r.crd, apiextensionsv1.Terminating) {
 			creating = noCreate{creating}
 		}
-		handle = h.verbs.resource(info.Verb, v, creating)
+		handle = h.verbs.resource(info.Verb, v, of, creating)
 	case statusEndpoint:
-		handle = h.verbs.subresource(info.Verb, v.storage.Status, v.status)
+		handle = h.verbs.subresource(info.Verb, of.storage.Status, of.status)
 	case scaleEndpoint:
-		handle = h.verbs.subresource(info.Verb, v.storage.Scale, v.scale)
+		handle = h.verbs.subresource(info.Verb, of.storage.Scale, of.scale)
 	default:
 		return nil, apierrors.NewNotFound(groupResource(info), info.Name)
 	}

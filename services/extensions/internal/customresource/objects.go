@@ -26,7 +26,7 @@ func (o objects) NewList() runtime.Object {
 
 func (o objects) List(ctx context.Context, options *metainternalversion.ListOptions) (runtime.Object, error) {
 	var list runtime.Object
-	err := o.with(func(storage *registry.REST) (err error) {
+	err := o.with(reading, func(storage *registry.REST) (err error) {
 		list, err = storage.List(ctx, options)
 		return err
 	})
@@ -35,7 +35,7 @@ func (o objects) List(ctx context.Context, options *metainternalversion.ListOpti
 
 func (o objects) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
 	var deleted runtime.Object
-	err := o.with(func(storage *registry.REST) (err error) {
+	err := o.with((*serving).writing, func(storage *registry.REST) (err error) {
 		deleted, err = storage.DeleteCollection(ctx, validate, options, listOptions)
 		return err
 	})
@@ -48,7 +48,9 @@ func (o objects) ConvertToTable(context.Context, runtime.Object, runtime.Object)
 	return nil, errors.ErrUnsupported
 }
 
-func (o objects) with(do func(*registry.REST) error) error {
+func reading(_ *serving, v *version) (*endpoints, error) { return v.reads, nil }
+
+func (o objects) with(endpointsOf func(*serving, *version) (*endpoints, error), do func(*registry.REST) error) error {
 	s, release, err := o.generation.acquire(short)
 	if err != nil {
 		return err
@@ -58,5 +60,9 @@ func (o objects) with(do func(*registry.REST) error) error {
 	if err != nil {
 		return err
 	}
-	return do(v.storage.CustomResource)
+	of, err := endpointsOf(s, v)
+	if err != nil {
+		return err
+	}
+	return do(of.storage.CustomResource)
 }

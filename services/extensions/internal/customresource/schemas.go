@@ -2,49 +2,63 @@ package customresource
 
 import (
 	"fmt"
+	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"triune.dev/services/extensions/internal/outline"
 )
 
-// schemas holds the schemas of one kind in all its versions. All versions are
-// needed at once because an object comes out of storage in whatever version it
-// was written with. It is immutable after newSchemas.
+// schemas are what pruning, defaulting and CEL work on, for one kind in all its
+// versions. All versions are needed at once because an object comes out of storage in
+// whatever version it was written with.
+//
+// They are made when the first object is decoded: a kind without objects needs none,
+// and they are a hundred times as large as their CRD's outline.
 type schemas struct {
 	kind schema.GroupKind
 	// preserveUnknownFields disables pruning (CRDs that were created through
 	// v1beta1 may still have it set).
 	preserveUnknownFields bool
-	// structural has an entry for each version that has a schema; it is what
-	// pruning, defaulting and CEL work on. Its defaults are pruned themselves.
-	structural map[string]*structuralschema.Structural
-	// validation has the same schemas in the internal version of the API.
-	validation map[string]*apiextensions.JSONSchemaProps
+	// structural has an entry for each version that has a schema. Its defaults are
+	// pruned themselves.
+	structural func() (map[string]*structuralschema.Structural, error)
 }
 
-// newSchemas converts the schemas of crd. An error means that validation has let
-// a CRD pass that it should have refused.
-func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) (*schemas, error) {
-	s := &schemas{
+func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
+	return &schemas{
 		kind:                  schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknownFields: crd.Spec.PreserveUnknownFields,
-		structural:            map[string]*structuralschema.Structural{},
-		validation:            map[string]*apiextensions.JSONSchemaProps{},
+		structural: sync.OnceValues(func() (map[string]*structuralschema.Structural, error) {
+			return newStructural(crd)
+		}),
 	}
-	for _, v := range crd.Spec.Versions {
-		if v.Schema == nil {
+}
+
+// newStructural converts the schemas of crd. An error means that validation has let
+// a CRD pass that it should have refused.
+func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (map[string]*structuralschema.Structural, error) {
+	crd, err := outline.Whole(crd)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*structuralschema.Structural{}
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		internal, err := internalSchema(v)
+		if err != nil {
+			return nil, err
+		}
+		if internal == nil {
 			continue
 		}
-		var internal apiextensions.CustomResourceValidation
-		if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, &internal, nil); err != nil {
-			return nil, fmt.Errorf("convert the schema of version %s: %w", v.Name, err)
-		}
-		structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+		structural, err := structuralschema.NewStructural(internal)
 		switch {
-		case s.preserveUnknownFields:
+		case crd.Spec.PreserveUnknownFields:
 			// Without pruning, a schema that is not structural is allowed; it
 			// then has no structural form and defaults nothing.
 		case err != nil:
@@ -56,15 +70,28 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) (*schemas, error)
 				return nil, fmt.Errorf("prune the defaults of version %s: %w", v.Name, err)
 			}
 		}
-		s.structural[v.Name] = structural
-		s.validation[v.Name] = internal.OpenAPIV3Schema
+		all[v.Name] = structural
 	}
-	return s, nil
+	return all, nil
+}
+
+// internalSchema is the schema of a version in the internal version of the API, which
+// validators are made of; nil where there is none.
+func internalSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
+	if v.Schema == nil {
+		return nil, nil
+	}
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema, &internal, nil); err != nil {
+		return nil, fmt.Errorf("convert the schema of version %s: %w", v.Name, err)
+	}
+	return internal.OpenAPIV3Schema, nil
 }
 
 // of returns the structural schema of a version; it may be nil.
-func (s *schemas) of(version string) *structuralschema.Structural {
-	return s.structural[version]
+func (s *schemas) of(version string) (*structuralschema.Structural, error) {
+	all, err := s.structural()
+	return all[version], err
 }
 
 // describes tells whether objects of gvk are the ones the schemas are for. Other

@@ -29,6 +29,8 @@ type scopeBuilder struct {
 	parameters *runtime.Scheme
 	typer      typer
 	storage    registry.CustomResourceStorage
+	// manage gives the scopes managers of managed fields, which reads do not need.
+	manage bool
 }
 
 func (b scopeBuilder) forResource() (*handlers.RequestScope, error) {
@@ -89,6 +91,9 @@ func (b scopeBuilder) forScale(resource *handlers.RequestScope) (*handlers.Reque
 // manageFields gives scope the manager of metadata.managedFields for its
 // endpoint.
 func (b scopeBuilder) manageFields(scope *handlers.RequestScope, resets map[fieldpath.APIVersion]*fieldpath.Set) error {
+	if !b.manage {
+		return nil
+	}
 	manager, err := managedfields.NewDefaultCRDFieldManager(
 		b.serving.typeConverter,
 		scope.Convertor,

@@ -34,7 +34,7 @@ type serving struct {
 	statusResets map[fieldpath.APIVersion]*fieldpath.Set
 	equivalents  runtime.EquivalentResourceMapper
 
-	// mu guards versions, destroyed and the building of a version.
+	// mu guards versions with their writes, destroyed and the building of both.
 	mu        sync.Mutex
 	versions  map[string]*version
 	destroyed bool
@@ -59,13 +59,11 @@ func newServing(config *Config, converters *conversion.CRConverterFactory, crd *
 		config:         config,
 		crd:            crd,
 		storageVersion: storageVersion,
+		schemas:        newSchemas(crd),
 		typeConverter:  newLazyTypeConverter(crd),
 		replicasPaths:  replicasPaths(crd),
 		equivalents:    equivalentResources(crd),
 		versions:       map[string]*version{},
-	}
-	if s.schemas, err = newSchemas(crd); err != nil {
-		return nil, err
 	}
 	if s.converter, s.unsafeConverter, err = converters.NewConverter(crd); err != nil {
 		return nil, fmt.Errorf("make the converter: %w", err)
@@ -86,28 +84,26 @@ func (s *serving) version(name string) (*version, error) {
 	if s.destroyed {
 		return nil, errRetired
 	}
-	for i := range s.crd.Spec.Versions {
-		if s.crd.Spec.Versions[i].Name != name {
-			continue
-		}
-		v, err := s.buildVersion(&s.crd.Spec.Versions[i])
-		if err != nil {
-			return nil, fmt.Errorf("version %s: %w", name, err)
-		}
-		s.versions[name] = v
-		return v, nil
+	of := versionOf(s.crd, name)
+	if of == nil {
+		return nil, fmt.Errorf("version %s is not defined", name)
 	}
-	return nil, fmt.Errorf("version %s is not defined", name)
+	v, err := s.buildVersion(of)
+	if err != nil {
+		return nil, fmt.Errorf("version %s: %w", name, err)
+	}
+	s.versions[name] = v
+	return v, nil
 }
 
-// destroy stops the storage of all versions. Subresources share the storage of
-// their resource.
+// destroy stops the storage of all versions.
 func (s *serving) destroy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.destroyed = true
 	for _, v := range s.versions {
-		v.storage.CustomResource.Destroy()
+		v.reads.destroy()
+		v.writes.destroy()
 	}
 }
 

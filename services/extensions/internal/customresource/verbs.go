@@ -33,15 +33,15 @@ type verbs struct {
 // resource returns the handler for the objects themselves, or nil for a verb they
 // do not have. A verb that can create (apply can) takes creating; the others take
 // the plain admission.
-func (v verbs) resource(verb string, of *version, creating admission.Interface) http.HandlerFunc {
+func (v verbs) resource(verb string, reads *version, of *endpoints, creating admission.Interface) http.HandlerFunc {
 	storage, scope := of.storage.CustomResource, of.resource
 	switch verb {
 	case "get":
-		return of.get
+		return reads.get
 	case "list":
-		return of.list
+		return reads.list
 	case "watch":
-		return of.watch
+		return reads.watch
 	case "create":
 		return handlers.CreateResource(storage, scope, creating)
 	case "update":

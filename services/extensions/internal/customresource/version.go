@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,48 +16,80 @@ import (
 	"triune.dev/shared/reads"
 )
 
-// version is what one version of a CRD is served with. It is immutable.
+// version is what one version of a CRD is served with. It is immutable but for writes.
 type version struct {
-	storage registry.CustomResourceStorage
-	// resource, status and scale are the scopes of the three endpoints; the
-	// latter two are nil where the version lacks the subresource.
-	resource, status, scale *handlers.RequestScope
+	name string
+	// reads knows no schemas, which are made only when an object must be decoded.
+	reads *endpoints
 	// get, list and watch read the objects.
 	get, list, watch http.HandlerFunc
+	// writes is made at the first write and guarded by the serving's mu.
+	writes *endpoints
 	// deprecated marks the version in metrics; warnings go to every client.
 	deprecated bool
 	warnings   []string
 }
 
+// endpoints are the storage of a version and what requests to it need.
+type endpoints struct {
+	storage registry.CustomResourceStorage
+	// resource, status and scale are the scopes of the three endpoints; the
+	// latter two are nil where the version lacks the subresource.
+	resource, status, scale *handlers.RequestScope
+}
+
+// destroy stops the storage. Subresources share that of their resource.
+func (e *endpoints) destroy() {
+	if e != nil {
+		e.storage.CustomResource.Destroy()
+	}
+}
+
 // buildVersion must be called with mu held.
 func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) (*version, error) {
-	gv := schema.GroupVersion{Group: s.crd.Spec.Group, Version: v.Name}
-	parameters := newParameterScheme(gv)
-	types := newTyper(parameters)
-
-	storage, err := s.newStorage(v, types)
+	reads, err := s.newEndpoints(v.Name, validators{}, false)
 	if err != nil {
 		return nil, err
 	}
-	out := &version{storage: storage, deprecated: v.Deprecated}
+	out := &version{name: v.Name, reads: reads, deprecated: v.Deprecated}
 	if v.Deprecated {
 		out.warnings = append(out.warnings, deprecationWarning(s.crd, v))
 	}
-	scopes := scopeBuilder{serving: s, version: v, parameters: parameters, typer: types, storage: storage}
-	if out.resource, err = scopes.forResource(); err != nil {
-		return nil, closing(storage, err)
-	}
 	if err := s.addReads(out); err != nil {
-		return nil, closing(storage, err)
+		reads.destroy()
+		return nil, err
+	}
+	return out, nil
+}
+
+// newEndpoints makes the endpoints of a version. For writes they have validators, and
+// managers of the managed fields.
+func (s *serving) newEndpoints(name string, checks validators, manage bool) (_ *endpoints, err error) {
+	v := versionOf(s.crd, name)
+	parameters := newParameterScheme(schema.GroupVersion{Group: s.crd.Spec.Group, Version: name})
+	types := newTyper(parameters)
+	storage, err := s.newStorage(v, types, checks)
+	if err != nil {
+		return nil, err
+	}
+	out := &endpoints{storage: storage}
+	defer func() {
+		if err != nil {
+			out.destroy()
+		}
+	}()
+	scopes := scopeBuilder{serving: s, version: v, parameters: parameters, typer: types, storage: storage, manage: manage}
+	if out.resource, err = scopes.forResource(); err != nil {
+		return nil, err
 	}
 	if hasStatus(v) {
 		if out.status, err = scopes.forStatus(out.resource); err != nil {
-			return nil, closing(storage, err)
+			return nil, err
 		}
 	}
 	if hasScale(v) {
 		if out.scale, err = scopes.forScale(out.resource); err != nil {
-			return nil, closing(storage, err)
+			return nil, err
 		}
 	}
 	return out, nil
@@ -67,13 +98,13 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 // addReads makes the handlers of what is read, from stored bytes if the storage has a
 // cache of them.
 func (s *serving) addReads(v *version) error {
-	storage, patience := v.storage.CustomResource, s.config.MinRequestTimeout
-	v.get = handlers.GetResource(storage, v.resource)
-	v.list = handlers.ListResource(storage, storage, v.resource, false, patience)
-	v.watch = handlers.ListResource(storage, storage, v.resource, true, patience)
+	storage, scope, patience := v.reads.storage.CustomResource, v.reads.resource, s.config.MinRequestTimeout
+	v.get = handlers.GetResource(storage, scope)
+	v.list = handlers.ListResource(storage, storage, scope, false, patience)
+	v.watch = handlers.ListResource(storage, storage, scope, true, patience)
 	// What this storage adds to the store's reads is that it copies what the store
 	// returns, of which nothing is left when bytes are sent.
-	bytes, err := reads.Of(storage.Store, v.resource, !s.clusterScoped())
+	bytes, err := reads.Of(storage.Store, scope, !s.clusterScoped())
 	if err != nil || bytes == nil {
 		return err
 	}
@@ -83,33 +114,13 @@ func (s *serving) addReads(v *version) error {
 	return nil
 }
 
-// closing destroys storage that nobody is going to use, because of err.
-func closing(storage registry.CustomResourceStorage, err error) error {
-	storage.CustomResource.Destroy()
-	return err
-}
-
 // newStorage makes the registry of a version: its strategy with the validators
-// compiled (CEL included) over the storage that the configuration hands out.
-func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer) (registry.CustomResourceStorage, error) {
+// (CEL is compiled here) over the storage that the configuration hands out.
+func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer, checks validators) (registry.CustomResourceStorage, error) {
 	var none registry.CustomResourceStorage
-	props := s.schemas.validation[v.Name]
-	validator, _, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		return none, fmt.Errorf("make the validator: %w", err)
-	}
 	subresources, err := internalSubresources(v)
 	if err != nil {
 		return none, err
-	}
-	var statusValidator validation.SchemaValidator
-	if subresources.Status != nil && props != nil {
-		// A write to status is validated against the schema of status alone.
-		if status, ok := props.Properties["status"]; ok {
-			if statusValidator, _, err = validation.NewSchemaValidator(&status); err != nil {
-				return none, fmt.Errorf("make the validator of status: %w", err)
-			}
-		}
 	}
 	kind := s.gvk(v.Name)
 	columns, err := tableconvertor.New(columnsOf(v))
@@ -127,9 +138,9 @@ func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion,
 			types,
 			!s.clusterScoped(),
 			kind,
-			validator,
-			statusValidator,
-			s.schemas.of(v.Name),
+			checks.object,
+			checks.status,
+			checks.structural,
 			subresources.Status,
 			subresources.Scale,
 			v.SelectableFields,

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
 	"k8s.io/apiextensions-apiserver/pkg/controller/status"
 	"k8s.io/klog/v2"
+
+	"triune.dev/services/extensions/internal/outline"
 )
 
 // workers is how many CRDs each of the controllers that allow it works on at once.
@@ -24,6 +26,7 @@ const workers = 5
 // NewControllers before the informer starts.
 type Controllers struct {
 	establishing *establish.EstablishingController
+	checked      *checked
 	// settle is how long a CRD whose names are accepted waits to be established.
 	settle time.Duration
 	run    []func(context.Context)
@@ -33,14 +36,23 @@ type Controllers struct {
 // resync: the finalizing controller takes a resync for its time to look again.
 // settle delays the establishment of a CRD so that every replica knows its names
 // before one says that it is served; 0 when there is one replica.
-func NewControllers(crds informers.CustomResourceDefinitionInformer, writer client.CustomResourceDefinitionsGetter, objects finalizer.CRClientGetter, settle time.Duration) *Controllers {
-	naming := status.NewNamingConditionController(klog.Background(), crds, writer)
-	schemas := nonstructuralschema.NewConditionController(crds, writer)
+//
+// The informer's definitions are outlines; see that package.
+func NewControllers(crds informers.CustomResourceDefinitionInformer, getter client.CustomResourceDefinitionsGetter, objects finalizer.CRClientGetter, settle time.Duration) *Controllers {
+	writer := outline.Client{Getter: getter}
+	var names client.CustomResourceDefinitionsGetter = writer
+	if settle == 0 {
+		names = establishedAtOnce{writer}
+	}
+	naming := status.NewNamingConditionController(klog.Background(), crds, names)
+	checked := newChecked(crds, writer)
+	schemas := nonstructuralschema.NewConditionController(checked, checked)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(crds, writer)
 	finalizing := finalizer.NewCRDFinalizer(crds, writer, objects)
 	establishing := establish.NewEstablishingController(crds, writer)
 	return &Controllers{
 		establishing: establishing,
+		checked:      checked,
 		settle:       settle,
 		run: []func(context.Context){
 			naming.RunWithContext,
@@ -71,4 +83,4 @@ func (c *Controllers) Put(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // Remove implements Observer.
-func (c *Controllers) Remove(*apiextensionsv1.CustomResourceDefinition) {}
+func (c *Controllers) Remove(crd *apiextensionsv1.CustomResourceDefinition) { c.checked.forget(crd.Name) }

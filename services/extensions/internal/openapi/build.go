@@ -13,6 +13,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"triune.dev/services/extensions/internal/outline"
 	"triune.dev/shared/openapi"
 )
 
@@ -20,6 +21,10 @@ import (
 func buildV3(gv schema.GroupVersion, crds []*apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	var parts []*spec3.OpenAPI
 	for _, crd := range crds {
+		crd, err := outline.Whole(crd)
+		if err != nil {
+			return nil, err
+		}
 		part, err := builder.BuildOpenAPIV3(crd, gv.Version, builder.Options{IncludeSelectableFields: selectableFields()})
 		if err != nil {
 			return nil, fmt.Errorf("build OpenAPI v3 of %s in %s: %w", crd.Name, gv, err)
@@ -49,6 +54,10 @@ func buildV2(static openapi.Source, crds []*apiextensionsv1.CustomResourceDefini
 	}
 	var parts []*spec.Swagger
 	for _, crd := range crds {
+		crd, err := outline.Whole(crd)
+		if err != nil {
+			return nil, err
+		}
 		for _, v := range crd.Spec.Versions {
 			if !v.Served {
 				continue

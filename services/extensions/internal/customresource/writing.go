@@ -1,0 +1,79 @@
+package customresource
+
+import (
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+
+	"triune.dev/services/extensions/internal/outline"
+)
+
+// validators are what a write is checked with. The zero value checks nothing, which is
+// what reads need.
+type validators struct {
+	object, status validation.SchemaValidator
+	structural     *structuralschema.Structural
+}
+
+// newValidators compiles the schema of a version; CEL is compiled by the strategy that
+// is made of them.
+func (s *serving) newValidators(version string) (v validators, err error) {
+	if v.structural, err = s.schemas.of(version); err != nil {
+		return v, err
+	}
+	crd, err := outline.Whole(s.crd)
+	if err != nil {
+		return v, err
+	}
+	of := versionOf(crd, version)
+	props, err := internalSchema(of)
+	if err != nil {
+		return v, err
+	}
+	if v.object, _, err = validation.NewSchemaValidator(props); err != nil {
+		return v, fmt.Errorf("make the validator: %w", err)
+	}
+	if !hasStatus(of) || props == nil {
+		return v, nil
+	}
+	// A write to status is validated against the schema of status alone.
+	if status, ok := props.Properties["status"]; ok {
+		if v.status, _, err = validation.NewSchemaValidator(&status); err != nil {
+			return v, fmt.Errorf("make the validator of status: %w", err)
+		}
+	}
+	return v, nil
+}
+
+// versionOf returns the named version of crd, or nil.
+func versionOf(crd *apiextensionsv1.CustomResourceDefinition, name string) *apiextensionsv1.CustomResourceDefinitionVersion {
+	for i := range crd.Spec.Versions {
+		if crd.Spec.Versions[i].Name == name {
+			return &crd.Spec.Versions[i]
+		}
+	}
+	return nil
+}
+
+// writing returns what writes to a version are served with, and makes it at the first
+// one. It fails with errRetired when the serving has ended.
+func (s *serving) writing(v *version) (*endpoints, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case v.writes != nil:
+		return v.writes, nil
+	case s.destroyed:
+		return nil, errRetired
+	}
+	checks, err := s.newValidators(v.name)
+	if err == nil {
+		v.writes, err = s.newEndpoints(v.name, checks, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("writes to version %s: %w", v.name, err)
+	}
+	return v.writes, nil
+}
