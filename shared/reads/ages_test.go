@@ -80,13 +80,13 @@ func TestRowsExpire(t *testing.T) {
 	var rows tables
 	now := time.Now()
 	key := rowKey{style: tableStyle{noHeaders: true}}
-	rows.put(key, []byte("row"), now.Add(time.Second))
+	rows.put(key, []byte("row"), 0, now.Add(time.Second))
 	if rows.get(key, now) == nil || rows.get(key, now.Add(time.Second)) != nil {
 		t.Error("a row is not kept until it changes")
 	}
 	large := make([]byte, maxRowBytes)
 	for i := range 3 {
-		rows.put(rowKey{style: tableStyle{includeObject: metav1.IncludeObjectPolicy(rune('a' + i))}}, large, now.Add(time.Second))
+		rows.put(rowKey{style: tableStyle{includeObject: metav1.IncludeObjectPolicy(rune('a' + i))}}, large, 0, now.Add(time.Second))
 	}
 	if rows.get(key, now) != nil {
 		t.Error("a row that was not used is still there")

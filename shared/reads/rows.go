@@ -8,10 +8,12 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// rowKey names the row of an object at a revision.
+// rowKey names the row of an object at a revision: the entry's, but for the event of a
+// deletion.
 type rowKey struct {
-	entry *bytecache.Entry
-	style tableStyle
+	entry    *bytecache.Entry
+	revision int64
+	style    tableStyle
 }
 
 // row is one encoded row.
@@ -19,6 +21,8 @@ type row struct {
 	data []byte
 	// until: before this time the same row would be made again.
 	until time.Time
+	// size is what is held for the row.
+	size int
 }
 
 // tables keeps rows. They are not forms of their entries, for a form never changes,
@@ -55,19 +59,21 @@ func (t *tables) get(key rowKey, now time.Time) []byte {
 	return found.data
 }
 
-func (t *tables) put(key rowKey, data []byte, until time.Time) {
+// put keeps a row, and with it so many bytes of its entry that may be held for nothing
+// else.
+func (t *tables) put(key rowKey, data []byte, more int, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.keepLocked(key, row{data, until})
+	t.keepLocked(key, row{data, until, len(data) + more + rowOverhead})
 }
 
 func (t *tables) keepLocked(key rowKey, r row) {
 	if before, ok := t.young[key]; ok {
-		t.bytes -= len(before.data) + rowOverhead
+		t.bytes -= before.size
 	}
 	if t.young == nil || t.bytes > maxRowBytes {
 		t.old, t.young, t.bytes = t.young, map[rowKey]row{}, 0
 	}
 	t.young[key] = r
-	t.bytes += len(r.data) + rowOverhead
+	t.bytes += r.size
 }

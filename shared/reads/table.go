@@ -97,22 +97,25 @@ func inTurn(rows []metav1.TableRow, objects []runtime.Object) bool {
 	return true
 }
 
-// include replaces the object in a row by the part of it that the client wants.
+// include replaces the object in a row by the part of it that the client wants. The
+// bookmark that ends the initial events of a watch can be told by its metadata, which
+// are therefore there in any case.
 func (h *Handlers) include(object *runtime.RawExtension, s tableStyle) error {
 	scope := h.config.Scope
-	if marked, err := storage.HasInitialEventsEndBookmarkAnnotation(object.Object); err != nil || marked {
-		return errors.New("an object that looks like a bookmark")
+	marked, err := storage.HasInitialEventsEndBookmarkAnnotation(object.Object)
+	if err != nil {
+		return fmt.Errorf("the object of a row: %w", err)
 	}
-	switch s.includeObject {
-	case metav1.IncludeObject:
+	switch {
+	case s.includeObject == metav1.IncludeObject:
 		out, err := scope.Convertor.ConvertToVersion(object.Object, scope.Kind.GroupVersion())
 		if err != nil {
 			return fmt.Errorf("convert the object of a row: %w", err)
 		}
 		object.Object = out
-	case metav1.IncludeNone:
+	case s.includeObject == metav1.IncludeNone && !marked:
 		object.Object = nil
-	case metav1.IncludeMetadata, "":
+	case s.includeObject == metav1.IncludeMetadata, s.includeObject == "", marked:
 		m, err := meta.Accessor(object.Object)
 		if err != nil {
 			return fmt.Errorf("metadata of a row: %w", err)
@@ -255,11 +258,12 @@ func (t *tableWriter) send() error {
 // rowsOf fills in the rows of entries, from those that are kept where they still say
 // what they would say now.
 func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tableStyle, rows [][]byte) error {
+	s.noHeaders = false // a row is the same below headers and without
 	now := time.Now()
 	var missing [rowBatch]int
 	count := 0
 	for i, e := range entries {
-		if rows[i] = h.tables.get(rowKey{e, s}, now); rows[i] == nil {
+		if rows[i] = h.tables.get(rowKey{e, e.Revision, s}, now); rows[i] == nil {
 			missing[count] = i
 			count++
 		}
@@ -294,7 +298,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 			return fmt.Errorf("encode the row of %s: %w", entries[i].Key, err)
 		}
 		rows[i] = row
-		h.tables.put(rowKey{entries[i], s}, row, until[at])
+		h.tables.put(rowKey{entries[i], entries[i].Revision, s}, row, 0, until[at])
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 	if !ok {
 		return nil, false
 	}
-	media, ok := ws.media(req)
+	media, asTable, ok := ws.media(req)
 	if !ok {
 		return nil, false
 	}
@@ -104,7 +104,7 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 		return nil, false
 	}
 	s := &watchStream{watches: ws, w: w, flusher: flusher, media: media}
-	if !ws.prepare(s, info.Namespace, &options) {
+	if !ws.prepare(s, info.Namespace, &options) || asTable && !s.findTable(req) {
 		return nil, false
 	}
 	klog.V(3).InfoS("watch begins", "resource", ws.config.Scope.Resource, "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
@@ -116,6 +116,17 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 	s.ctx, s.cancel = context.WithTimeout(req.Context(), timeout)
 	s.follow, s.failed = s.request.Follow(s.ctx)
 	return s, true
+}
+
+// findTable finds what is around the rows of a Table that is asked for.
+func (s *watchStream) findTable(req *http.Request) bool {
+	style, ok := tableStyleOf(req, s.media.transformed)
+	if !ok || s.config.Scope.TableConvertor == nil {
+		return false
+	}
+	var err error
+	s.media.table, err = s.frames.shell(req.Context(), s.Handlers, &s.request, style)
+	return err == nil
 }
 
 // carried hands the stream to a goroutine whose stack has not grown on the way here,

@@ -39,7 +39,7 @@ func BenchmarkWatchDelivery(b *testing.B) {
 		w.change(b, "team-07", "web-7d4f8b9c5d-00007", func(obj kruntime.Object) { obj.(*corev1.Pod).Labels["n"] = strconv.Itoa(n) })
 	}
 	w.revision(b)
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
 		for _, query := range []string{"", "&labelSelector=app%3Dapp-07", "&fieldSelector=spec.nodeName%3Dnode-007"} {
 			for _, few := range []int{1, 4} {
 				b.Run(fmt.Sprintf("%s%s/events=%d", accept, query, few), func(b *testing.B) {
@@ -67,7 +67,7 @@ func BenchmarkWatchDelivery(b *testing.B) {
 // of etcd and of the writer, less what the same writes cost without watchers.
 func BenchmarkWatch500(b *testing.B) {
 	const watchers = 500
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
 		for _, by := range []string{"ours", "upstream"} {
 			b.Run(accept+"/"+by, func(b *testing.B) {
 				w := newHistoryWorld(b, bytecache.Config{}).pods(b).watched(b, false)
@@ -168,7 +168,7 @@ func TestWatchClients(t *testing.T) {
 			client = &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 		}
 		resp := open(t, client, t.Context(), url, accept)
-		go countFrames(resp.Body, &arrived, accept == "application/json")
+		go countFrames(resp.Body, &arrived, strings.HasPrefix(accept, "application/json"))
 	}
 	fmt.Println(0)
 	for told := int64(0); ; time.Sleep(time.Millisecond) {

@@ -59,6 +59,9 @@ func record(t testing.TB, url, accept string) transcript {
 const (
 	asPartial     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	asPartialBeta = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1"
+	asTableBeta   = "application/json;as=Table;g=meta.k8s.io;v=v1beta1"
+
+	endBookmark = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 )
 
 // TestWatchAnswersAsUpstream: the same requests to upstream's handler over etcd and
@@ -127,7 +130,9 @@ func TestWatchAnswersAsUpstream(t *testing.T) {
 		"application/json": true, "application/vnd.kubernetes.protobuf": true, "*/*": true, "application/json;stream=watch": true,
 		"application/json" + asPartial: true, "application/vnd.kubernetes.protobuf" + asPartial: true, "application/json" + asPartialBeta: true,
 		"application/vnd.kubernetes.protobuf;stream=watch, application/json": true,
-		"application/yaml": false, "application/cbor": false, "image/png": false, "application/json;as=Table;g=meta.k8s.io;v=v1": false,
+		"application/yaml": false, "application/cbor": false, "image/png": false,
+		asTable: true, asTableBeta: true, asTable + "," + asTableBeta + ",application/json": true,
+		"application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1": false, "application/json;as=Table;g=meta.k8s.io;v=v2": false, "application/yaml;as=Table;g=meta.k8s.io;v=v1": false,
 	}
 	type request struct{ path, accept string }
 	var requests []request
@@ -152,6 +157,14 @@ func TestWatchAnswersAsUpstream(t *testing.T) {
 		add("/api/v1/pods", "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", accept, here)
 		add("/api/v1/pods", "resourceVersion=1", accept, here)
 	}
+	for _, include := range []string{"None", "Metadata", "Object"} {
+		for _, query := range []string{from, "resourceVersion=0", endBookmark, "labelSelector=app%3Dapp-3&" + from, "resourceVersion=1", endBookmark + "&resourceVersion=900000"} {
+			add("/api/v1/pods", query+"&includeObject="+include, asTable, true)
+			add("/api/v1/namespaces/ns-1/pods", query+"&includeObject="+include, asTableBeta, true)
+		}
+	}
+	add("/api/v1/pods", from+"&includeObject=Some", asTable, false)
+	add("/api/v1/pods", from+"&includeObject=Some", "application/json", true)
 	type pair struct{ theirs, ours transcript }
 	pairs := make([]pair, len(requests))
 	var done sync.WaitGroup
@@ -211,14 +224,14 @@ func TestWatchLiveAsUpstream(t *testing.T) {
 	}
 	pods.create(t, pod("ns-0", "first", 1))
 	from := fmt.Sprintf("&timeoutSeconds=3&resourceVersion=%d", pods.revision(t))
-	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json" + asPartial, "application/vnd.kubernetes.protobuf" + asPartialBeta} {
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json" + asPartial, "application/vnd.kubernetes.protobuf" + asPartialBeta, asTable, asTableBeta} {
 		for _, query := range []string{"", "&labelSelector=app%3Dred", "&labelSelector=app%21%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1"} {
 			start(pods, "/api/v1/pods?watch=1"+query+from, accept)
 		}
 		start(pods, "/api/v1/namespaces/ns-0/pods?watch=1&fieldSelector=metadata.name%3Da"+from, accept)
 	}
-	for _, accept := range []string{"application/json", "application/json" + asPartial} {
-		for _, query := range []string{"", "&labelSelector=app%3Dred"} {
+	for _, accept := range []string{"application/json", "application/json" + asPartial, asTable, asTableBeta} {
+		for _, query := range []string{"", "&labelSelector=app%3Dred", "&includeObject=None", "&includeObject=Object&allowWatchBookmarks=true"} {
 			start(custom, "/apis/example.com/v1/widgets?watch=1"+query+from, accept)
 		}
 	}

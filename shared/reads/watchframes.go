@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,8 +27,10 @@ type watchMedia struct {
 	// protobuf: frames are length-delimited messages, otherwise lines of JSON.
 	protobuf    bool
 	contentType []string
-	// partial is the version of PartialObjectMetadata that is wanted, if it is.
-	partial schema.GroupVersion
+	// transformed is the version of meta.k8s.io that is wanted, if objects are not to be
+	// as they are: as PartialObjectMetadata, or with table as Tables of one row.
+	transformed schema.GroupVersion
+	table       *tableShell
 }
 
 var (
@@ -35,41 +38,48 @@ var (
 	protobufStream = []string{runtime.ContentTypeProtobuf + ";stream=watch"}
 )
 
-// media negotiates. ok is false for what only the fallback serves.
-func (ws *watches) media(req *http.Request) (m watchMedia, ok bool) {
+// media negotiates. asTable means that m.table is still to be found. ok is false for
+// what only the fallback serves.
+func (ws *watches) media(req *http.Request) (m watchMedia, asTable, ok bool) {
 	scope := ws.config.Scope
 	options, _, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
 	if err != nil {
-		return m, false
+		return m, false, false
 	}
 	info, err := negotiation.NegotiateOutputMediaTypeStream(req, scope.Serializer, scope)
 	if err != nil {
-		return m, false
+		return m, false, false
 	}
 	m.format = encoded.JSON
 	if target := options.Convert; target != nil {
+		v1, v1beta1 := target.GroupVersion() == metav1.SchemeGroupVersion, target.GroupVersion() == metav1beta1.SchemeGroupVersion
 		switch {
+		case !v1 && !v1beta1:
+			return m, false, false
+		case target.Kind == "Table":
+			asTable = true
 		case target.Kind != "PartialObjectMetadata":
-			return m, false
-		case target.GroupVersion() == metav1.SchemeGroupVersion:
+			return m, false, false
+		case v1:
 			m.format = encoded.MetadataJSON
-		case target.GroupVersion() == metav1beta1.SchemeGroupVersion:
-			m.format = encoded.MetadataBetaJSON
 		default:
-			return m, false
+			m.format = encoded.MetadataBetaJSON
 		}
-		m.partial = target.GroupVersion()
+		m.transformed = target.GroupVersion()
 	}
 	switch info.MediaType {
 	case runtime.ContentTypeJSON:
 		m.contentType = jsonStream
 	case runtime.ContentTypeProtobuf:
+		if asTable {
+			return m, true, false
+		}
 		m.format++ // each JSON format is followed by its protobuf one
 		m.protobuf, m.contentType = true, protobufStream
 	default:
-		return m, false
+		return m, asTable, false
 	}
-	return m, ws.config.Version.Serves(m.format)
+	return m, asTable, ws.config.Version.Serves(m.format)
 }
 
 // The events that are kept on a change.
@@ -78,7 +88,17 @@ const (
 	modified
 	deleted
 	eventTypes
+	// nothing is what a change is to those who are not told of it.
+	nothing = -1
 )
+
+// shown is the state of the object that an event shows.
+func shown(c *bytecache.Change, event int) *bytecache.Entry {
+	if event == deleted {
+		return c.Before
+	}
+	return c.Now
+}
 
 var typeOf = [eventTypes]watch.EventType{added: watch.Added, modified: watch.Modified, deleted: watch.Deleted}
 
@@ -93,7 +113,9 @@ type frames struct {
 	kinds   [maxFormats][eventTypes]bytecache.Kind
 	renders [maxFormats][eventTypes]func(*bytecache.Change) ([]byte, error)
 	// marks are the last bookmarks by format: watches are often at the same revision.
-	marks [maxFormats]atomic.Pointer[mark]
+	marks [maxFormats]lastBookmark
+	// shells are what is around the rows of Tables: tableStyle → *tableShell.
+	shells sync.Map
 }
 
 // objectScope is what objects are encoded with that are not in the cache.
@@ -102,9 +124,24 @@ type objectScope struct {
 	version    schema.GroupVersion
 }
 
+// lastBookmark is the last one that was made.
+type lastBookmark struct{ last atomic.Pointer[mark] }
+
 type mark struct {
 	revision int64
 	frame    []byte
+}
+
+// get returns the bookmark of a revision. The end of the initial events is not kept.
+func (b *lastBookmark) get(revision int64, end bool, make func() ([]byte, error)) ([]byte, error) {
+	if known := b.last.Load(); !end && known != nil && known.revision == revision {
+		return known.frame, nil
+	}
+	frame, err := make()
+	if err == nil && !end {
+		b.last.Store(&mark{revision, frame})
+	}
+	return frame, err
 }
 
 func newFrames(h *Handlers) *frames {
@@ -128,15 +165,11 @@ func (f *frames) change(c *bytecache.Change, m watchMedia, event int) ([]byte, e
 }
 
 func (f *frames) render(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {
-	e := c.Now
-	if event == deleted {
-		e = c.Before
-	}
 	b := borrowFrames()
 	defer b.free()
 	var err error
 	// The revision of a deletion is that of the change, not of the object as it was.
-	if b.bytes, err = f.appendEntry(b.bytes, m, typeOf[event], e, c.Revision); err != nil {
+	if b.bytes, err = f.appendEntry(b.bytes, m, typeOf[event], shown(c, event), c.Revision); err != nil {
 		return nil, err
 	}
 	return append(make([]byte, 0, len(b.bytes)), b.bytes...), nil
@@ -180,8 +213,8 @@ func (f *frames) appendEntry(dst []byte, m watchMedia, event watch.EventType, e 
 // object makes the frame of an object that is not in the cache.
 func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object) ([]byte, error) {
 	serializer, version := f.objects.serializer, f.objects.version
-	if !m.partial.Empty() {
-		serializer, version = apihelpers.GetMetaInternalVersionCodecs(), m.partial
+	if !m.transformed.Empty() {
+		serializer, version = apihelpers.GetMetaInternalVersionCodecs(), m.transformed
 	}
 	mediaType := runtime.ContentTypeJSON
 	if m.protobuf {
@@ -200,29 +233,22 @@ func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object)
 
 // bookmark makes the frame of a bookmark; end is as in etcdstore.
 func (f *frames) bookmark(m watchMedia, r *etcdstore.WatchRequest, revision int64, end bool) ([]byte, error) {
-	if !end {
-		if known := f.marks[m.format].Load(); known != nil && known.revision == revision {
-			return known.frame, nil
-		}
-	}
-	obj, err := r.BookmarkObject(revision, end)
-	if err != nil {
-		return nil, err
-	}
-	if !m.partial.Empty() {
-		accessor, err := meta.Accessor(obj)
+	return f.marks[m.format].get(revision, end, func() ([]byte, error) {
+		obj, err := r.BookmarkObject(revision, end)
 		if err != nil {
-			return nil, fmt.Errorf("metadata of a bookmark: %w", err)
+			return nil, err
 		}
-		partial := meta.AsPartialObjectMetadata(accessor)
-		partial.SetGroupVersionKind(m.partial.WithKind("PartialObjectMetadata"))
-		obj = partial
-	}
-	frame, err := f.object(m, watch.Bookmark, obj)
-	if err == nil && !end {
-		f.marks[m.format].Store(&mark{revision, frame})
-	}
-	return frame, err
+		if !m.transformed.Empty() {
+			accessor, err := meta.Accessor(obj)
+			if err != nil {
+				return nil, fmt.Errorf("metadata of a bookmark: %w", err)
+			}
+			partial := meta.AsPartialObjectMetadata(accessor)
+			partial.SetGroupVersionKind(m.transformed.WithKind("PartialObjectMetadata"))
+			obj = partial
+		}
+		return f.object(m, watch.Bookmark, obj)
+	})
 }
 
 const jsonTail = "}\n"

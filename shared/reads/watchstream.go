@@ -46,6 +46,8 @@ type watchStream struct {
 	// reached: the changes at or before it have been written, and so have skip more.
 	reached int64
 	skip    int
+	// headed: the first event of a Table watch has been made.
+	headed bool
 	// held are the changes that a write is in the way of.
 	held atomic.Pointer[[]*bytecache.Change]
 	// dirty: something was written after the last flush.
@@ -137,7 +139,12 @@ func (s *watchStream) initial() error {
 			return err == nil
 		}
 		before := len(b.bytes)
-		if b.bytes, err = s.frames.appendEntry(b.bytes, s.media, watch.Added, e, e.Revision); err != nil {
+		if s.media.table != nil {
+			b.bytes, err = s.appendRow(b.bytes, watch.Added, e, e.Revision)
+		} else {
+			b.bytes, err = s.frames.appendEntry(b.bytes, s.media, watch.Added, e, e.Revision)
+		}
+		if err != nil {
 			b.bytes = b.bytes[:before]
 			return false
 		}
@@ -273,27 +280,57 @@ type part struct {
 // valid also where there is an error.
 func (s *watchStream) gather(list []*bytecache.Change, at int) (p part, err error) {
 	for p.next = at; p.next < len(list) && len(p.bytes) < frameChunk; p.next++ {
-		frame, err := s.frame(list[p.next])
+		c := list[p.next]
+		event, err := s.event(c)
+		switch {
+		case err != nil:
+			return p, err
+		case event == nothing:
+			continue
+		}
+		before := len(p.bytes)
+		if s.media.table != nil {
+			err = s.gatherRow(&p, c, event)
+		} else {
+			err = s.gatherFrame(&p, c, event)
+		}
 		if err != nil {
 			return p, err
 		}
-		if frame == nil {
-			continue
-		}
-		s.sizes.Observe(float64(len(frame)))
 		p.events++
-		switch {
-		case p.events == 1:
-			p.bytes = frame
-			continue
-		case p.borrowed == nil:
-			p.borrowed = borrowFrames()
-			p.bytes = append(p.borrowed.bytes, p.bytes...)
-		}
-		p.bytes = append(p.bytes, frame...)
-		p.borrowed.bytes = p.bytes
+		s.sizes.Observe(float64(len(p.bytes) - before))
 	}
 	return p, nil
+}
+
+// gatherFrame adds a frame that is kept. One by itself is not copied.
+func (s *watchStream) gatherFrame(p *part, c *bytecache.Change, event int) error {
+	frame, err := s.frames.change(c, s.media, event)
+	switch {
+	case err != nil:
+		return err
+	case p.events == 0:
+		p.bytes = frame
+		return nil
+	case p.borrowed == nil:
+		p.borrowed = borrowFrames()
+		p.bytes = append(p.borrowed.bytes, p.bytes...)
+	}
+	p.bytes = append(p.bytes, frame...)
+	p.borrowed.bytes = p.bytes
+	return nil
+}
+
+// gatherRow adds a frame around a row that is kept.
+func (s *watchStream) gatherRow(p *part, c *bytecache.Change, event int) error {
+	if p.borrowed == nil {
+		p.borrowed = borrowFrames()
+		p.bytes = p.borrowed.bytes
+	}
+	var err error
+	p.bytes, err = s.appendRow(p.bytes, typeOf[event], shown(c, event), c.Revision)
+	p.borrowed.bytes = p.bytes
+	return err
 }
 
 func (s *watchStream) writePart(p part) error {
@@ -336,34 +373,34 @@ func (s *watchStream) note(list []*bytecache.Change, at int) {
 	s.reached, s.skip = revision-1, at-first+1
 }
 
-// frame returns the bytes of a change for this client, nil if it is told nothing.
-func (s *watchStream) frame(c *bytecache.Change) ([]byte, error) {
+// event tells what a change is to this client.
+func (s *watchStream) event(c *bytecache.Change) (int, error) {
 	if !s.request.Concerns(c.Key) {
-		return nil, nil
+		return nothing, nil
 	}
 	now, before := c.Kind != kv.Deleted, c.Kind != kv.Created
 	if s.selects != nil {
 		var err error
 		if now {
 			if now, err = s.meets(s.selects, c.Now); err != nil {
-				return nil, err
+				return nothing, err
 			}
 		}
 		if before {
 			if before, err = s.meets(s.selects, c.Before); err != nil {
-				return nil, err
+				return nothing, err
 			}
 		}
 	}
 	switch etcdstore.Classify(c.Kind, now, before).Event {
 	case watch.Added:
-		return s.frames.change(c, s.media, added)
+		return added, nil
 	case watch.Modified:
-		return s.frames.change(c, s.media, modified)
+		return modified, nil
 	case watch.Deleted:
-		return s.frames.change(c, s.media, deleted)
+		return deleted, nil
 	}
-	return nil, nil
+	return nothing, nil
 }
 
 func (s *watchStream) wants(e *bytecache.Entry) (bool, error) {
@@ -374,7 +411,13 @@ func (s *watchStream) wants(e *bytecache.Entry) (bool, error) {
 }
 
 func (s *watchStream) bookmark(revision int64, end bool) error {
-	frame, err := s.frames.bookmark(s.media, &s.request, revision, end)
+	var frame []byte
+	var err error
+	if s.media.table != nil {
+		frame, err = s.tableBookmark(revision, end)
+	} else {
+		frame, err = s.frames.bookmark(s.media, &s.request, revision, end)
+	}
 	if err != nil {
 		return err
 	}
