@@ -36,7 +36,6 @@ var few = []string{"application/json", "application/vnd.kubernetes.protobuf", as
 func TestTwins(t *testing.T) { compare(t, startTwins(t)) }
 
 // TestTwinsWithCBOR has custom resources stored as CBOR and everything served in it.
-// Watches are those of the past: live ones are not compared with CBOR.
 func TestTwinsWithCBOR(t *testing.T) {
 	if testing.Short() {
 		t.Skip("part of the whole suite")
@@ -45,6 +44,7 @@ func TestTwinsWithCBOR(t *testing.T) {
 	t.Run("objects", w.objects)
 	t.Run("pages", w.pages)
 	t.Run("old watches", w.oldWatches)
+	t.Run("watches", w.liveWatches)
 }
 
 func compare(t *testing.T, w *twins) {

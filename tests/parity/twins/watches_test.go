@@ -32,6 +32,7 @@ import (
 var watchEncodings = []string{
 	"application/json", "application/vnd.kubernetes.protobuf", "application/cbor", "application/yaml",
 	asTable, "application/json;as=Table;v=v1beta1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io",
+	"application/cbor;as=Table;v=v1;g=meta.k8s.io",
 	"application/json" + asOne, "application/vnd.kubernetes.protobuf" + asOne, "application/cbor" + asOne, "application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
 	asTable + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 }
@@ -395,14 +396,16 @@ func apply(ctx context.Context, etcd *clientv3.Client, e *clientv3.Event) (int64
 	return resp.Header.Revision, nil
 }
 
-var jsonTime = regexp.MustCompile(`\b20\d\d-\d\d-\d\dT`)
+// textTime is a day in JSON, or in CBOR, where what tells the length of a time stands
+// before it and is a letter.
+var textTime = regexp.MustCompile(`20\d\d-\d\d-\d\dT`)
 
 // aged makes a stored object some years old, so that its age is the same in a Table
 // that is made a second later. The size stays.
 func aged(value []byte) string {
 	const years = 4 * 365 * 24 * time.Hour
 	if !bytes.HasPrefix(value, []byte("k8s\x00")) {
-		return string(jsonTime.ReplaceAll(value, []byte("2020-01-01T")))
+		return string(textTime.ReplaceAll(value, []byte("2020-01-01T")))
 	}
 	out := bytes.Clone(value)
 	now := time.Now()
