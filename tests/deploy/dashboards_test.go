@@ -145,3 +145,29 @@ func TestRules(t *testing.T) {
 	}
 	promtool.must(t, "check", "config", "--syntax-only", file)
 }
+
+// TestAlerts: every alert fires on what it is for, as testdata/alerts.yaml says, and
+// none on a healthy installation.
+func TestAlerts(t *testing.T) {
+	rules, err := os.ReadFile(filepath.Join(chart(t), "files", "rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := os.ReadFile(filepath.Join("testdata", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, alert := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(string(rules), -1) {
+		if !strings.Contains(string(cases), "alertname: "+alert[1]+"\n") {
+			t.Errorf("nothing shows that %s fires", alert[1])
+		}
+	}
+	// promtool looks for the rules beside the file.
+	dir := t.TempDir()
+	for name, data := range map[string][]byte{"rules.yaml": rules, "alerts.yaml": cases} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program{name: "promtool"}.must(t, "test", "rules", filepath.Join(dir, "alerts.yaml"))
+}
