@@ -37,7 +37,7 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- if $image.digest -}}
 {{- printf "%s@%s" $name $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $name (default $root.Chart.AppVersion $image.tag) -}}
+{{- printf "%s:%s" $name (coalesce $image.tag $root.Values.global.imageTag $root.Chart.AppVersion) -}}
 {{- end -}}
 {{- end -}}
 

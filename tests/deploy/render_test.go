@@ -1,0 +1,271 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// rendered are the objects of the chart that the tests below look at, by name.
+type rendered struct {
+	deployments map[string]*appsv1.Deployment
+	sets        map[string]*appsv1.StatefulSet
+	jobs        map[string]*batchv1.Job
+	services    map[string]*corev1.Service
+	budgets     map[string]*policyv1.PodDisruptionBudget
+	scalers     map[string]*autoscalingv2.HorizontalPodAutoscaler
+	policies    map[string]*networkingv1.NetworkPolicy
+}
+
+// render is helm template, of a release t with one of the sets of ci/ and what else
+// is set.
+func render(t *testing.T, values string, set ...string) rendered {
+	t.Helper()
+	r := rendered{
+		map[string]*appsv1.Deployment{}, map[string]*appsv1.StatefulSet{}, map[string]*batchv1.Job{}, map[string]*corev1.Service{},
+		map[string]*policyv1.PodDisruptionBudget{}, map[string]*autoscalingv2.HorizontalPodAutoscaler{}, map[string]*networkingv1.NetworkPolicy{},
+	}
+	args := []string{"template", "t", chart(t), "--values", values}
+	for _, value := range set {
+		args = append(args, "--set", value)
+	}
+	out := helm(t).must(t, args...)
+	for document := range strings.SplitSeq(out, "\n---\n") {
+		var object metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			t.Fatal(err)
+		}
+		switch object.Kind {
+		case "Deployment":
+			decode(t, document, object.Name, r.deployments)
+		case "StatefulSet":
+			decode(t, document, object.Name, r.sets)
+		case "Job":
+			decode(t, document, object.Name, r.jobs)
+		case "Service":
+			decode(t, document, object.Name, r.services)
+		case "PodDisruptionBudget":
+			decode(t, document, object.Name, r.budgets)
+		case "HorizontalPodAutoscaler":
+			decode(t, document, object.Name, r.scalers)
+		case "NetworkPolicy":
+			decode(t, document, object.Name, r.policies)
+		}
+	}
+	return r
+}
+
+func decode[T any](t *testing.T, document, name string, into map[string]*T) {
+	t.Helper()
+	into[name] = new(T)
+	if err := yaml.UnmarshalStrict([]byte(document), into[name]); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// templates are the pods of everything that runs.
+func (r rendered) templates() map[string]corev1.PodTemplateSpec {
+	all := map[string]corev1.PodTemplateSpec{}
+	for name, o := range r.deployments {
+		all[name] = o.Spec.Template
+	}
+	for name, o := range r.sets {
+		all[name] = o.Spec.Template
+	}
+	for name, o := range r.jobs {
+		all[name] = o.Spec.Template
+	}
+	return all
+}
+
+// TestChartPodsAreConfined: every pod, of every set of values, is what the Pod
+// Security Standard "restricted" asks for and what a quota wants to know.
+func TestChartPodsAreConfined(t *testing.T) {
+	for _, values := range valueSets(t) {
+		t.Run(filepath.Base(values), func(t *testing.T) {
+			for name, template := range render(t, values).templates() {
+				spec := template.Spec
+				pod := spec.SecurityContext
+				if pod == nil || pod.RunAsNonRoot == nil || !*pod.RunAsNonRoot || pod.SeccompProfile == nil || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+					t.Errorf("%s: security of the pod is %+v", name, pod)
+				}
+				if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
+					t.Errorf("%s: a token of the cluster is mounted", name)
+				}
+				for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+					s := c.SecurityContext
+					if s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem || s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation ||
+						s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 {
+						t.Errorf("%s/%s: security of the container is %+v", name, c.Name, s)
+					}
+					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+						t.Errorf("%s/%s: resources are %+v", name, c.Name, c.Resources)
+					}
+					if spec.RestartPolicy != corev1.RestartPolicyNever && (c.StartupProbe == nil || c.LivenessProbe == nil || c.ReadinessProbe == nil) {
+						t.Errorf("%s/%s: a probe is missing", name, c.Name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestChartTiers: each tier has a headless Service, by which the tier before it
+// balances, a budget and, on request, a scaler, all for the pods of its Deployment,
+// which loses none when it rolls.
+func TestChartTiers(t *testing.T) {
+	r := render(t, filepath.Join(chart(t), "ci", "full-values.yaml"))
+	for _, tier := range tierServices {
+		name := "t-triune-" + tier
+		d, service, budget, scaler, policy := r.deployments[name], r.services[name], r.budgets[name], r.scalers[name], r.policies[name]
+		if d == nil || service == nil || budget == nil || scaler == nil || policy == nil {
+			t.Fatalf("%s: Deployment %v, Service %v, PodDisruptionBudget %v, HorizontalPodAutoscaler %v, NetworkPolicy %v",
+				name, d != nil, service != nil, budget != nil, scaler != nil, policy != nil)
+		}
+		pods := d.Spec.Selector.MatchLabels
+		for what, selects := range map[string]map[string]string{"Service": service.Spec.Selector, "budget": budget.Spec.Selector.MatchLabels, "policy": policy.Spec.PodSelector.MatchLabels} {
+			if diff := cmp.Diff(pods, selects); diff != "" || pods["app.kubernetes.io/component"] != tier {
+				t.Errorf("%s: pods of the %s (-Deployment +%s):\n%s", name, what, what, diff)
+			}
+		}
+		for key, value := range pods {
+			if d.Spec.Template.Labels[key] != value {
+				t.Errorf("%s: pods have %s=%q, want %q", name, key, d.Spec.Template.Labels[key], value)
+			}
+		}
+		if service.Spec.ClusterIP != corev1.ClusterIPNone {
+			t.Errorf("%s: the Service has the address %q", name, service.Spec.ClusterIP)
+		}
+		if rolling := d.Spec.Strategy.RollingUpdate; rolling == nil || rolling.MaxUnavailable.IntValue() != 0 || rolling.MaxSurge.IntValue() != 1 {
+			t.Errorf("%s: rolls by %+v", name, rolling)
+		}
+		if d.Spec.Replicas != nil || scaler.Spec.ScaleTargetRef.Name != name {
+			t.Errorf("%s: %v replicas beside a scaler of %s", name, d.Spec.Replicas, scaler.Spec.ScaleTargetRef.Name)
+		}
+	}
+	if image := r.deployments["t-triune-core"].Spec.Template.Spec.Containers[0].Image; !strings.HasPrefix(image, "registry.example:5000/triune/core@sha256:") {
+		t.Errorf("the image of core is %s", image)
+	}
+	if service := r.services["t-triune"]; service == nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.Selector["app.kubernetes.io/component"] != "aggregator" {
+		t.Errorf("the Service of clients is %+v", service)
+	}
+}
+
+// TestChartImages: registry and tag are said once for Triune's images, as README.md
+// does, and each may have its own; those of others keep theirs.
+func TestChartImages(t *testing.T) {
+	image := func(name string, set ...string) string {
+		t.Helper()
+		return render(t, filepath.Join(chart(t), "ci", "default-values.yaml"), set...).templates()["t-triune-"+name].Spec.Containers[0].Image
+	}
+	const everywhere = "global.imageRegistry=registry.example.com,global.imageTag=v1"
+	for got, want := range map[string]string{
+		image("core"):             "triune/core:dev",
+		image("core", everywhere): "registry.example.com/triune/core:v1",
+		image("test", everywhere): "registry.example.com/triune/aggregator:v1",
+		image("extensions", everywhere, "extensions.image.tag=v2"): "registry.example.com/triune/extensions:v2",
+		image("nats", everywhere):                                  "docker.io/library/nats:2.15.2",
+	} {
+		if got != want {
+			t.Errorf("the image is %s, want %s", got, want)
+		}
+	}
+}
+
+// TestChartStores: etcd and NATS are the chart's own, three members with volumes and
+// budgets, or those that the values name, with their credentials.
+func TestChartStores(t *testing.T) {
+	own := render(t, filepath.Join(chart(t), "ci", "default-values.yaml"))
+	for _, name := range []string{"t-triune-etcd", "t-triune-nats"} {
+		set, service, budget := own.sets[name], own.services[name], own.budgets[name]
+		if set == nil || service == nil || budget == nil {
+			t.Fatalf("%s: StatefulSet %v, Service %v, PodDisruptionBudget %v", name, set != nil, service != nil, budget != nil)
+		}
+		if *set.Spec.Replicas != 3 || len(set.Spec.VolumeClaimTemplates) != 1 || set.Spec.ServiceName != name || service.Spec.ClusterIP != corev1.ClusterIPNone {
+			t.Errorf("%s: %d replicas, %d volumes each, Service %s with address %q", name, *set.Spec.Replicas, len(set.Spec.VolumeClaimTemplates), set.Spec.ServiceName, service.Spec.ClusterIP)
+		}
+	}
+	if retention := own.sets["t-triune-etcd"].Spec.PersistentVolumeClaimRetentionPolicy; retention.WhenDeleted != appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
+		t.Errorf("etcd's volumes: %+v", retention)
+	}
+	others := render(t, filepath.Join(chart(t), "ci", "external-values.yaml"))
+	if len(others.sets) > 0 {
+		t.Errorf("%d StatefulSets beside an etcd and a NATS of others", len(others.sets))
+	}
+	for tier, secret := range map[string]string{"aggregator": "nats-a", "core": "nats-c", "extensions": "nats-e"} {
+		spec := others.deployments["t-triune-"+tier].Spec.Template.Spec
+		for _, flag := range []string{"--etcd-servers=https://etcd.example.com:2379", "--nats-url=tls://nats.example.com:4222"} {
+			if !slices.Contains(spec.Containers[0].Args, flag) {
+				t.Errorf("%s has no %s: %v", tier, flag, spec.Containers[0].Args)
+			}
+		}
+		mounted := map[string]string{}
+		for _, volume := range spec.Volumes {
+			if volume.Secret != nil {
+				mounted[volume.Name] = volume.Secret.SecretName
+			}
+		}
+		if mounted["etcd"] != "etcd-client" || mounted["nats"] != secret || mounted["serving"] != "corp-"+tier {
+			t.Errorf("%s mounts %v", tier, mounted)
+		}
+	}
+}
+
+// TestChartValuesAreDocumented: a comment in the form of helm-docs stands above every
+// value, or above its namesake in the block that comes first: core's are described at
+// aggregator, those of NATS at etcd.
+func TestChartValuesAreDocumented(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(chart(t), "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented, path []string
+	values, comment := 0, ""
+	key := regexp.MustCompile(`^( *)(\w+):(.*)$`)
+	for line := range strings.Lines(string(data)) {
+		text := strings.TrimSpace(line)
+		if strings.HasPrefix(text, "#") {
+			comment += text
+			continue
+		}
+		if m := key.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+			path = append(path[:len(m[1])/2], m[2])
+			name := strings.Join(path, ".")
+			if strings.HasPrefix(comment, "# --") {
+				documented = append(documented, name)
+			}
+			if m[3] != "" { // not a block of its own lines
+				values++
+				rest := strings.Join(path[1:], ".")
+				if !slices.ContainsFunc(documented, func(other string) bool {
+					for _, same := range []string{name, "aggregator." + rest, "etcd." + rest} {
+						// One comment may stand for a block, or one in it for each of its own.
+						if other == same || strings.HasPrefix(same, other+".") || strings.HasPrefix(other, same+".") {
+							return true
+						}
+					}
+					return false
+				}) {
+					t.Errorf("%s is not documented", name)
+				}
+			}
+		}
+		comment = ""
+	}
+	if values < 100 {
+		t.Errorf("only %d values were read", values)
+	}
+}
