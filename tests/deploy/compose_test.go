@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,15 +23,21 @@ import (
 // tierServices are those of docker-compose.yml that answer requests.
 var tierServices = []string{"aggregator", "core", "extensions"}
 
+// needEngine ends a test where there is nothing to run containers with.
+func needEngine(t *testing.T) {
+	t.Helper()
+	if err := engine.Available(t.Context()); err != nil {
+		t.Skipf("containers are not tested: %v", err)
+	}
+}
+
 // composeProject prepares docker-compose.yml with images that need no registry; more
 // are stand-ins that it needs beside etcd and NATS. All of it goes with the test, the
 // volumes too. The kubeconfig will be in dir.
 func composeProject(t *testing.T, more, env []string) (p *engine.Project, dir string) {
 	t.Helper()
+	needEngine(t)
 	ctx := t.Context()
-	if err := engine.Available(ctx); err != nil {
-		t.Skipf("docker-compose.yml is not tested: %v", err)
-	}
 	images, err := engine.Images(ctx, tierServices...)
 	if err != nil {
 		t.Fatal(err)
@@ -61,12 +68,15 @@ func composeProject(t *testing.T, more, env []string) (p *engine.Project, dir st
 	return p, dir
 }
 
+// upFlags start two replicas of each tier.
+var upFlags = []string{"--detach", "--no-build", "--scale=aggregator=2", "--scale=core=2", "--scale=extensions=2"}
+
 // composeUp starts what composeProject has prepared, with two replicas of each tier.
 func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Project, *kubernetes.Clientset, string) {
 	t.Helper()
 	p, dir := composeProject(t, more, env)
 	ctx := t.Context()
-	if _, err := p.Compose(ctx, append(args, "up", "--detach", "--no-build", "--scale=aggregator=2", "--scale=core=2", "--scale=extensions=2")...); err != nil {
+	if _, err := p.Compose(ctx, slices.Concat(args, []string{"up"}, upFlags)...); err != nil {
 		t.Fatal(err)
 	}
 	healthy(t, p, append([]string{"api"}, tierServices...)...)
@@ -91,8 +101,8 @@ func healthy(t *testing.T, p *engine.Project, services ...string) {
 }
 
 // TestComposeLosesNothing kills every container in turn and cuts tiers off the
-// network while clients write and watch; then it stops the whole installation and
-// starts it again.
+// network while clients write and watch; then it takes the whole installation down and
+// brings it up again.
 func TestComposeLosesNothing(t *testing.T) {
 	full(t)
 	p, client, kubeconfig := composeUp(t, nil, nil)
@@ -186,11 +196,15 @@ func TestComposeLosesNothing(t *testing.T) {
 			}
 		}
 	}
-	if _, err := p.Compose(ctx, "start"); err != nil {
+	// Containers and networks go, volumes stay.
+	if _, err := p.Compose(ctx, "down"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Compose(ctx, append([]string{"up"}, upFlags...)...); err != nil {
 		t.Fatal(err)
 	}
 	healthy(t, p, append([]string{"etcd-0", "api"}, tierServices...)...)
-	progress("the stop of everything")
+	progress("the end of everything")
 	fromStream(t, p, kubeconfig)
 	stop()
 	writers.Wait()
@@ -250,8 +264,7 @@ func TestComposeIsAWholeCluster(t *testing.T) {
 	kubectl.must(t, "wait", "--for=condition=Complete", "job/once", "--timeout=90s")
 
 	// Grafana cannot be built from Go modules, so it is not started here.
-	if _, err := p.Compose(t.Context(), "--profile=monitoring", "up", "--detach", "--no-build", "--no-recreate",
-		"--scale=aggregator=2", "--scale=core=2", "--scale=extensions=2", "prometheus"); err != nil {
+	if _, err := p.Compose(t.Context(), slices.Concat([]string{"--profile=monitoring", "up", "--no-recreate"}, upFlags, []string{"prometheus"})...); err != nil {
 		t.Fatal(err)
 	}
 	healthy(t, p, "prometheus")

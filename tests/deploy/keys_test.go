@@ -46,6 +46,12 @@ func isSecret(name string) bool {
 
 // composeService is what the tests read of a service of docker-compose.yml.
 type composeService struct {
+	User        string
+	ReadOnly    bool     `json:"read_only"`
+	CapDrop     []string `json:"cap_drop"`
+	SecurityOpt []string `json:"security_opt"`
+	StopGrace   string   `json:"stop_grace_period"`
+	Ports       []string
 	Command     []string
 	Entrypoint  []string
 	Environment map[string]string
@@ -86,6 +92,36 @@ func TestComposeJobsAreWaitedFor(t *testing.T) {
 	for name, s := range services {
 		if ends := s.Restart == "" || s.Restart == "no"; ends != awaited[name] {
 			t.Errorf("%s: restart is %q, and somebody waits for its end: %v", name, s.Restart, awaited[name])
+		}
+	}
+}
+
+// TestComposeIsConfined: nobody is root but the job that gives volumes away, nobody
+// writes but to volumes, nothing is reached from other machines, data is in named
+// volumes, and everything ends within ten seconds.
+func TestComposeIsConfined(t *testing.T) {
+	for name, s := range composeServices(t) {
+		if s.User != "65532:65532" && name != "pki" {
+			t.Errorf("%s: user %q", name, s.User)
+		}
+		if !s.ReadOnly && name != "pki" || !slices.Equal(s.CapDrop, []string{"ALL"}) {
+			t.Errorf("%s: read_only %v, cap_drop %v", name, s.ReadOnly, s.CapDrop)
+		}
+		if !slices.Contains(s.SecurityOpt, "no-new-privileges:true") && name != "pki" {
+			t.Errorf("%s: security_opt %v", name, s.SecurityOpt)
+		}
+		if s.StopGrace != "10s" && name != "pki" {
+			t.Errorf("%s: stop_grace_period %q", name, s.StopGrace)
+		}
+		for _, port := range s.Ports {
+			if !strings.HasPrefix(port, "127.0.0.1:") {
+				t.Errorf("%s: port %s is open to other machines", name, port)
+			}
+		}
+		for _, volume := range s.Volumes {
+			if source, _, _ := strings.Cut(volume, ":"); strings.ContainsAny(source, "/$") && !strings.HasSuffix(volume, ":ro") && name != "pki" {
+				t.Errorf("%s writes to %s, which is no volume", name, source)
+			}
 		}
 	}
 }
