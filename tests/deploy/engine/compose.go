@@ -72,12 +72,6 @@ func NewProject(ctx context.Context, name string, env []string) (*Project, error
 	return &Project{name: name, dir: root, env: env, command: append(command, "--project-name="+name)}, nil
 }
 
-// Version of compose, such as 2.40.3.
-func (p *Project) Version(ctx context.Context) (string, error) {
-	out, err := p.Compose(ctx, "version", "--short")
-	return strings.TrimPrefix(strings.TrimSpace(out), "v"), err
-}
-
 // With returns the same installation with further variables.
 func (p *Project) With(env ...string) *Project {
 	more := *p
