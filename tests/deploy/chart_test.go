@@ -104,7 +104,7 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartRefusesBadValues: the first line names the value.
+// TestChartRefusesBadValues: what Helm says names the value, and what else it needs.
 func TestChartRefusesBadValues(t *testing.T) {
 	for set, want := range map[string]string{
 		"core.replicas=3":                          "additional properties 'replicas' not allowed",
@@ -225,29 +225,34 @@ func TestChartLifecycle(t *testing.T) {
 		t.Cleanup(p.Kill)
 	}
 	createNodes(t, c, 3)
+	createVolumes(t, c, 6)
 	const namespace = "control"
 	kubectl := program{name: "kubectl", args: []string{"--kubeconfig", c.Kubeconfig, "--namespace=" + namespace}}
 	kubectl.must(t, "create", "namespace", namespace)
 	kubectl.must(t, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
 	before := inventory(t, kubectl)
 	release := helm(t, "--kubeconfig", c.Kubeconfig, "--namespace="+namespace)
-	values := filepath.Join(chart(t), "ci", "small-values.yaml")
+	// As it comes, but that etcd's volumes go with the release.
+	with := []string{"--values", filepath.Join(chart(t), "ci", "default-values.yaml"), "--set", "etcd.persistence.whenDeleted=Delete", "--wait", "--timeout=240s"}
+	install := func(args ...string) string { t.Helper(); return release.must(t, append(args, with...)...) }
 
 	// The version before this one, as `helm package` made it.
-	previous := filepath.Join("testdata", "triune-0.1.0.tgz")
-	out := release.must(t, "install", "cp", previous, "--values", values, "--wait", "--timeout=120s")
+	out := install("install", "cp", filepath.Join("testdata", "triune-0.1.0.tgz"))
 	if !strings.Contains(out, "STATUS: deployed") || !strings.Contains(out, "https://cp-triune.control.svc.cluster.local:443") {
 		t.Errorf("install says\n%s", out)
 	}
-	for _, workload := range []string{"deployment/cp-triune-aggregator", "deployment/cp-triune-core", "deployment/cp-triune-extensions", "statefulset/cp-triune-etcd", "statefulset/cp-triune-nats"} {
-		if got := kubectl.must(t, "get", workload, "-o", "jsonpath={.status.readyReplicas}"); got != "1" {
-			t.Errorf("%s has %q ready replicas, want 1", workload, got)
+	for workload, want := range map[string]string{"deployment/cp-triune-aggregator": "2", "deployment/cp-triune-core": "2", "deployment/cp-triune-extensions": "2", "statefulset/cp-triune-etcd": "3", "statefulset/cp-triune-nats": "3"} {
+		if got := kubectl.must(t, "get", workload, "-o", "jsonpath={.status.readyReplicas}"); got != want {
+			t.Errorf("%s has %q ready replicas, want %s", workload, got, want)
 		}
 	}
 	secrets := []string{"get", "secrets", "-l", "app.kubernetes.io/component=pki", "-o", `jsonpath={range .items[*]}{.metadata.name} {.data}{"\n"}{end}`}
 	volumes := []string{"get", "persistentvolumeclaims", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`}
 	certificates, claims := kubectl.must(t, secrets...), kubectl.must(t, volumes...)
-	release.must(t, "upgrade", "cp", chart(t), "--values", values, "--wait", "--timeout=120s")
+	if n := strings.Count(claims, "\n"); n != 6 {
+		t.Errorf("%d claims of volumes, want 6:\n%s", n, claims)
+	}
+	install("upgrade", "cp", chart(t))
 	if kubectl.must(t, secrets...) != certificates || kubectl.must(t, volumes...) != claims {
 		t.Error("the upgrade from the previous version has made other certificates or volumes")
 	}
@@ -256,7 +261,7 @@ func TestChartLifecycle(t *testing.T) {
 
 	release.must(t, "test", "cp", "--timeout=90s")
 
-	release.must(t, "upgrade", "cp", chart(t), "--values", values, "--set", "core.extraArgs={--v=3},core.replicaCount=2", "--wait", "--timeout=120s")
+	install("upgrade", "cp", chart(t), "--set", "core.extraArgs={--v=3},core.replicaCount=3")
 	if kubectl.must(t, secrets...) != certificates || kubectl.must(t, volumes...) != claims {
 		t.Error("the upgrade has made other certificates, keys or volumes")
 	}
@@ -268,8 +273,8 @@ func TestChartLifecycle(t *testing.T) {
 				return fmt.Errorf("pods of %s were %v and are %v", component, names, now[component])
 			}
 		}
-		if len(now["core"]) != 2 {
-			return fmt.Errorf("pods of core are %v, want 2", now["core"])
+		if len(now["core"]) != 3 {
+			return fmt.Errorf("pods of core are %v, want 3", now["core"])
 		}
 		return nil
 	})
@@ -311,7 +316,7 @@ func inventory(t *testing.T, kubectl program) string {
 	return strings.Join(out, "\n")
 }
 
-func createNodes(t *testing.T, c *cluster.Cluster, n int) {
+func clientOf(t *testing.T, c *cluster.Cluster) *kubernetes.Clientset {
 	t.Helper()
 	config, err := c.REST()
 	if err != nil {
@@ -321,6 +326,12 @@ func createNodes(t *testing.T, c *cluster.Cluster, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return client
+}
+
+func createNodes(t *testing.T, c *cluster.Cluster, n int) {
+	t.Helper()
+	client := clientOf(t, c)
 	for i := range n {
 		name := fmt.Sprintf("node-%d", i)
 		capacity := corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("16Gi"), "pods": resource.MustParse("110")}
@@ -329,6 +340,27 @@ func createNodes(t *testing.T, c *cluster.Cluster, n int) {
 			Status:     corev1.NodeStatus{Capacity: capacity, Allocatable: capacity},
 		}
 		if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// createVolumes makes what a provisioner would: volumes for the claims of etcd and
+// NATS, which kube-controller-manager binds.
+func createVolumes(t *testing.T, c *cluster.Cluster, n int) {
+	t.Helper()
+	client := clientOf(t, c)
+	for i := range n {
+		volume := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i)},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity:                      corev1.ResourceList{"storage": resource.MustParse("20Gi")},
+				AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/volume"}},
+			},
+		}
+		if _, err := client.CoreV1().PersistentVolumes().Create(t.Context(), volume, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
