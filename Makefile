@@ -29,6 +29,7 @@ PACKAGES := $(MODULES:%=./%/...)
 # clients decide by it. Our own version stands beside it in package release.
 KUBERNETES := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[0-9.]*\)$$,\1,p' shared/go.mod)
 COMMIT     := $(shell git log -1 --format=%H -- shared services go.work 2>/dev/null)
+COMMITTED  := $(or $(shell git log -1 --format=%ct -- shared services go.work 2>/dev/null),0)
 COMPONENT  := k8s.io/component-base/version
 LDFLAGS    := -s -w \
 	-X $(COMPONENT).gitVersion=$(KUBERNETES) \
@@ -80,18 +81,20 @@ run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
 run-tiers: build kubectl ## start etcd, NATS and REPLICAS (1) of each service as processes
 	$(GO) run ./tests/cmd/run-tiers -replicas=$(REPLICAS)
 
-# What `make images` calls the images, and the image they are based on; with the
-# default it needs no network.
-IMAGES     ?= triune
-IMAGE_TAG  ?= dev
-IMAGE_BASE ?= scratch
+# What `make images` calls the images, the image they are based on (with the default
+# it needs no network), and further flags of `docker build`.
+IMAGES      ?= triune
+IMAGE_TAG   ?= dev
+IMAGE_BASE  ?= scratch
+BUILD_FLAGS ?=
 
+# The images of a commit are the same, whoever builds them and when.
 .PHONY: images
 images: build ## container images of the programs in bin/, without network
 	$(call step,images,for p in $(PROGRAMS); do \
-		tar -cf - deploy/docker/Dockerfile bin/$$p | docker build --quiet --target prebuilt -f deploy/docker/Dockerfile \
-			--build-arg BASE=$(IMAGE_BASE) --build-arg SERVICE=$$p --build-arg VERSION=$(IMAGE_TAG) --build-arg COMMIT=$(COMMIT) \
-			--tag $(IMAGES)/$$p:$(IMAGE_TAG) - || exit 1; done)
+		built=$$(tar -cf - deploy/docker/Dockerfile bin/$$p | docker build --quiet --target prebuilt -f deploy/docker/Dockerfile $(BUILD_FLAGS) \
+			--build-arg BASE=$(IMAGE_BASE) --build-arg SERVICE=$$p --build-arg VERSION=$(IMAGE_TAG) --build-arg COMMIT=$(COMMIT) -) && \
+		$(GO) run ./tests/deploy/cmd/retime -image=$$built -time=$(COMMITTED) -tag=$(IMAGES)/$$p:$(IMAGE_TAG) || exit 1; done)
 
 .PHONY: compose-up
 compose-up: images ## start docker-compose.yml with the images of bin/
@@ -116,7 +119,7 @@ test: test-unit test-api ## the fast suite: package tests, then kubectl against 
 # Only what needs no binaries: tests/e2e and its like are the business of test-api.
 .PHONY: test-unit
 test-unit: ## the tests of every package
-	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
+	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/deploy/image ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
 
 # The tests of package faults that make runs.
 FAULTS = Watchers|Informers|EtcdWatches|Linearizability
