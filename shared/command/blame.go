@@ -1,6 +1,7 @@
 package command
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -18,11 +19,19 @@ import (
 // both: files are looked at before anybody else does, and the problems of others
 // are put behind the flag that they are about.
 
+// pairs are the flags of a certificate and of its key.
+var pairs = [][2]string{
+	{"tls-cert-file", "tls-private-key-file"},
+	{"proxy-client-cert-file", "proxy-client-key-file"},
+	{"etcd-certfile", "etcd-keyfile"},
+	{"nats-certfile", "nats-keyfile"},
+}
+
 // checkFiles looks at every file that a given flag names.
 func checkFiles(flags *pflag.FlagSet) error {
 	var problems []error
 	flags.Visit(func(f *pflag.Flag) {
-		if !strings.HasSuffix(f.Name, "-file") {
+		if !isFile(f.Name) {
 			return
 		}
 		for _, path := range elements(f) {
@@ -34,7 +43,40 @@ func checkFiles(flags *pflag.FlagSet) error {
 			}
 		}
 	})
+	if len(problems) > 0 {
+		return utilerrors.NewAggregate(problems)
+	}
+	for _, pair := range pairs {
+		certificate, key := flags.Lookup(pair[0]), flags.Lookup(pair[1])
+		if certificate == nil || key == nil || certificate.Value.String() == "" || key.Value.String() == "" {
+			continue
+		}
+		if _, err := tls.LoadX509KeyPair(certificate.Value.String(), key.Value.String()); err != nil {
+			problems = append(problems, fmt.Errorf("--%s=%s --%s=%s: %w", certificate.Name, certificate.Value, key.Name, key.Value, err))
+		}
+	}
 	return utilerrors.NewAggregate(problems)
+}
+
+// isFile knows the flags that name files: kube-apiserver says --client-ca-file and
+// --etcd-cafile.
+func isFile(flag string) bool {
+	for _, suffix := range []string{"-file", "-cafile", "-certfile", "-keyfile"} {
+		if strings.HasSuffix(flag, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasCertificates knows those of them that hold certificates.
+func hasCertificates(flag string) bool {
+	for _, suffix := range []string{"-ca-file", "-cert-file", "-cafile", "-certfile"} {
+		if strings.HasSuffix(flag, suffix) {
+			return true
+		}
+	}
+	return false
 }
 
 func checkFile(flag, path string) error {
@@ -46,7 +88,7 @@ func checkFile(flag, path string) error {
 	if err != nil {
 		return err
 	}
-	if strings.HasSuffix(flag, "-ca-file") || strings.HasSuffix(flag, "-cert-file") {
+	if hasCertificates(flag) {
 		if _, err := cert.ParseCertsPEM(data); err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"triune.dev/shared/pki"
 )
 
 func givenFlags(t *testing.T, args ...string) *pflag.FlagSet {
@@ -18,6 +20,9 @@ func givenFlags(t *testing.T, args ...string) *pflag.FlagSet {
 	fs.IP("bind-address", nil, "")
 	fs.String("tls-min-version", "", "")
 	fs.String("tls-cert-file", "", "")
+	fs.String("tls-private-key-file", "", "")
+	fs.String("etcd-cafile", "", "")
+	fs.String("etcd-keyfile", "", "")
 	fs.String("client-ca-file", "", "")
 	fs.String("service-cluster-ip-range", "", "")
 	fs.StringSlice("etcd-servers", nil, "")
@@ -69,16 +74,27 @@ func TestFilesAreLookedAtFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	absent := filepath.Join(dir, "absent")
+	made, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, other := made.Admin, made.ControllerManager
 	for _, tc := range []struct{ args, want string }{
 		{"--tls-cert-file=" + absent, "--tls-cert-file=" + absent + ": no such file or directory"},
 		{"--client-ca-file=" + broken, "--client-ca-file=" + broken + ": data does not contain any valid"},
+		{"--etcd-cafile=" + broken, "--etcd-cafile=" + broken + ": data does not contain any valid"},
+		{"--etcd-keyfile=" + absent, "--etcd-keyfile=" + absent + ": no such file or directory"},
+		{"--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + broken, "--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + broken + ": tls: failed to find any PEM data"},
+		{"--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + other.KeyFile, "--tls-private-key-file=" + other.KeyFile + ": tls: private key does not match public key"},
 		{"--service-account-key-file=" + broken + " --service-account-key-file=" + absent, "--service-account-key-file=" + absent + ": no such file"},
 	} {
 		if err := checkFiles(givenFlags(t, strings.Fields(tc.args)...)); err == nil || !strings.Contains(Message(err), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.args, err, tc.want)
 		}
 	}
-	if err := checkFiles(givenFlags(t, "--client-ca-file=")); err != nil {
-		t.Errorf("an empty name: %v", err)
+	for _, args := range [][]string{{"--client-ca-file="}, {"--tls-cert-file=" + one.CertFile, "--tls-private-key-file=" + one.KeyFile}} {
+		if err := checkFiles(givenFlags(t, args...)); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
 	}
 }

@@ -199,6 +199,9 @@ func TestComposeBadInput(t *testing.T) {
 		"a NATS of another authority":           {network, []string{"--nats-cafile=/pki/etcd/ca.crt"}, []string{"NATS takes no connection", "unknown authority"}},
 		"no NATS":                               {network, []string{"--nats-url=tls://nats-9:4222"}, []string{"NATS takes no connection", "nats-9"}},
 		"no etcd":                               {network, []string{"--etcd-servers=https://etcd-9:2379"}, []string{"--etcd-servers", "etcd-9", "no such host"}},
+		"a key of another certificate":          {network, []string{"--tls-private-key-file=/pki/etcd/client.key"}, []string{"--tls-private-key-file=/pki/etcd/client.key", "does not match"}},
+		"a broken authority of etcd":            {network, []string{"--etcd-cafile=/pki/sa.pub"}, []string{"--etcd-cafile=/pki/sa.pub", "does not contain any valid"}},
+		"a missing key for NATS":                {network, []string{"--nats-keyfile=/pki/gone.key"}, []string{"--nats-keyfile=/pki/gone.key", "no such file"}},
 		"a port in use":                         {"container:" + ids[0], nil, []string{"6443", "address already in use"}},
 	} {
 		t.Run(name, func(t *testing.T) {
