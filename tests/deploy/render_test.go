@@ -28,6 +28,8 @@ type rendered struct {
 	budgets     map[string]*policyv1.PodDisruptionBudget
 	scalers     map[string]*autoscalingv2.HorizontalPodAutoscaler
 	policies    map[string]*networkingv1.NetworkPolicy
+	secrets     map[string]*corev1.Secret
+	maps        map[string]*corev1.ConfigMap
 }
 
 // render is helm template, of a release t with one of the sets of ci/ and what else
@@ -37,6 +39,7 @@ func render(t *testing.T, values string, set ...string) rendered {
 	r := rendered{
 		map[string]*appsv1.Deployment{}, map[string]*appsv1.StatefulSet{}, map[string]*batchv1.Job{}, map[string]*corev1.Service{},
 		map[string]*policyv1.PodDisruptionBudget{}, map[string]*autoscalingv2.HorizontalPodAutoscaler{}, map[string]*networkingv1.NetworkPolicy{},
+		map[string]*corev1.Secret{}, map[string]*corev1.ConfigMap{},
 	}
 	args := []string{"template", "t", chart(t), "--values", values}
 	for _, value := range set {
@@ -63,6 +66,10 @@ func render(t *testing.T, values string, set ...string) rendered {
 			decode(t, document, object.Name, r.scalers)
 		case "NetworkPolicy":
 			decode(t, document, object.Name, r.policies)
+		case "Secret":
+			decode(t, document, object.Name, r.secrets)
+		case "ConfigMap":
+			decode(t, document, object.Name, r.maps)
 		}
 	}
 	return r
