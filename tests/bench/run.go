@@ -16,7 +16,8 @@ import (
 	"triune.dev/tests/bench/workload"
 )
 
-// Options say what to measure. All fields but Floor and Profiles must be set.
+// Options say what to measure. All fields but Floor, Profiles and Save
+// must be set.
 type Options struct {
 	// Match selects workloads by name.
 	Match *regexp.Regexp
@@ -24,7 +25,8 @@ type Options struct {
 	Quick bool
 	// Scale multiplies the sizes of large workloads.
 	Scale float64
-	// Rounds is how often every server runs every workload.
+	// Rounds is how often every server runs every workload, but for the slow ones,
+	// which run once.
 	Rounds int
 	// Subjects to measure, of [Subjects].
 	Subjects []string
@@ -33,6 +35,9 @@ type Options struct {
 	Floor []string
 	// Profiles is a directory for profiles of Triune's processes; empty takes none.
 	Profiles string
+	// Save is called with what there is so far whenever a group of workloads has run on
+	// all servers; nil saves nothing. Its error ends the run.
+	Save func(*report.Result) error
 	// Log gets a line about each step.
 	Log io.Writer
 }
@@ -72,16 +77,30 @@ func Run(ctx context.Context, o Options) (*report.Result, error) {
 	}
 	for round := range o.Rounds {
 		for _, workloads := range groups {
+			if round > 0 {
+				workloads = slices.DeleteFunc(slices.Clone(workloads), func(w workload.Workload) bool { return w.Slow })
+			}
 			for _, s := range chosen {
 				r := &run{Options: o, round: round, subject: s, sizes: result.Sizes, result: result}
 				if err := r.group(ctx, workloads); err != nil {
 					return nil, err
 				}
 			}
+			if err := save(o, result); err != nil {
+				return nil, err
+			}
 		}
 	}
 	Order(result)
 	return result, nil
+}
+
+func save(o Options, result *report.Result) error {
+	if o.Save == nil {
+		return nil
+	}
+	Order(result)
+	return o.Save(result)
 }
 
 // selected are the workloads of a run. A quick one leaves out the slow ones unless

@@ -25,7 +25,7 @@ func result() *Result {
 		Machine:  accounting.Machine{CPU: "A Processor", Cores: 2, Memory: 16e9, OS: "linux/amd64 6.1"},
 		Versions: map[string]string{"kube-apiserver": "v1.36.3", "Go": "1.26"},
 		Commit:   "abc1234", Command: "make bench", Date: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC),
-		Rounds: 2, Scale: 0.5, Subjects: []string{Peer, Ours, Floor},
+		Rounds: 2, Scale: 0.5, Subjects: []string{Peer, Ours, "tiers", Floor},
 	}
 	add := func(row Row, subject string, samples ...Sample) {
 		for _, s := range samples {
@@ -162,8 +162,10 @@ func TestMergeKeepsWhatThisRunDidNotMeasure(t *testing.T) {
 		}
 		return r
 	}
-	r := piece("new", "b", "c")
-	r.Merge(piece("earlier", "a", "b"))
+	r, err := piece("new", "b", "c").With(piece("earlier", "a", "b"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]float64{}
 	for _, row := range r.Rows {
 		s, _ := row.Headline(Ours)

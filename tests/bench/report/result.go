@@ -4,6 +4,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -196,9 +197,22 @@ func (r *Result) Fail(row Row, subject string, err error) {
 	}
 }
 
-// Merge adds the rows of an earlier result that this one has not: a run may be done
-// in pieces. What both have is this one's.
-func (r *Result) Merge(earlier *Result) {
+// With returns a copy that also has the rows of an earlier result that this one has
+// not: a run may be done in pieces. What both have is this one's. Earlier may be nil.
+func (r *Result) With(earlier *Result) (*Result, error) {
+	var text bytes.Buffer
+	if err := r.WriteJSON(&text); err != nil {
+		return nil, err
+	}
+	out, err := ReadJSON(&text)
+	if err != nil || earlier == nil {
+		return out, err
+	}
+	out.add(earlier)
+	return out, nil
+}
+
+func (r *Result) add(earlier *Result) {
 	for _, row := range earlier.Rows {
 		if have := r.Find(*row); len(have.Cells) == 0 {
 			have.Cells = row.Cells

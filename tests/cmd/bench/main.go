@@ -67,22 +67,32 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		}
 		return files.Write(result)
 	}
-	result, err := bench.Run(ctx, o)
-	if err != nil {
-		return err
-	}
-	result.Command = bench.Command(o)
+	var earlier *report.Result
 	if *merge {
-		earlier, err := files.Read()
+		if earlier, err = files.Read(); err != nil {
+			return err
+		}
+	}
+	command := bench.Command(o)
+	if *merge {
+		everything := o
+		everything.Match = regexp.MustCompile("")
+		command = bench.Command(everything) // all pieces together
+	}
+	o.Save = func(result *report.Result) error {
+		whole, err := result.With(earlier)
 		if err != nil {
 			return err
 		}
-		o.Match = regexp.MustCompile("")
-		result.Command = bench.Command(o) // all pieces together
-		result.Merge(earlier)
-		bench.Order(result)
+		whole.Command = command
+		bench.Order(whole)
+		return files.Write(whole)
 	}
-	if err := files.Write(result); err != nil {
+	if _, err := bench.Run(ctx, o); err != nil {
+		return err
+	}
+	result, err := files.Read()
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "wrote %s\n", files.Page())
