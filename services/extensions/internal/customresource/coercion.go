@@ -37,14 +37,10 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 	if err != nil {
 		return nil, err
 	}
-	meta, hasMeta, unknownMeta, err := schemaobjectmeta.GetObjectMetaWithOptions(u.Object, schemaobjectmeta.ObjectMetaOptions{
-		DropMalformedFields:     c.fromStorage,
-		ReturnUnknownFieldPaths: c.reportUnknown,
-	})
+	restore, unknown, err := c.metadata(u)
 	if err != nil {
 		return nil, err
 	}
-	unknown = append(unknown, unknownMeta...)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil {
 		return nil, err
@@ -60,9 +56,6 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 			return nil, err
 		}
 		unknown = append(unknown, dropped...)
-		if c.fromStorage && meta.Generation == 0 {
-			meta.Generation = 1
-		}
 	}
 
 	if hasKind {
@@ -71,12 +64,26 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 	if hasAPIVersion {
 		u.SetAPIVersion(apiVersion)
 	}
-	if hasMeta {
-		if err := schemaobjectmeta.SetObjectMeta(u.Object, meta); err != nil {
-			return nil, err
-		}
+	return unknown, restore()
+}
+
+// metadata returns what sets the metadata of u, made well-formed, and the paths of the
+// fields that it has lost, if those are wanted.
+func (c coercer) metadata(u *unstructured.Unstructured) (restore func() error, unknown []string, err error) {
+	if metadata, ok := u.Object["metadata"].(map[string]any); ok && wellFormed(metadata) && (!c.fromStorage || metadata["generation"] != nil) {
+		return func() error { u.Object["metadata"] = metadata; return nil }, nil, nil
 	}
-	return unknown, nil
+	meta, hasMeta, unknown, err := schemaobjectmeta.GetObjectMetaWithOptions(u.Object, schemaobjectmeta.ObjectMetaOptions{
+		DropMalformedFields:     c.fromStorage,
+		ReturnUnknownFieldPaths: c.reportUnknown,
+	})
+	if err != nil || !hasMeta {
+		return func() error { return nil }, unknown, err
+	}
+	if c.fromStorage && meta.Generation == 0 {
+		meta.Generation = 1
+	}
+	return func() error { return schemaobjectmeta.SetObjectMeta(u.Object, meta) }, unknown, nil
 }
 
 // applySchema prunes u and makes the metadata of the resources embedded in it
@@ -139,9 +146,16 @@ type coercingConvertor struct {
 	coercer coercer
 }
 
+// Convert decodes: what is in its version already has been coerced when it was read.
 func (c coercingConvertor) Convert(in, out, context any) error {
+	from, ok := in.(*unstructured.Unstructured)
+	to, same := out.(*unstructured.Unstructured)
+	same = ok && same && from.GroupVersionKind().GroupVersion() == to.GroupVersionKind().GroupVersion()
 	if err := c.ObjectConvertor.Convert(in, out, context); err != nil {
 		return err
+	}
+	if same {
+		return nil
 	}
 	return c.coerce(out)
 }
