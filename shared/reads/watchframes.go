@@ -133,11 +133,11 @@ type mark struct {
 }
 
 // get returns the bookmark of a revision. The end of the initial events is not kept.
-func (b *lastBookmark) get(revision int64, end bool, make func() ([]byte, error)) ([]byte, error) {
+func (b *lastBookmark) get(revision int64, end bool, encode func() ([]byte, error)) ([]byte, error) {
 	if known := b.last.Load(); !end && known != nil && known.revision == revision {
 		return known.frame, nil
 	}
-	frame, err := make()
+	frame, err := encode()
 	if err == nil && !end {
 		b.last.Store(&mark{revision, frame})
 	}
