@@ -283,11 +283,21 @@ func TestComposeHALosesAMember(t *testing.T) {
 	}
 	healthy(t, p, "core")
 	replaceMember(t, p, "--env-file="+file)
+	if ids, err = p.Containers(ctx, "nats-0"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := engine.Docker(ctx, "start", ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t, p, "nats-0")
 	write("after")
 	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
 	if err != nil || len(list.Items) != 4 {
 		t.Errorf("%d objects, want 4: %v", len(list.Items), err)
 	}
+	// Tiers end while there is an etcd, and members of it one after another.
+	services := append([]string{"etcd-0", "etcd-1", "etcd-2", "nats-0", "nats-1", "nats-2", "api"}, tierServices...)
+	t.Logf("stopped within %v", stop(t, p, services, "--env-file="+file).Round(100*time.Millisecond))
 }
 
 // replaceMember loses the volume of etcd-0 as well, and brings the member back as

@@ -121,8 +121,8 @@ func TestComposeLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	writing, stop := context.WithCancel(ctx)
-	defer stop()
+	writing, end := context.WithCancel(ctx)
+	defer end()
 	var writers sync.WaitGroup
 	for i := range 4 {
 		writers.Go(func() { l.write(writing, client, i) })
@@ -174,13 +174,36 @@ func TestComposeLosesNothing(t *testing.T) {
 	// The stop comes while clients write and watch. How long it takes as a whole is the
 	// engine's speed, too; each container has its ten seconds.
 	before := l.acknowledged()
-	begin := time.Now()
-	if _, err := p.Compose(ctx, "stop"); err != nil {
+	took := stop(t, p, append([]string{"etcd-0", "nats-0", "api"}, tierServices...))
+	t.Logf("stopped within %v, after %d writes", took.Round(100*time.Millisecond), before)
+	// Containers and networks go, volumes stay.
+	if _, err := p.Compose(ctx, "down"); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("stopped within %v, after %d writes", time.Since(begin).Round(100*time.Millisecond), before)
+	if _, err := p.Compose(ctx, append([]string{"up"}, upFlags...)...); err != nil {
+		t.Fatal(err)
+	}
+	healthy(t, p, append([]string{"etcd-0", "api"}, tierServices...)...)
+	progress("the end of everything")
+	fromStream(t, p, kubeconfig)
+	end()
+	writers.Wait()
+	eventually(t, time.Minute, func() error { return l.settled(ctx, client) })
+	t.Logf("%d writes were acknowledged, %d failed, %d watchers saw them", len(l.written), l.failed, len(l.watchers))
+}
+
+// stop ends all containers of an installation, those of the named services without an
+// error.
+func stop(t *testing.T, p *engine.Project, services []string, args ...string) time.Duration {
+	t.Helper()
+	ctx := t.Context()
+	begin := time.Now()
+	if _, err := p.Compose(ctx, append(args, "stop")...); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begin)
 	// Whoever takes longer than its ten seconds is killed, and says so (137).
-	for _, service := range append([]string{"etcd-0", "nats-0", "api"}, tierServices...) {
+	for _, service := range services {
 		ids, err := p.Containers(ctx, service)
 		if err != nil {
 			t.Fatal(err)
@@ -196,20 +219,7 @@ func TestComposeLosesNothing(t *testing.T) {
 			}
 		}
 	}
-	// Containers and networks go, volumes stay.
-	if _, err := p.Compose(ctx, "down"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Compose(ctx, append([]string{"up"}, upFlags...)...); err != nil {
-		t.Fatal(err)
-	}
-	healthy(t, p, append([]string{"etcd-0", "api"}, tierServices...)...)
-	progress("the end of everything")
-	fromStream(t, p, kubeconfig)
-	stop()
-	writers.Wait()
-	eventually(t, time.Minute, func() error { return l.settled(ctx, client) })
-	t.Logf("%d writes were acknowledged, %d failed, %d watchers saw them", len(l.written), l.failed, len(l.watchers))
+	return took
 }
 
 // fromStream waits until every replica of every tier takes its events from NATS.
