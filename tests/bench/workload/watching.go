@@ -151,13 +151,16 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 		e.Sizes["watch"] = int64(s.Body)
 	}
 	publish(s)
-	e.profile(ctx, func(ctx context.Context) error { return f.again(ctx, e, size) })
-	return nil
+	return f.again(ctx, e, size)
 }
 
-// again is the load without its measurement, on watchers of its own: what is counted
-// of those that were measured is not mixed with it.
+// again is the load without its measurement, for a profile, on watchers of its own: what
+// is counted of those that were measured is not mixed with it. They are open before the
+// profile begins, which to open them would fill otherwise.
 func (f fan) again(ctx context.Context, e *Env, size int64) error {
+	if e.Profile == nil {
+		return nil
+	}
 	watching, err := e.watch(ctx, f)
 	if err != nil {
 		return err
@@ -166,11 +169,14 @@ func (f fan) again(ctx context.Context, e *Env, size int64) error {
 	conns := e.conns(f.burst)
 	defer load.CloseAll(conns)
 	w := &writer{env: e, conns: conns, size: size, watching: watching}
-	for begin := time.Now(); time.Since(begin) < profileFor; {
-		if err := w.burst(ctx, f.burst); err != nil {
-			return err
+	e.profile(ctx, func(ctx context.Context) error {
+		for begin := time.Now(); time.Since(begin) < profileFor; {
+			if err := w.burst(ctx, f.burst); err != nil {
+				return err
+			}
 		}
-	}
+		return nil
+	})
 	return nil
 }
 
