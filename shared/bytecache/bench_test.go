@@ -114,6 +114,53 @@ func BenchmarkApplyIsNotHeldUp(b *testing.B) {
 	}
 }
 
+// BenchmarkApplyConcernsOne is one event that concerns one of 10,000 cursors, each of
+// which waits for another object: what nodes do, each with its pods and secrets.
+func BenchmarkApplyConcernsOne(b *testing.B) {
+	const cursors = 10_000
+	for _, by := range []string{"key", "field", "nothing"} {
+		b.Run("by "+by, func(b *testing.B) {
+			ctx, cancel := context.WithCancel(b.Context())
+			object := func(e *Entry) (Attributes, error) { return Attributes{"name": e.Key}, nil }
+			c := loadedCache(b, filled(cursors, 350), Config{}, Options{Fields: object})
+			var group sync.WaitGroup
+			concerned := make(chan int, cursors)
+			for i := range cursors {
+				key := filledKey(i)
+				interest := map[string]Interest{"key": {Key: key}, "field": {Field: "name", Value: key}}[by]
+				cursor, err := c.CursorFor(ctx, 100, interest)
+				if err != nil {
+					b.Fatal(err)
+				}
+				group.Go(func() {
+					for {
+						changes, err := cursor.Next(ctx, nil)
+						if err != nil {
+							return
+						}
+						for _, change := range changes.List {
+							if change.Key == key {
+								concerned <- i
+							}
+						}
+					}
+				})
+			}
+			value := string(make([]byte, 350))
+			revision := int64(100)
+			b.ReportAllocs()
+			for b.Loop() {
+				revision++
+				apply(c, modify(int(revision%cursors), revision, value))
+				<-concerned
+			}
+			b.StopTimer()
+			cancel()
+			group.Wait()
+		})
+	}
+}
+
 func BenchmarkGet(b *testing.B) {
 	c := loadedCache(b, filled(4000, 3500), Config{}, Options{})
 	key, ctx := filledKey(1234), b.Context()

@@ -69,8 +69,8 @@ type Cache struct {
 	// state at every revision from it to the space's.
 	changed int64
 	log     changeLog
-	// wake is rung, and replaced, when there is something to read for cursors.
-	wake *alarm
+	// alarms are what cursors sleep on while there is nothing to read for them.
+	alarms alarms
 	// snapshot is the one at changed, if somebody has asked for it.
 	snapshot *Snapshot
 	kept     keptSnapshots
@@ -93,7 +93,6 @@ func newCache(space *Space, prefix string, o Options) *Cache {
 		space: space, prefix: prefix, options: o,
 		loadTurn: make(chan struct{}, 1), historyTurn: make(chan struct{}, 1),
 		tree: newTree(),
-		wake: newAlarm(),
 		log:  changeLog{limit: space.config.LogBytes},
 		kept: keptSnapshots{limit: space.config.SnapshotBytes},
 	}
@@ -156,8 +155,8 @@ func (c *Cache) getLocked(key string) *Entry {
 func (c *Cache) revisionLocked() int64 { return max(c.space.revision.Load(), c.changed) }
 
 // take is called by the space, with its lock held, for events of complete
-// revisions up to revision. It returns the alarm to ring, nil if nothing changed.
-func (c *Cache) take(events []kv.Event, revision int64) *alarm {
+// revisions up to revision. It returns the alarms to ring.
+func (c *Cache) take(events []kv.Event, revision int64) []*alarm {
 	changes := c.prepare(events)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,10 +164,11 @@ func (c *Cache) take(events []kv.Event, revision int64) *alarm {
 	case loading:
 		c.aside = append(c.aside, changes...)
 	case live:
-		if !c.followLocked(changes) {
-			c.restartLocked(revision, false)
+		followed, ok := c.followLocked(changes)
+		if ok {
+			return c.rouseLocked(followed)
 		}
-		return c.wakeLocked()
+		return c.restartLocked(revision, false)
 	}
 	return nil
 }
@@ -179,11 +179,18 @@ func (c *Cache) prepare(events []kv.Event) []*Change {
 	c.mu.Lock()
 	// A cache that is idle stays so while the space's lock is held.
 	unwanted := c.phase == idle
-	var labels, fields bool
+	labels, fields := false, len(c.alarms.fields) > 0
 	for _, ix := range c.indexes {
 		labels, fields = labels || !ix.field, fields || ix.field
 	}
+	var before []*Entry
+	if len(c.alarms.fields) > 0 {
+		before = c.knownLocked(events)
+	}
 	c.mu.Unlock()
+	for _, e := range before {
+		_, _ = c.FieldsOf(e)
+	}
 	if unwanted {
 		return nil
 	}
@@ -209,14 +216,24 @@ func (c *Cache) prepare(events []kv.Event) []*Change {
 	return changes
 }
 
-// followLocked applies changes that come after what the tree has. It returns false
-// if one of them does not fit.
-func (c *Cache) followLocked(changes []*Change) bool {
+// knownLocked returns the entries that events are about, as far as there are any.
+func (c *Cache) knownLocked(events []kv.Event) (known []*Entry) {
+	for _, e := range events {
+		if entry := c.getLocked(e.Key); entry != nil {
+			known = append(known, entry)
+		}
+	}
+	return known
+}
+
+// followLocked applies changes that come after what the tree has, and returns those
+// that did. ok is false if one of them does not fit.
+func (c *Cache) followLocked(changes []*Change) (followed []*Change, ok bool) {
 	for len(changes) > 0 && changes[0].Revision <= c.changed {
 		changes = changes[1:] // the load has seen it
 	}
 	if len(changes) == 0 {
-		return true
+		return nil, true
 	}
 	c.retireSnapshotLocked(changes[0].Revision)
 	for _, change := range changes {
@@ -230,7 +247,7 @@ func (c *Cache) followLocked(changes []*Change) bool {
 			if c.options.OnInconsistent != nil {
 				c.options.OnInconsistent(change.Key, change.Revision)
 			}
-			return false
+			return nil, false
 		}
 		if change.Before != nil {
 			c.stored -= change.Before.size()
@@ -251,7 +268,7 @@ func (c *Cache) followLocked(changes []*Change) bool {
 	if c.space.plain.Load() > c.space.trigger.Load() {
 		c.space.callPacker()
 	}
-	return true
+	return changes, true
 }
 
 // forgetLocked is called for a change that the log no longer has: the state before it
@@ -273,25 +290,20 @@ func (c *Cache) entry(key string, stored []byte, revision int64) *Entry {
 	return e
 }
 
-// wakeLocked returns the alarm that is to be rung when no lock is held.
-func (c *Cache) wakeLocked() *alarm {
-	asleep := c.wake
-	c.wake = newAlarm()
-	return asleep
-}
-
 // restart is called by the space when its log cannot tell what has happened. It
-// returns the alarm to ring.
-func (c *Cache) restart(revision int64, replaced bool) *alarm {
+// returns the alarms to ring when no lock is held.
+func (c *Cache) restart(revision int64, replaced bool) []*alarm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.restartLocked(revision, replaced)
-	return c.wakeLocked()
+	return c.restartLocked(revision, replaced)
 }
 
-// restartLocked forgets everything; the next one who needs it loads it again.
+// restartLocked forgets everything; the next one who needs it loads it again. It
+// returns the alarms to ring, which are those of all cursors that sleep.
 // replaced: etcd is another one, and no cursor goes on.
-func (c *Cache) restartLocked(revision int64, replaced bool) {
+func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
+	// Whoever sleeps has missed nothing up to now.
+	roused := c.alarms.rouseEvery(nil, "", place{c.revisionLocked(), c.log.end, c.log.section})
 	c.era++
 	if replaced {
 		c.history++
@@ -308,6 +320,7 @@ func (c *Cache) restartLocked(revision int64, replaced bool) {
 	c.log.restart(revision)
 	c.countLocked(-c.plain)
 	c.press, c.hand = nil, hand{}
+	return roused
 }
 
 // Count returns the number of objects whose keys begin with prefix, without

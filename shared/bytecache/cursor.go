@@ -12,6 +12,7 @@ type Cursor struct {
 	revision int64
 	// number of the next change in the log, if the log is in the same section.
 	number, section int64
+	interest        Interest
 	// era and history are the cache's when revision was true.
 	era     int32
 	history int
@@ -30,15 +31,24 @@ type Changes struct {
 // future; what is at or before it is left out. It loads the cache if need be. It
 // fails with an *ExpiredError where that history is gone, at the latest in Next.
 func (c *Cache) Cursor(ctx context.Context, revision int64) (*Cursor, error) {
+	return c.CursorFor(ctx, revision, Interest{})
+}
+
+// CursorFor is Cursor for somebody whom many changes do not concern, and who need not
+// be woken for them.
+func (c *Cache) CursorFor(ctx context.Context, revision int64, i Interest) (*Cursor, error) {
 	if err := c.lockLive(ctx); err != nil {
 		return nil, err
 	}
 	defer c.mu.Unlock()
-	return &Cursor{cache: c, revision: revision, era: c.era, history: c.history}, nil
+	if i.Field != "" && c.options.Fields == nil || i.Field == "" && len(i.Key) <= len(c.prefix) {
+		i = Interest{}
+	}
+	return &Cursor{cache: c, revision: revision, interest: i, era: c.era, history: c.history}, nil
 }
 
-// Next returns the changes after the last call's, and waits for the first one if
-// there is none. If there are very many, it returns the first of them, and the next
+// Next returns the changes after the last call's, and waits for the first one that
+// concerns it if there is none, leaving out what does not concern it meanwhile. If there are very many, it returns the first of them, and the next
 // call does not wait. It also returns, without changes, when poke delivers
 // something, which is how a bookmark learns the revision to carry.
 //
@@ -47,17 +57,18 @@ func (c *Cache) Cursor(ctx context.Context, revision int64) (*Cursor, error) {
 // Next may be called again.
 func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, error) {
 	for {
-		changes, wake, err := cur.available(ctx)
-		if err != nil || len(changes.List) > 0 {
+		changes, wake, err := cur.available(ctx, true)
+		if wake == nil {
 			return changes, err
 		}
-		wake.asleep.Add(1)
 		select {
 		case <-wake.rung:
+			cur.goOn(wake.from)
 		case <-poke:
-			changes, _, err := cur.available(ctx)
-			return changes, err
+			cur.leave(wake)
+			return cur.Available(ctx)
 		case <-ctx.Done():
+			cur.leave(wake)
 			return Changes{}, ctx.Err()
 		}
 	}
@@ -65,13 +76,32 @@ func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, err
 
 // Available is Next that never waits for a change.
 func (cur *Cursor) Available(ctx context.Context) (Changes, error) {
-	changes, _, err := cur.available(ctx)
+	changes, _, err := cur.available(ctx, false)
 	return changes, err
 }
 
-// available returns what there is. Where that is nothing, wake is rung when it is
-// worth looking again.
-func (cur *Cursor) available(ctx context.Context) (changes Changes, wake *alarm, err error) {
+// goOn skips what came while the cursor slept and does not concern it.
+func (cur *Cursor) goOn(from place) {
+	cur.revision = max(cur.revision, from.revision)
+	cur.number, cur.section = from.number, from.section
+}
+
+// leave is for a cursor that wakes up by itself.
+func (cur *Cursor) leave(wake *alarm) {
+	c := cur.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if wake.roused {
+		cur.goOn(wake.from)
+		return
+	}
+	c.alarms.leave(cur.interest, wake)
+	cur.goOn(place{c.revisionLocked(), c.log.end, c.log.section})
+}
+
+// available returns what there is. Where that is nothing, and the cursor is to sleep,
+// wake is what it is woken by.
+func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, wake *alarm, err error) {
 	c := cur.cache
 	for {
 		c.mu.Lock()
@@ -95,7 +125,9 @@ func (cur *Cursor) available(ctx context.Context) (changes Changes, wake *alarm,
 			}
 		default:
 			changes, more := cur.readLocked()
-			wake := c.wake
+			if sleep && len(changes.List) == 0 && !more {
+				wake = c.alarms.sleep(cur.interest)
+			}
 			c.mu.Unlock()
 			if len(changes.List) > 0 || !more {
 				return changes, wake, nil

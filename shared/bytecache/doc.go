@@ -21,7 +21,9 @@
 // one revision; it costs nothing to take, and what changes later does not touch it.
 // A [Cursor] reads the changes after a revision: all that there are at once, and
 // then it waits. It owns no buffer, so a reader that does not read holds nothing; if
-// the log has moved on meanwhile, it continues from the history of the event log.
+// the log has moved on meanwhile, it continues from the history of the event log. One
+// that says what it is interested in ([Interest]) sleeps through everything else, and
+// goes on behind it.
 //
 // What a reset of the event log does: every Cache reads its keys again. A Cursor that
 // has read everything up to the reset goes on, any other one ends with an

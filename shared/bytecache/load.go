@@ -93,7 +93,7 @@ func (c *Cache) load(ctx context.Context) error {
 	c.log.restart(loaded.revision)
 	c.countLocked(loaded.plain)
 	c.press = loaded.press
-	if !c.followLocked(aside) {
+	if _, ok := c.followLocked(aside); !ok {
 		c.restartLocked(c.revisionLocked(), false)
 	}
 	return nil

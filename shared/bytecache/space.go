@@ -164,7 +164,7 @@ func (c *Cache) Release() {
 	s.caches = slices.DeleteFunc(s.caches, func(other *Cache) bool { return other == c })
 	asleep := c.restart(s.revision.Load(), true)
 	s.mu.Unlock()
-	asleep.ring()
+	ringAll(asleep)
 }
 
 // Each calls visit for every cache there is.
@@ -189,9 +189,7 @@ func (s *Space) ownerLocked(key string) *Cache {
 // Apply takes the next batch of the event log: complete revisions, none of which
 // came before, or is left out. What it says is visible in all caches before Revision says so.
 func (s *Space) Apply(batch kv.Batch) {
-	for _, asleep := range s.apply(batch) {
-		asleep.ring()
-	}
+	ringAll(s.apply(batch))
 }
 
 // apply holds mu all the time, so that a cache which begins to load sees either all
@@ -209,9 +207,7 @@ func (s *Space) apply(batch kv.Batch) []*alarm {
 	}
 	var asleep []*alarm
 	for _, g := range s.byOwnerLocked(events) {
-		if a := g.owner.take(g.events, batch.Revision); a != nil {
-			asleep = append(asleep, a)
-		}
+		asleep = append(asleep, g.owner.take(g.events, batch.Revision)...)
 	}
 	s.advanceLocked(batch.Revision)
 	return asleep
@@ -258,16 +254,12 @@ func (s *Space) Replace(revision int64) { s.reset(revision, true) }
 
 func (s *Space) reset(revision int64, replaced bool) {
 	var asleep []*alarm
-	defer func() {
-		for _, a := range asleep {
-			a.ring()
-		}
-	}()
+	defer func() { ringAll(asleep) }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	replaced = replaced || revision < s.revision.Load()
 	for _, c := range s.caches {
-		asleep = append(asleep, c.restart(revision, replaced))
+		asleep = append(asleep, c.restart(revision, replaced)...)
 	}
 	if !s.begun {
 		s.begun = true

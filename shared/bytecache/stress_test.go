@@ -91,6 +91,9 @@ func TestConcurrentReaders(t *testing.T) {
 		Labels: func(e *Entry) (Attributes, error) {
 			return Attributes{"last": string(e.Data()[len(e.Data())-1:])}, nil
 		},
+		Fields: func(e *Entry) (Attributes, error) {
+			return Attributes{"last": string(e.Data()[len(e.Data())-1:])}, nil
+		},
 		OnInconsistent: func(key string, revision int64) { t.Errorf("%s at %d does not fit", key, revision) },
 	})
 	if err != nil {
@@ -99,10 +102,25 @@ func TestConcurrentReaders(t *testing.T) {
 	space.Reset(1000)
 	ctx := t.Context()
 	var group sync.WaitGroup
+	over, pokes := make(chan struct{}), make(chan struct{})
+	go func() { // wakes some while they are woken
+		defer close(pokes)
+		for n := 0; ; n++ {
+			select {
+			case pokes <- struct{}{}:
+			case <-over:
+				return
+			}
+			for range n % 40 {
+				runtime.Gosched()
+			}
+		}
+	}()
 	// The readers end when they have seen the last revision.
 	for reader := range uint64(6) {
 		group.Go(func() { watchToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 5)), last) })
 		group.Go(func() { readToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 6)), last) })
+		group.Go(func() { o.watchSome(ctx, t, cache, rand.New(rand.NewPCG(reader, 8)), last, pokes) })
 	}
 	r := rand.New(rand.NewPCG(7, 7))
 	for at := o.revision.Load(); at < last; {
@@ -124,6 +142,7 @@ func TestConcurrentReaders(t *testing.T) {
 		}
 		at = to
 	}
+	close(over)
 	group.Wait()
 	if held := space.Budget().Held(); held > 20_000 {
 		t.Errorf("%d bytes of forms are held", held)
