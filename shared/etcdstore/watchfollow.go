@@ -27,6 +27,9 @@ type WatchRequest struct {
 	// EndBookmark: the initial events end with a bookmark that says so. Bookmarks:
 	// others are sent from time to time.
 	EndBookmark, Bookmarks bool
+	// Interest is what a watch out of the byte cache is woken for: changes of what is
+	// below Key. Who judges by a field of the cache may narrow it down.
+	Interest bytecache.Interest
 
 	store *Store
 	plan  watchPlan
@@ -49,11 +52,15 @@ func (s *Store) PrepareWatchAt(etcdKey string, opts storage.ListOptions) (WatchR
 		return WatchRequest{}, err
 	}
 	plan := planWatch(int64(version), opts, utilfeature.DefaultFeatureGate.Enabled(features.WatchList), s.uncached)
-	return WatchRequest{
+	r := WatchRequest{
 		Key: etcdKey, Recursive: opts.Recursive,
 		EndBookmark: plan.endBookmark, Bookmarks: plan.bookmarks,
 		store: s, plan: plan,
-	}, nil
+	}
+	if !r.Recursive || strings.HasSuffix(r.Key, "/") {
+		r.Interest.Key = r.Key
+	}
+	return r, nil
 }
 
 // Cached tells whether the request can be served out of the byte cache.
@@ -103,7 +110,7 @@ func (r *WatchRequest) Follow(ctx context.Context) (*Following, error) {
 		return nil, err
 	}
 	f.reached = f.Start
-	f.cursor, err = cache.Cursor(ctx, f.Start)
+	f.cursor, err = cache.CursorFor(ctx, f.Start, r.Interest)
 	return f, err
 }
 
@@ -180,8 +187,8 @@ func (f *Following) Initial(yield func(*bytecache.Entry) bool) {
 	}
 }
 
-// Next returns what has changed since the last call, also in what is not watched,
-// and waits for a change, for [Following.Poke], or for a bookmark to be due. History
+// Next returns what has changed since the last call, with some of what is not watched,
+// and waits for a change that may concern the watch, for [Following.Poke], or for a bookmark to be due. History
 // that cannot be read at the moment is asked for again for a while.
 //
 // Errors: a *bytecache.ExpiredError, which the client is told; the context's; or that
@@ -227,7 +234,7 @@ func (f *Following) retry(ctx context.Context, err error) (bytecache.Changes, er
 // complete one that Next has returned changes beyond. A reader that cannot send
 // everything at once need not keep the rest.
 func (f *Following) Rewind(ctx context.Context, revision int64) error {
-	cursor, err := f.request.store.cache.Cursor(ctx, revision)
+	cursor, err := f.request.store.cache.CursorFor(ctx, revision, f.request.Interest)
 	if err != nil {
 		return err
 	}

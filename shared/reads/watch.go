@@ -13,6 +13,7 @@ import (
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore"
 )
 
@@ -118,6 +120,17 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 	return s, true
 }
 
+// narrowed is an interest in those objects only that a field selector can match, if it
+// demands a value of a field that is not in the key.
+func narrowed(i bytecache.Interest, field fields.Selector) bytecache.Interest {
+	for _, r := range field.Requirements() {
+		if (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) && !metadataField(r.Field) {
+			return bytecache.Interest{Field: r.Field, Value: r.Value}
+		}
+	}
+	return i
+}
+
 // findTable finds what is around the rows of a Table that is asked for.
 func (s *watchStream) findTable(req *http.Request) bool {
 	style, ok := tableStyleOf(req, s.media.transformed)
@@ -181,6 +194,9 @@ func (ws *watches) prepare(s *watchStream, namespace string, options *metaintern
 	var err error
 	if s.request, err = ws.Store.PrepareWatchAt(p.prefix, p.options); err != nil || !s.request.Cached() {
 		return false
+	}
+	if !ws.config.OwnFields && s.request.Recursive {
+		s.request.Interest = narrowed(s.request.Interest, p.field)
 	}
 	if p.selects() {
 		s.selects = &plan{label: p.label, field: p.field, byKey: p.byKey}
