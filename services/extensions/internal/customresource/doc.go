@@ -8,7 +8,9 @@
 //   - A definition's generation holds everything that serving it needs: schemas,
 //     converters, storage and request scopes, built per version at the first
 //     request that asks for it (generation.go, serving.go, version.go). A CRD
-//     nobody asks for costs its row in the table and nothing else.
+//     nobody asks for costs its row in the table and nothing else. Schemas, which
+//     are most of it, come later still: when the first object is decoded
+//     (schemas.go), and validators when the first is written (writing.go).
 //   - verbs.go maps the request's verb to the handler of k8s.io/apiserver.
 //
 // The table is an immutable map behind an atomic pointer: readers take no lock
