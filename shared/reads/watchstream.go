@@ -239,9 +239,6 @@ const (
 // let go of them before the end; then it has set the cursor back to where it was.
 func (s *watchStream) deliver(changes bytecache.Changes) (whole bool, err error) {
 	list, at := changes.List, min(s.skip, len(changes.List))
-	if s.skip == 0 && len(list) > 0 {
-		s.reached = max(s.reached, list[0].Revision-1) // what came before was slept through
-	}
 	for {
 		part, err := s.gather(list, at)
 		at = part.next
