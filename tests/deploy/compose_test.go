@@ -257,7 +257,8 @@ func fromStream(t *testing.T, p *engine.Project, kubeconfig string) {
 }
 
 // TestComposeIsAWholeCluster brings a workload to its goal state with the profile
-// cluster, and scrapes every tier with the profile monitoring.
+// cluster, and with the profile monitoring scrapes every tier and has something to show
+// in every panel.
 func TestComposeIsAWholeCluster(t *testing.T) {
 	full(t)
 	port, err := cluster.FreePort()
@@ -290,4 +291,7 @@ func TestComposeIsAWholeCluster(t *testing.T) {
 			return nil
 		})
 	}
+	load(t, kubeconfig)
+	prom.draws(t, time.Now().Add(4*time.Minute), "")
+	prom.rules(t)
 }

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/deploy/traffic"
 	"triune.dev/tests/tools"
@@ -133,9 +135,9 @@ func (p prometheus) series(query string) (int, error) {
 }
 
 // load keeps a server busy with what the panels show, until the test ends.
-func load(t *testing.T, c *cluster.Cluster) {
+func load(t *testing.T, kubeconfig string) {
 	t.Helper()
-	config, err := c.REST()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +164,7 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 	full(t)
 	t.Run("tiers", func(t *testing.T) {
 		c := cluster.Run(t, cluster.Config{Topology: cluster.Tiers, Replicas: 2})
-		load(t, c)
+		load(t, c.Kubeconfig)
 		p := startPrometheus(t, tiersConfig(t, c))
 		p.up(t, 6)
 		deadline := time.Now().Add(3 * time.Minute)
@@ -186,7 +188,7 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 	})
 	t.Run("triune", func(t *testing.T) {
 		c := cluster.Run(t, cluster.Config{Topology: cluster.Triune})
-		load(t, c)
+		load(t, c.Kubeconfig)
 		p := startPrometheus(t, triuneConfig(t, c))
 		p.up(t, 1)
 		// No network lies between tiers of one process, and the rules of RBAC are
