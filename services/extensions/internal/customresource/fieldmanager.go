@@ -3,7 +3,6 @@ package customresource
 import (
 	"fmt"
 	"strings"
-	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
@@ -18,32 +17,41 @@ import (
 	"triune.dev/services/extensions/internal/outline"
 )
 
-// lazyTypeConverter builds the type converter of a CRD when the first write asks
-// for it: building it goes through the CRD's OpenAPI documents, which is the most
-// expensive part of serving a CRD, and reads do not need it.
+// lazyTypeConverter makes the type converter of a CRD when a write asks for it: making
+// it goes through the CRD's OpenAPI documents, which is the most expensive part of
+// serving a CRD, and reads do not need it. A request uses one and the same, for values
+// of two cannot be compared: it does not last as long as one is kept unused.
 type lazyTypeConverter struct {
-	build func() managedfields.TypeConverter
+	kept *kept[managedfields.TypeConverter]
 }
 
-func newLazyTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) managedfields.TypeConverter {
-	return lazyTypeConverter{build: sync.OnceValue(func() managedfields.TypeConverter {
+func newLazyTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) lazyTypeConverter {
+	return lazyTypeConverter{newKept(func() (*managedfields.TypeConverter, error) {
 		converter, err := newTypeConverter(crd)
 		if err != nil {
 			// As upstream: a schema that cannot be expressed as types still
 			// gets managed fields, with types deduced from the objects.
 			klog.ErrorS(err, "deducing the types of a custom resource from its objects", "crd", crd.Name)
-			return managedfields.NewDeducedTypeConverter()
+			converter = managedfields.NewDeducedTypeConverter()
 		}
-		return converter
+		return &converter, nil
 	})}
 }
 
 func (c lazyTypeConverter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	return c.build().ObjectToTyped(obj, opts...)
+	converter, err := c.kept.get()
+	if err != nil {
+		return nil, err
+	}
+	return (*converter).ObjectToTyped(obj, opts...)
 }
 
 func (c lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
-	return c.build().TypedToObject(value)
+	converter, err := c.kept.get()
+	if err != nil {
+		return nil, err
+	}
+	return (*converter).TypedToObject(value)
 }
 
 // newTypeConverter knows the types of all versions of the CRD, and of Scale where

@@ -154,7 +154,7 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apireque
 	}
 	of := v.reads
 	if !readOnly(info.Verb) {
-		if of, err = s.writing(v); err != nil {
+		if of, err = v.writes.get(); err != nil {
 			return err
 		}
 	}

@@ -35,7 +35,7 @@ func (o objects) List(ctx context.Context, options *metainternalversion.ListOpti
 
 func (o objects) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
 	var deleted runtime.Object
-	err := o.with((*serving).writing, func(storage *registry.REST) (err error) {
+	err := o.with(writing, func(storage *registry.REST) (err error) {
 		deleted, err = storage.DeleteCollection(ctx, validate, options, listOptions)
 		return err
 	})
@@ -48,9 +48,11 @@ func (o objects) ConvertToTable(context.Context, runtime.Object, runtime.Object)
 	return nil, errors.ErrUnsupported
 }
 
-func reading(_ *serving, v *version) (*endpoints, error) { return v.reads, nil }
+func reading(v *version) (*endpoints, error) { return v.reads, nil }
 
-func (o objects) with(endpointsOf func(*serving, *version) (*endpoints, error), do func(*registry.REST) error) error {
+func writing(v *version) (*endpoints, error) { return v.writes.get() }
+
+func (o objects) with(endpointsOf func(*version) (*endpoints, error), do func(*registry.REST) error) error {
 	s, release, err := o.generation.acquire(short)
 	if err != nil {
 		return err
@@ -60,7 +62,7 @@ func (o objects) with(endpointsOf func(*serving, *version) (*endpoints, error), 
 	if err != nil {
 		return err
 	}
-	of, err := endpointsOf(s, v)
+	of, err := endpointsOf(v)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package customresource
 
 import (
 	"fmt"
-	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -17,8 +16,8 @@ import (
 // versions. All versions are needed at once because an object comes out of storage in
 // whatever version it was written with.
 //
-// They are made when the first object is decoded: a kind without objects needs none,
-// and they are a hundred times as large as their CRD's outline.
+// They are made when an object is decoded, and let go of when none has been for a while:
+// they are a hundred times as large as their CRD's outline.
 type schemas struct {
 	kind schema.GroupKind
 	// preserveUnknownFields disables pruning (CRDs that were created through
@@ -26,27 +25,27 @@ type schemas struct {
 	preserveUnknownFields bool
 	// structural has an entry for each version that has a schema. Its defaults are
 	// pruned themselves.
-	structural func() (map[string]*structuralschema.Structural, error)
+	structural *kept[structuralSchemas]
 }
+
+type structuralSchemas map[string]*structuralschema.Structural
 
 func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
 	return &schemas{
 		kind:                  schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknownFields: crd.Spec.PreserveUnknownFields,
-		structural: sync.OnceValues(func() (map[string]*structuralschema.Structural, error) {
-			return newStructural(crd)
-		}),
+		structural:            newKept(func() (*structuralSchemas, error) { return newStructural(crd) }),
 	}
 }
 
 // newStructural converts the schemas of crd. An error means that validation has let
 // a CRD pass that it should have refused.
-func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (map[string]*structuralschema.Structural, error) {
+func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (*structuralSchemas, error) {
 	crd, err := outline.Whole(crd)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]*structuralschema.Structural{}
+	all := structuralSchemas{}
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		internal, err := internalSchema(v)
@@ -72,7 +71,7 @@ func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (map[string]*s
 		}
 		all[v.Name] = structural
 	}
-	return all, nil
+	return &all, nil
 }
 
 // internalSchema is the schema of a version in the internal version of the API, which
@@ -90,8 +89,11 @@ func internalSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiext
 
 // of returns the structural schema of a version; it may be nil.
 func (s *schemas) of(version string) (*structuralschema.Structural, error) {
-	all, err := s.structural()
-	return all[version], err
+	all, err := s.structural.get()
+	if err != nil {
+		return nil, err
+	}
+	return (*all)[version], nil
 }
 
 // describes tells whether objects of gvk are the ones the schemas are for. Other

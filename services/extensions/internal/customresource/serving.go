@@ -25,8 +25,7 @@ type serving struct {
 	schemas *schemas
 	// converter copies what it converts, unsafeConverter converts in place.
 	converter, unsafeConverter runtime.ObjectConvertor
-	// typeConverter is built at the first write.
-	typeConverter managedfields.TypeConverter
+	typeConverter              lazyTypeConverter
 	// replicasPaths locates the replicas of the scale subresource, by version.
 	replicasPaths managedfields.ResourcePathMappings
 	// statusResets are the fields that a write to status leaves alone, by
@@ -34,7 +33,7 @@ type serving struct {
 	statusResets map[fieldpath.APIVersion]*fieldpath.Set
 	equivalents  runtime.EquivalentResourceMapper
 
-	// mu guards versions with their writes, destroyed and the building of both.
+	// mu guards versions, destroyed and the building of a version.
 	mu        sync.Mutex
 	versions  map[string]*version
 	destroyed bool
@@ -101,9 +100,11 @@ func (s *serving) destroy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.destroyed = true
+	s.schemas.structural.stop()
+	s.typeConverter.kept.stop()
 	for _, v := range s.versions {
 		v.reads.destroy()
-		v.writes.destroy()
+		v.writes.stop()
 	}
 }
 

@@ -13,7 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/cache"
 
 	"triune.dev/services/extensions/internal/scheme"
 )
@@ -28,6 +32,8 @@ type storageOptions struct {
 	// storedAs and readAs are the versions in etcd and in memory.
 	storedAs, readAs schema.GroupVersion
 	schemas          *schemas
+	// shared is a storage to use, which somebody else destroys; nil makes one.
+	shared storage.Interface
 }
 
 // GetRESTOptions ignores example: the version of a custom resource in storage is
@@ -38,12 +44,19 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.
 		return options, fmt.Errorf("storage options of %s: %w", resource, err)
 	}
 	options.ResourcePrefix = resource.Group + "/" + resource.Resource
+	if o.shared != nil {
+		options.CountMetricPollPeriod = 0 // who made it counts
+		options.Decorator = func(*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error), func() runtime.Object, func() runtime.Object,
+			storage.AttrFunc, storage.IndexerFuncs, *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+			return o.shared, func() {}, nil
+		}
+	}
 	// The configuration may be shared with other resources.
-	storage := *options.StorageConfig
-	storage.GroupResource = resource
-	storage.EncodeVersioner = o.storedAs
-	storage.Codec = o.codec()
-	options.StorageConfig = &storage
+	config := *options.StorageConfig
+	config.GroupResource = resource
+	config.EncodeVersioner = o.storedAs
+	config.Codec = o.codec()
+	options.StorageConfig = &config
 	return options, nil
 }
 

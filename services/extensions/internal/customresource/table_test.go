@@ -12,7 +12,7 @@ import (
 )
 
 func buildNothing(crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
-	return &serving{crd: crd, versions: map[string]*version{}}, nil
+	return &serving{crd: crd, schemas: newSchemas(crd), typeConverter: newLazyTypeConverter(crd), versions: map[string]*version{}}, nil
 }
 
 func acquire(t *testing.T, g *generation, u use) (*serving, func()) {

@@ -16,15 +16,14 @@ import (
 	"triune.dev/shared/reads"
 )
 
-// version is what one version of a CRD is served with. It is immutable but for writes.
+// version is what one version of a CRD is served with. It is immutable.
 type version struct {
-	name string
 	// reads knows no schemas, which are made only when an object must be decoded.
 	reads *endpoints
 	// get, list and watch read the objects.
 	get, list, watch http.HandlerFunc
-	// writes is made at the first write and guarded by the serving's mu.
-	writes *endpoints
+	// writes has what writes need besides: validators, and managers of managed fields.
+	writes *kept[endpoints]
 	// deprecated marks the version in metrics; warnings go to every client.
 	deprecated bool
 	warnings   []string
@@ -39,19 +38,16 @@ type endpoints struct {
 }
 
 // destroy stops the storage. Subresources share that of their resource.
-func (e *endpoints) destroy() {
-	if e != nil {
-		e.storage.CustomResource.Destroy()
-	}
-}
+func (e *endpoints) destroy() { e.storage.CustomResource.Destroy() }
 
 // buildVersion must be called with mu held.
 func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersion) (*version, error) {
-	reads, err := s.newEndpoints(v.Name, validators{}, false)
+	reads, err := s.newEndpoints(v.Name, nil, nil)
 	if err != nil {
 		return nil, err
 	}
-	out := &version{name: v.Name, reads: reads, deprecated: v.Deprecated}
+	out := &version{reads: reads, deprecated: v.Deprecated}
+	out.writes = newKept(func() (*endpoints, error) { return s.newWrites(v.Name, reads) })
 	if v.Deprecated {
 		out.warnings = append(out.warnings, deprecationWarning(s.crd, v))
 	}
@@ -62,13 +58,13 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 	return out, nil
 }
 
-// newEndpoints makes the endpoints of a version. For writes they have validators, and
-// managers of the managed fields.
-func (s *serving) newEndpoints(name string, checks validators, manage bool) (_ *endpoints, err error) {
+// newEndpoints makes the endpoints of a version: those of reads with a storage of their
+// own, those of writes with validators over the storage of the reads.
+func (s *serving) newEndpoints(name string, checks *validators, of *endpoints) (_ *endpoints, err error) {
 	v := versionOf(s.crd, name)
 	parameters := newParameterScheme(schema.GroupVersion{Group: s.crd.Spec.Group, Version: name})
 	types := newTyper(parameters)
-	storage, err := s.newStorage(v, types, checks)
+	storage, err := s.newStorage(v, types, checks, of)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +74,7 @@ func (s *serving) newEndpoints(name string, checks validators, manage bool) (_ *
 			out.destroy()
 		}
 	}()
-	scopes := scopeBuilder{serving: s, version: v, parameters: parameters, typer: types, storage: storage, manage: manage}
+	scopes := scopeBuilder{serving: s, version: v, parameters: parameters, typer: types, storage: storage, manage: checks != nil}
 	if out.resource, err = scopes.forResource(); err != nil {
 		return nil, err
 	}
@@ -116,13 +112,23 @@ func (s *serving) addReads(v *version) error {
 
 // newStorage makes the registry of a version: its strategy with the validators
 // (CEL is compiled here) over the storage that the configuration hands out.
-func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer, checks validators) (registry.CustomResourceStorage, error) {
+func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer, checks *validators, of *endpoints) (registry.CustomResourceStorage, error) {
 	var none registry.CustomResourceStorage
 	subresources, err := internalSubresources(v)
 	if err != nil {
 		return none, err
 	}
+	options := storageOptions{RESTOptionsGetter: s.config.RESTOptionsGetter}
+	if checks == nil {
+		checks = &validators{}
+	}
+	if of != nil {
+		options.shared = of.storage.CustomResource.Storage.Storage
+	}
 	kind := s.gvk(v.Name)
+	options.converter, options.schemas = s.converter, s.schemas
+	options.storedAs = schema.GroupVersion{Group: kind.Group, Version: s.storageVersion}
+	options.readAs = kind.GroupVersion()
 	columns, err := tableconvertor.New(columnsOf(v))
 	if err != nil {
 		// New then returns a convertor with the default columns.
@@ -145,13 +151,7 @@ func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion,
 			subresources.Scale,
 			v.SelectableFields,
 		),
-		storageOptions{
-			RESTOptionsGetter: s.config.RESTOptionsGetter,
-			converter:         s.converter,
-			storedAs:          schema.GroupVersion{Group: kind.Group, Version: s.storageVersion},
-			readAs:            kind.GroupVersion(),
-			schemas:           s.schemas,
-		},
+		options,
 		names.Categories,
 		columns,
 		s.replicasPaths,

@@ -10,8 +10,7 @@ import (
 	"triune.dev/services/extensions/internal/outline"
 )
 
-// validators are what a write is checked with. The zero value checks nothing, which is
-// what reads need.
+// validators are what a write is checked with.
 type validators struct {
 	object, status validation.SchemaValidator
 	structural     *structuralschema.Structural
@@ -57,23 +56,18 @@ func versionOf(crd *apiextensionsv1.CustomResourceDefinition, name string) *apie
 	return nil
 }
 
-// writing returns what writes to a version are served with, and makes it at the first
-// one. It fails with errRetired when the serving has ended.
-func (s *serving) writing(v *version) (*endpoints, error) {
+// newWrites makes what writes to a version are served with, over the storage of its
+// reads. It fails with errRetired when the serving has ended.
+func (s *serving) newWrites(name string, reads *endpoints) (*endpoints, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case v.writes != nil:
-		return v.writes, nil
-	case s.destroyed:
+	destroyed := s.destroyed
+	s.mu.Unlock()
+	if destroyed {
 		return nil, errRetired
 	}
-	checks, err := s.newValidators(v.name)
-	if err == nil {
-		v.writes, err = s.newEndpoints(v.name, checks, true)
-	}
+	checks, err := s.newValidators(name)
 	if err != nil {
-		return nil, fmt.Errorf("writes to version %s: %w", v.name, err)
+		return nil, fmt.Errorf("writes to version %s: %w", name, err)
 	}
-	return v.writes, nil
+	return s.newEndpoints(name, &checks, reads)
 }

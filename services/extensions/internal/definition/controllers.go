@@ -83,4 +83,6 @@ func (c *Controllers) Put(crd *apiextensionsv1.CustomResourceDefinition) {
 }
 
 // Remove implements Observer.
-func (c *Controllers) Remove(crd *apiextensionsv1.CustomResourceDefinition) { c.checked.forget(crd.Name) }
+func (c *Controllers) Remove(crd *apiextensionsv1.CustomResourceDefinition) {
+	c.checked.forget(crd.Name)
+}
