@@ -30,6 +30,10 @@ type defined struct {
 // define creates n CRDs in a group of their own and waits until the last of them is
 // served, and after that until the servers have calmed down.
 func (e *Env) define(ctx context.Context, group string, n int) (defined, error) {
+	// What the start of a server has left behind is given back first.
+	if err := pause(ctx, 12*second); err != nil {
+		return defined{}, err
+	}
 	before, err := e.resident()
 	if err != nil {
 		return defined{}, err
