@@ -189,14 +189,7 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 		sample report.Sample
 	}
 	var rows []row
-	up.env.Profile = nil
-	if r.Profiles != "" && r.round == 0 && r.subject.ours() {
-		up.env.Profile = func(ctx context.Context, again func(context.Context) error) {
-			if err := profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, again); err != nil {
-				r.log("%s: profile: %s", w.Name, report.OneLine(err))
-			}
-		}
-	}
+	up.env.Profile = r.profiler(up, w)
 	begin := time.Now()
 	err := w.Run(ctx, up.env, func(phase string, size float64, s report.Sample) {
 		rows = append(rows, row{w.Row(phase, size), s})
@@ -214,6 +207,25 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 	for _, row := range rows {
 		r.result.Find(row.Row).Add(r.subject.name, row.sample, nil)
 		r.log("%-28s %-14s %12.1f %s  %v", w.Name, row.Phase, row.sample.Figure(w.Figure), w.Figure, time.Since(begin).Round(time.Millisecond))
+	}
+}
+
+// profiler takes the profiles of a workload's load, if they are wanted. Whose profile is
+// not has the load on all the same, or it would hold less afterwards than the others.
+func (r *run) profiler(up *server, w workload.Workload) func(context.Context, func(context.Context) error) {
+	if r.Profiles == "" || r.round > 0 {
+		return nil
+	}
+	return func(ctx context.Context, again func(context.Context) error) {
+		take := again
+		if r.subject.ours() {
+			take = func(ctx context.Context) error {
+				return profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, again)
+			}
+		}
+		if err := take(ctx); err != nil {
+			r.log("%s: profile: %s", w.Name, report.OneLine(err))
+		}
 	}
 }
 

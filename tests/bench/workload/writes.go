@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"triune.dev/tests/bench/load"
 	"triune.dev/tests/bench/report"
@@ -54,7 +53,12 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 	if _, err := (load.Closed{MinOps: warmUp, MaxOps: warmUp}).Run(ctx, conns, func(i int) load.Request { return next(i - warmUp) }); err != nil {
 		return err
 	}
-	loop := load.Closed{For: pick(e, 2*time.Second, 8*time.Second), MaxOps: max(0, w.count-warmUp)}
+	// As many for every server: what they hold afterwards is compared, too.
+	n := pick(e, 1500, 5000)
+	if w.count > 0 {
+		n = min(n, w.count-warmUp)
+	}
+	loop := load.Closed{MinOps: n, MaxOps: n}
 	s, err := e.measure(ctx, func() (load.Result, error) { return loop.Run(ctx, conns, next) })
 	if err != nil {
 		return err
@@ -66,7 +70,7 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 	if w.count == 0 {
 		e.profile(ctx, func(ctx context.Context) error {
 			again := func(i int) load.Request { return next(s.Ops + i) }
-			_, err := load.Closed{For: profileFor}.Run(ctx, conns, again)
+			_, err := loop.Run(ctx, conns, again)
 			return err
 		})
 	}
