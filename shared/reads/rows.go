@@ -16,6 +16,12 @@ type rowKey struct {
 	style    tableStyle
 }
 
+// rowOf names the row of an object in a style, below headers or without: it is the same.
+func rowOf(e *bytecache.Entry, revision int64, s tableStyle) rowKey {
+	s.noHeaders = false
+	return rowKey{e, revision, s}
+}
+
 // row is one encoded row.
 type row struct {
 	data []byte

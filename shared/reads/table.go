@@ -258,12 +258,11 @@ func (t *tableWriter) send() error {
 // rowsOf fills in the rows of entries, from those that are kept where they still say
 // what they would say now.
 func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tableStyle, rows [][]byte) error {
-	s.noHeaders = false // a row is the same below headers and without
 	now := time.Now()
 	var missing [rowBatch]int
 	count := 0
 	for i, e := range entries {
-		if rows[i] = h.tables.get(rowKey{e, e.Revision, s}, now); rows[i] == nil {
+		if rows[i] = h.tables.get(rowOf(e, e.Revision, s), now); rows[i] == nil {
 			missing[count] = i
 			count++
 		}
@@ -298,7 +297,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 			return fmt.Errorf("encode the row of %s: %w", entries[i].Key, err)
 		}
 		rows[i] = row
-		h.tables.put(rowKey{entries[i], entries[i].Revision, s}, row, 0, until[at])
+		h.tables.put(rowOf(entries[i], entries[i].Revision, s), row, 0, until[at])
 	}
 	return nil
 }

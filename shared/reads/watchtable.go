@@ -74,8 +74,7 @@ func (f *frames) shell(ctx context.Context, h *Handlers, r *etcdstore.WatchReque
 // row returns the row of an object in the Table of itself, at a revision that need not
 // be the entry's.
 func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, s tableStyle) ([]byte, error) {
-	s.noHeaders = false // a row is the same below headers and without
-	key, now := rowKey{e, revision, s}, time.Now()
+	key, now := rowOf(e, revision, s), time.Now()
 	if row := h.tables.get(key, now); row != nil {
 		return row, nil
 	}
