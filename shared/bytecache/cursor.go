@@ -48,9 +48,10 @@ func (c *Cache) CursorFor(ctx context.Context, revision int64, i Interest) (*Cur
 }
 
 // Next returns the changes after the last call's, and waits for the first one that
-// concerns it if there is none, leaving out what does not concern it meanwhile. If there are very many, it returns the first of them, and the next
-// call does not wait. It also returns, without changes, when poke delivers
-// something, which is how a bookmark learns the revision to carry.
+// concerns it if there is none, leaving out what does not concern it meanwhile. If
+// there are very many, it returns the first of them, and the next call does not wait.
+// It also returns, without changes, when poke delivers something, which is how a
+// bookmark learns the revision to carry.
 //
 // Errors: *ExpiredError when history is gone, after which the cursor is over. All
 // others, the context's and those of etcd and the event log, leave it where it was:

@@ -188,8 +188,9 @@ func (f *Following) Initial(yield func(*bytecache.Entry) bool) {
 }
 
 // Next returns what has changed since the last call, with some of what is not watched,
-// and waits for a change that may concern the watch, for [Following.Poke], or for a bookmark to be due. History
-// that cannot be read at the moment is asked for again for a while.
+// and waits for a change that may concern the watch, for [Following.Poke], or for a
+// bookmark to be due. History that cannot be read at the moment is asked for again for a
+// while.
 //
 // Errors: a *bytecache.ExpiredError, which the client is told; the context's; or that
 // of a source which is away. Such a watch ends without a word, so that the client
