@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -78,8 +77,7 @@ func rounds(t *testing.T, wrap func(net.Listener) net.Listener) int64 {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	client := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	defer client.CloseIdleConnections()
+	client := server.Client()
 	bodies := make([]io.ReadCloser, gatheredStreams)
 	for i := range bodies {
 		resp, err := client.Get(server.URL)
