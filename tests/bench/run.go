@@ -189,6 +189,7 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 		sample report.Sample
 	}
 	var rows []row
+	up.env.Profiling = r.Profiles != "" && r.round == 0
 	up.env.Profile = r.profiler(up, w)
 	begin := time.Now()
 	err := w.Run(ctx, up.env, func(phase string, size float64, s report.Sample) {
@@ -210,20 +211,13 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 	}
 }
 
-// profiler takes the profiles of a workload's load, if they are wanted. Whose profile is
-// not has the load on all the same, or it would hold less afterwards than the others.
+// profiler takes the profiles of a workload's load, if this server's are wanted.
 func (r *run) profiler(up *server, w workload.Workload) func(context.Context, func(context.Context) error) {
-	if r.Profiles == "" || r.round > 0 {
+	if !up.env.Profiling || !r.subject.ours() {
 		return nil
 	}
 	return func(ctx context.Context, again func(context.Context) error) {
-		take := again
-		if r.subject.ours() {
-			take = func(ctx context.Context) error {
-				return profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, again)
-			}
-		}
-		if err := take(ctx); err != nil {
+		if err := profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, again); err != nil {
 			r.log("%s: profile: %s", w.Name, report.OneLine(err))
 		}
 	}

@@ -40,7 +40,11 @@ type Env struct {
 	// Sizes are the bodies that servers have answered with, by workload. They are
 	// shared with the floor, which has to answer with as much.
 	Sizes map[string]int64
-	// Profile is called with the load of a workload still on; nil does not profile.
+	// Profiling tells that profiles of some servers are taken in this round, for which
+	// their load is on once more.
+	Profiling bool
+	// Profile is called with the load of a workload still on; nil does not profile this
+	// server.
 	Profile func(ctx context.Context, again func(context.Context) error)
 
 	have    map[string]bool

@@ -16,3 +16,14 @@ func (e *Env) profile(ctx context.Context, again func(context.Context) error) {
 		e.Profile(ctx, again)
 	}
 }
+
+// profileWrites is profile for a load that writes. A server that is not profiled has it
+// once more, too, or it would hold less afterwards than the others; the floor holds
+// nothing.
+func (e *Env) profileWrites(ctx context.Context, again func(context.Context) error) error {
+	if e.Profile == nil && e.Profiling && !e.Subject.Floor {
+		return again(ctx)
+	}
+	e.profile(ctx, again)
+	return nil
+}

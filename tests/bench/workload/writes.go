@@ -67,14 +67,13 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 		e.Sizes[w.name] = int64(s.Body)
 	}
 	publish("", 0, s)
-	if w.count == 0 {
-		e.profile(ctx, func(ctx context.Context) error {
-			again := func(i int) load.Request { return next(s.Ops + i) }
-			_, err := loop.Run(ctx, conns, again)
-			return err
-		})
+	if w.count > 0 {
+		return nil
 	}
-	return nil
+	return e.profileWrites(ctx, func(ctx context.Context) error {
+		_, err := loop.Run(ctx, conns, func(i int) load.Request { return next(s.Ops + i) })
+		return err
+	})
 }
 
 // warmUp is how many writes come before those that are measured.
