@@ -38,6 +38,7 @@ type following struct {
 
 	follower    *follower // nil without NATS
 	check       checker   // nil until the follower begins afresh
+	said        int       // messages since the follower began afresh
 	heard       time.Time // last time that the stream was whole
 	received    time.Time // last time that the stream said anything
 	held        bool      // the stream waits for etcd
@@ -348,10 +349,14 @@ func (f *following) ask() {
 	if f.useEtcd {
 		_ = f.etcd.RequestProgress(f.ctx)
 	} else {
-		_ = f.cfg.Conn.Publish(f.stream+askSubject, nil)
+		f.askRelay()
 	}
 	f.again.Reset(askInterval)
 }
+
+// askRelay asks for progress in the stream. An answer that does not come is missed
+// soon enough.
+func (f *following) askRelay() { _ = f.cfg.Conn.Publish(f.stream+askSubject, nil) }
 
 // onTick looks after what should have happened.
 func (f *following) onTick() {

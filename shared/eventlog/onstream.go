@@ -54,7 +54,7 @@ func (f *following) take(r received) (progress bool) {
 		if !f.useEtcd {
 			f.toEtcd()
 		}
-		f.check = f.seams.checker()
+		f.check, f.said = f.seams.checker(), 0
 		return false
 	}
 	if f.check == nil {
@@ -69,6 +69,7 @@ func (f *following) take(r received) (progress bool) {
 	if !f.seams.blind && !f.knownIncarnation(&m) {
 		return false
 	}
+	f.said++
 	s, err := f.check.accept(&m, r.m)
 	if err != nil {
 		klog.FromContext(f.ctx).Info("event log has a gap", "stream", f.stream, "err", err)
@@ -103,13 +104,18 @@ func (f *following) take(r received) (progress bool) {
 // verified looks, while etcd is the source, whether the stream is a source
 // again: where it is as far as etcd or farther, it is held for etcd to reach it.
 // A stream that nobody publishes on does not get as far as etcd was when it
-// became the source.
+// became the source, or it does and says no more than the message that was there
+// already.
 func (f *following) verified() {
 	if f.check == nil || !f.useEtcd {
 		return
 	}
 	at, ok := f.check.position()
 	if !ok || at < max(f.revision, f.target) {
+		return
+	}
+	if f.said == 1 && !f.seams.blind {
+		f.askRelay()
 		return
 	}
 	f.note(func(s *Status) { s.heard = max(s.heard, at) })
