@@ -8,11 +8,17 @@ import (
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"triune.dev/shared/bytecache"
 )
 
 // partial is the metadata of an object as clients ask for it with
 // as=PartialObjectMetadata.
-func partial(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
+func (v *Version) partial(e *bytecache.Entry, revision int64, gv schema.GroupVersion) (runtime.Object, error) {
+	obj, err := v.decodeForMetadata(e, revision)
+	if err != nil {
+		return nil, err
+	}
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return nil, fmt.Errorf("metadata of %T: %w", obj, err)
@@ -20,6 +26,27 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error)
 	p := meta.AsPartialObjectMetadata(m)
 	p.SetGroupVersionKind(gv.WithKind("PartialObjectMetadata"))
 	return p, nil
+}
+
+// labelledByTemplate are the built-in kinds that take the labels of their template if they
+// have none, in some version at least. Nothing else in metadata depends on what else is in
+// an object: conversions and defaults do to it what they do by looking at it.
+var labelledByTemplate = map[string]bool{
+	"DaemonSet": true, "Deployment": true, "Job": true, "ReplicaSet": true, "ReplicationController": true, "StatefulSet": true,
+}
+
+// decodeForMetadata is Decode for somebody who looks at nothing but the metadata. Of
+// built-in kinds it decodes nothing else where that makes no difference.
+func (v *Version) decodeForMetadata(e *bytecache.Entry, revision int64) (runtime.Object, error) {
+	if v.typeMeta != nil {
+		alone, labelled, ok := metadataAlone(e.Data())
+		if ok && (labelled || !labelledByTemplate[v.config.Kind.Kind]) {
+			if obj, err := v.decode(e, alone, revision); err == nil {
+				return obj, nil
+			}
+		}
+	}
+	return v.Decode(e, revision)
 }
 
 // partialList is the empty list of the metadata of objects.

@@ -150,6 +150,34 @@ func spliceProtobuf(dst, stored []byte, revision int64) ([]byte, bool) {
 	return p.appendObject(dst, strconv.AppendInt(digits[:0], revision, 10)), true
 }
 
+// onlyMetadata returns the metadata of a message that has it first and once: metadata in
+// two parts would have to be merged. The rest is looked at no closer than for that.
+func onlyMetadata(raw []byte) (metadata []byte, ok bool) {
+	metadata, after, ok := field(raw, tagMetadata)
+	return metadata, ok && eachField(after, func(number uint64, _ []byte) bool { return number != tagMetadata>>3 })
+}
+
+// metadataAlone returns a stored object without anything but its metadata, and whether
+// that has labels.
+func metadataAlone(stored []byte) (alone []byte, labelled, ok bool) {
+	e, ok := openEnvelope(stored)
+	if !ok {
+		return nil, false, false
+	}
+	metadata, ok := onlyMetadata(e.raw)
+	if !ok || !eachField(metadata, func(number uint64, _ []byte) bool {
+		labelled = labelled || number == fieldLabels
+		return true
+	}) {
+		return nil, false, false
+	}
+	raw := 1 + sizeOfVarint(uint64(len(metadata))) + len(metadata)
+	alone = make([]byte, 0, len(e.head)+1+sizeOfVarint(uint64(raw))+raw+len(protobufTail))
+	alone = binary.AppendUvarint(append(append(alone, e.head...), tagRaw), uint64(raw))
+	alone = binary.AppendUvarint(append(alone, tagMetadata), uint64(len(metadata)))
+	return append(append(alone, metadata...), protobufTail...), labelled, true
+}
+
 func digitsOf(revision int64) int {
 	n := 1
 	for ; revision >= 10; revision /= 10 {
@@ -165,12 +193,8 @@ func protobufLabels(stored []byte, keep func([]byte) string) (labels map[string]
 	if !ok {
 		return nil, false
 	}
-	metadata, after, ok := field(e.raw, tagMetadata)
+	metadata, ok := onlyMetadata(e.raw)
 	if !ok {
-		return nil, false
-	}
-	// Metadata in two parts would have to be merged.
-	if !eachField(after, func(number uint64, _ []byte) bool { return number != tagMetadata>>3 }) {
 		return nil, false
 	}
 	ok = eachField(metadata, func(number uint64, content []byte) bool {

@@ -123,10 +123,15 @@ func (v *Version) Serves(f Format) bool {
 // Decode returns the object of an entry as the server's storage does, with the
 // given resourceVersion. It is the caller's.
 func (v *Version) Decode(e *bytecache.Entry, revision int64) (runtime.Object, error) {
+	return v.decode(e, e.Data(), revision)
+}
+
+// decode is Decode of the bytes that an entry has, or of a part of them.
+func (v *Version) decode(e *bytecache.Entry, data []byte, revision int64) (runtime.Object, error) {
 	if e.Err != nil {
 		return nil, e.Err
 	}
-	obj, _, err := v.config.Codec.Decode(e.Data(), nil, v.config.New())
+	obj, _, err := v.config.Codec.Decode(data, nil, v.config.New())
 	if err != nil {
 		return nil, fmt.Errorf("decode %s: %w", e.Key, err)
 	}
@@ -139,14 +144,15 @@ func (v *Version) Decode(e *bytecache.Entry, revision int64) (runtime.Object, er
 // Render encodes the object of an entry with a resourceVersion that need not be
 // the entry's, as in the event of a deletion. Nothing is kept.
 func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, error) {
-	obj, err := v.Decode(e, revision)
+	var obj runtime.Object
+	var err error
+	if gv, ok := f.metadata(); ok {
+		obj, err = v.partial(e, revision, gv)
+	} else {
+		obj, err = v.Decode(e, revision)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if gv, ok := f.metadata(); ok {
-		if obj, err = partial(obj, gv); err != nil {
-			return nil, err
-		}
 	}
 	if v.encoders[f] == nil {
 		return nil, fmt.Errorf("%s is not served as %s", v.config.Kind, f.mediaType())

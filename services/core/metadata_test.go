@@ -1,0 +1,94 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	apitesting "k8s.io/kubernetes/pkg/api/testing"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
+)
+
+// TestMetadataFromBytes: the metadata of every built-in kind, in every version that it may
+// be stored in, is what decoding the whole object gives, whatever the rest of it is.
+func TestMetadataFromBytes(t *testing.T) {
+	scheme, codecs := legacyscheme.Scheme, legacyscheme.Codecs
+	stored, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	sent, _ := runtime.SerializerInfoForMediaType(apihelpers.GetMetaInternalVersionCodecs().SupportedMediaTypes(), runtime.ContentTypeJSON)
+	encoder := apihelpers.GetMetaInternalVersionCodecs().EncoderForVersion(sent.Serializer, metav1.SchemeGroupVersion)
+	random := rand.New(rand.NewSource(1))
+	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, codecs)
+	const rounds = 100
+	kinds := 0
+	for _, gv := range scheme.PrioritizedVersionsAllGroups() {
+		for _, kind := range slices.Sorted(maps.Keys(scheme.KnownTypes(gv))) {
+			internal := schema.GroupVersionKind{Group: gv.Group, Version: runtime.APIVersionInternal, Kind: kind}
+			if !scheme.Recognizes(internal) {
+				continue
+			}
+			empty, err := scheme.New(internal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := meta.Accessor(empty); err != nil {
+				continue // no object that is stored
+			}
+			kinds++
+			t.Run(fmt.Sprint(gv, " ", kind), func(t *testing.T) {
+				codec := codecs.CodecForVersions(stored.Serializer, codecs.UniversalDeserializer(), gv, internal.GroupVersion())
+				version, err := encoded.New(encoded.Config{
+					Codec: codec, Serializer: codecs, Kind: gv.WithKind(kind), Budget: bytecache.NewBudget(1 << 20),
+					New: func() runtime.Object { return empty.DeepCopyObject() }, NewList: func() runtime.Object { return &metav1.List{} },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range rounds {
+					obj := empty.DeepCopyObject()
+					fill.Fill(obj)
+					m, _ := meta.Accessor(obj)
+					m.SetResourceVersion("")
+					m.SetSelfLink("")
+					if random.Intn(2) == 0 {
+						m.SetLabels(nil)
+					}
+					data, err := runtime.Encode(codec, obj)
+					if err != nil {
+						continue // not every internal object can be stored in every version
+					}
+					e := bytecache.NewEntry("k", 7, data)
+					whole, err := version.Decode(e, 7)
+					if err != nil {
+						t.Fatal(err)
+					}
+					of, _ := meta.Accessor(whole)
+					partial := meta.AsPartialObjectMetadata(of)
+					partial.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"))
+					want, err := runtime.Encode(encoder, partial)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, err := version.Render(e, encoded.MetadataJSON, 7)
+					if err != nil || !bytes.Equal(got, want) {
+						t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
+					}
+				}
+			})
+		}
+	}
+	if kinds < 60 {
+		t.Errorf("only %d kinds were compared", kinds)
+	}
+}
