@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -148,7 +147,7 @@ func (c *Config) addLoopback(context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropManagedFields))
+	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	return nil
 }
 
@@ -186,14 +185,6 @@ func (c *Config) own() http.Handler {
 		return server.Handler()
 	}
 	return nil
-}
-
-// dropManagedFields keeps informers small: nobody behind them reads these.
-func dropManagedFields(obj any) (any, error) {
-	if accessor, err := meta.Accessor(obj); err == nil && accessor.GetManagedFields() != nil {
-		accessor.SetManagedFields(nil)
-	}
-	return obj, nil
 }
 
 func (c *Config) addLimits(context.Context) error {
