@@ -247,7 +247,7 @@ func (c *Config) addStorage(ctx context.Context) error {
 		}
 		log = &own
 	}
-	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Client: c.environment.Etcd, EventLog: *log}, c.Generic)
+	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Selectable: selectable, Client: c.environment.Etcd, EventLog: *log}, c.Generic)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -36,6 +37,7 @@ type cluster struct {
 	http   *http.Client
 	url    string
 	etcd   *clientv3.Client
+	stores stores
 }
 
 // TestCore starts one core, because that takes seconds, and looks at it from all
@@ -46,6 +48,7 @@ func TestCore(t *testing.T) {
 	t.Run("resources", c.testResources)
 	t.Run("discovery equals upstream's", c.testDiscovery)
 	t.Run("storage", c.testStorage)
+	t.Run("selectable fields", c.testSelectableFields)
 	t.Run("issuer", c.testIssuer)
 	t.Run("bootstrap objects", c.testBootstrapObjects)
 	t.Run("unknown paths", c.testUnknownPaths)
@@ -113,6 +116,8 @@ func (c *cluster) run(t *testing.T, options *Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.stores = stores{config.Generic.RESTOptionsGetter, map[schema.GroupResource]storeConfig{}}
+	config.Generic.RESTOptionsGetter = c.stores
 	if c.server, err = config.New(ctx); err != nil {
 		t.Fatal(err)
 	}

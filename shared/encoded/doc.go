@@ -10,5 +10,9 @@
 // (the JSON of built-in kinds, partial metadata), as long as the budget of the byte
 // cache has room for it.
 //
-// Labels are read from the stored bytes without decoding the object.
+// Labels are read from the stored bytes without decoding the object, and so are the
+// selectable fields of built-in kinds: [Selectable] says where they are, and
+// services/core has one for each resource with fields of its own. What the bytes do not
+// say plainly, a field that is defaulted, or repeated, or of another version, is left
+// to decoding.
 package encoded

@@ -222,32 +222,59 @@ func protobufLabels(stored []byte, keep func([]byte) string) (labels map[string]
 // have bytes, until it returns false. It returns false then, and for a message that
 // is malformed or has types that Kubernetes does not use in metadata.
 func eachField(message []byte, yield func(number uint64, content []byte) bool) bool {
-	for len(message) > 0 {
-		tag, n := binary.Uvarint(message)
-		if n <= 0 {
-			return false
-		}
-		message = message[n:]
-		var content []byte
-		switch tag & 7 {
-		case wireVarint:
-			if _, n = binary.Uvarint(message); n <= 0 {
-				return false
-			}
-			message = message[n:]
-		case wireBytes:
-			size, n := binary.Uvarint(message)
-			if n <= 0 || size > uint64(len(message)-n) {
-				return false
-			}
-			content = message[n : n+int(size)]
-			message = message[n+int(size):]
-		default:
-			return false
-		}
-		if !yield(tag>>3, content) {
+	w := walk{message: message}
+	for w.next() {
+		if !yield(w.number, w.content()) {
 			return false
 		}
 	}
+	return !w.failed
+}
+
+// walk goes through the fields of a message.
+type walk struct {
+	message []byte
+	// at is where the next field begins, from where the content of this one does.
+	at, from int
+	// number and wire are those of this field, varint its value or how many bytes it
+	// has.
+	number, wire, varint uint64
+	// failed: it has ended at what is malformed, or of a type that Kubernetes seldom
+	// uses.
+	failed bool
+}
+
+// maxFieldNumber is the highest there is. Decoders cut off what is beyond their
+// integers, and take it for another one.
+const maxFieldNumber = 1<<29 - 1
+
+// next goes to the next field. It returns false at the end.
+func (w *walk) next() bool {
+	if w.at == len(w.message) {
+		return false
+	}
+	w.failed = true // until it is known to be whole
+	tag, n := binary.Uvarint(w.message[w.at:])
+	if n <= 0 || tag>>3 == 0 || tag>>3 > maxFieldNumber {
+		return false
+	}
+	value, more := binary.Uvarint(w.message[w.at+n:])
+	if more <= 0 {
+		return false
+	}
+	w.number, w.wire, w.varint = tag>>3, tag&7, value
+	w.from = w.at + n + more
+	w.at = w.from
+	switch {
+	case w.wire == wireVarint:
+	case w.wire == wireBytes && value <= uint64(len(w.message)-w.from):
+		w.at += int(value)
+	default:
+		return false
+	}
+	w.failed = false
 	return true
 }
+
+// content is what this field has of bytes, nothing if it is a varint.
+func (w *walk) content() []byte { return w.message[w.from:w.at] }

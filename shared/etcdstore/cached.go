@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -16,11 +17,27 @@ import (
 	"triune.dev/shared/freshness"
 )
 
+// CacheConfig says what is stored in a cache.
+type CacheConfig struct {
+	// Codec decodes what is stored. Required.
+	Codec runtime.Codec
+	// Transformer decrypts it. By default nothing is encrypted.
+	Transformer value.Transformer
+	// Attributes may be nil, then labels and fields are unknown to the cache.
+	Attributes storage.AttrFunc
+	// Selectable says where in the stored bytes the fields are that Attributes gives.
+	// By default objects are decoded for them, unless Attributes is what
+	// [storage.DefaultNamespaceScopedAttr] or [storage.DefaultClusterScopedAttr] is.
+	Selectable encoded.Selectable
+	// NewFunc makes the empty object of a Store with such Attributes.
+	NewFunc func() runtime.Object
+}
+
 // CacheOptions are the options of a cache that Stores with this codec and
-// transformer can share. attributes may be nil, then labels and fields are unknown
-// to the cache.
-func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes storage.AttrFunc) bytecache.Options {
+// transformer can share.
+func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 	var o bytecache.Options
+	transformer := c.Transformer
 	if transformer == nil {
 		transformer = identity.NewEncryptCheckTransformer()
 	}
@@ -28,29 +45,60 @@ func CacheOptions(codec runtime.Codec, transformer value.Transformer, attributes
 		// Without the context of a request: the change belongs to nobody.
 		return transformer.TransformFromStorage(context.Background(), stored, value.DefaultContext(key))
 	}
-	if attributes == nil {
-		return o
+	if c.Attributes == nil {
+		return o, nil
+	}
+	plainFields, err := c.plainFields()
+	if err != nil {
+		return o, err
 	}
 	decoded := func(e *bytecache.Entry) (map[string]string, fields.Set, error) {
-		obj, _, err := codec.Decode(e.Data(), nil, nil)
+		obj, _, err := c.Codec.Decode(e.Data(), nil, nil)
 		if err != nil {
 			return nil, nil, err
 		}
-		return attributes(obj)
+		return c.Attributes(obj)
 	}
-	var plain encoded.Labels
+	var plainLabels encoded.Labels
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
-		if labels, ok := plain.OfEntry(e); ok {
+		if labels, ok := plainLabels.OfEntry(e); ok {
 			return labels, nil
 		}
 		labels, _, err := decoded(e)
 		return labels, err
 	}
 	o.Fields = func(e *bytecache.Entry) (bytecache.Attributes, error) {
+		if plainFields != nil {
+			if selectable, ok := plainFields.OfEntry(e); ok {
+				return selectable, nil
+			}
+		}
 		_, selectable, err := decoded(e)
 		return bytecache.Attributes(selectable), err
 	}
-	return o
+	return o, nil
+}
+
+// plainFields returns what reads the selectable fields from the stored bytes, nil if
+// only decoded objects have them.
+func (c *CacheConfig) plainFields() (*encoded.Fields, error) {
+	if c.Selectable.Kind != "" {
+		return encoded.NewFields(c.Selectable)
+	}
+	namespaced := same(c.Attributes, storage.DefaultNamespaceScopedAttr)
+	if !namespaced && !same(c.Attributes, storage.DefaultClusterScopedAttr) || c.NewFunc == nil {
+		return nil, nil
+	}
+	apiVersion, kind, ok := encoded.StoredAs(c.Codec, c.NewFunc())
+	if !ok {
+		return nil, nil
+	}
+	return encoded.NewFields(encoded.Selectable{APIVersion: apiVersion, Kind: kind, Namespaced: namespaced})
+}
+
+// same tells whether f is a function that has a name, and so no state.
+func same(f, named storage.AttrFunc) bool {
+	return reflect.ValueOf(f).Pointer() == reflect.ValueOf(named).Pointer()
 }
 
 // Cache is what the store's reads are answered from, nil if that is etcd.

@@ -79,7 +79,11 @@ func withCache(t testing.TB) func(*Config) {
 			cancel()
 			<-done
 		})
-		cache, err := space.Cache("/registry/pods/", CacheOptions(c.Codec, c.Transformer, nil))
+		options, err := CacheOptions(CacheConfig{Codec: c.Codec, Transformer: c.Transformer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache, err := space.Cache("/registry/pods/", options)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
 	"triune.dev/shared/etcdstore/kv"
 	"triune.dev/shared/freshness"
 )
@@ -86,6 +87,12 @@ func WithCaching(source func(servers []string, prefix string) *Caching) Option {
 	return func(g *Getter) { g.caching = source }
 }
 
+// WithSelectable says where the selectable fields of resources are in their stored
+// bytes. They must be those that the resource's [storage.AttrFunc] gives.
+func WithSelectable(selectable map[schema.GroupResource]encoded.Selectable) Option {
+	return func(g *Getter) { g.selectable = selectable }
+}
+
 // Getter is generic.RESTOptionsGetter over Stores. The Stores of one etcd share
 // its client. It is safe for concurrent use.
 type Getter struct {
@@ -98,6 +105,7 @@ type Getter struct {
 	uncached          map[schema.GroupResource]bool
 	compaction        func(servers []string) CompactionSource
 	caching           func(servers []string, prefix string) *Caching
+	selectable        map[schema.GroupResource]encoded.Selectable
 	counter           *counter
 
 	mu      sync.Mutex
@@ -230,7 +238,14 @@ func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFu
 	if caching == nil {
 		return nil
 	}
-	c.Cache, err = caching.Space.Cache(prefix, CacheOptions(c.Codec, c.Transformer, attributes))
+	options, err := CacheOptions(CacheConfig{
+		Codec: c.Codec, Transformer: c.Transformer, Attributes: attributes,
+		Selectable: g.selectable[c.GroupResource], NewFunc: c.NewFunc,
+	})
+	if err != nil {
+		return err
+	}
+	c.Cache, err = caching.Space.Cache(prefix, options)
 	c.Prober = caching.Prober
 	return err
 }

@@ -13,12 +13,14 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
+	"triune.dev/shared/encoded"
 	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/eventlog"
 )
@@ -30,6 +32,9 @@ type Options struct {
 	// Factory knows encoding, place and etcd of every resource. Nil leaves
 	// encoding and key to those who ask for a storage.
 	Factory serverstorage.StorageFactory
+	// Selectable is where the factory's resources have their selectable fields, see
+	// etcdstore.WithSelectable.
+	Selectable map[schema.GroupResource]encoded.Selectable
 	// Client is an etcd of this process, which somebody else closes. Nil means to
 	// dial --etcd-servers.
 	Client *clientv3.Client
@@ -93,7 +98,7 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 	s.custom = s.getter(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, g)
 	s.getters = []*etcdstore.Getter{s.custom}
 	if o.Factory != nil {
-		s.getters = append(s.getters, s.getter(o.Factory, g))
+		s.getters = append(s.getters, s.getter(o.Factory, g, etcdstore.WithSelectable(o.Selectable)))
 	}
 	if s.log.Registerer != nil {
 		root := eventlog.NewRoutes(s.log.Cluster, config.Prefix).Prefix()
@@ -130,9 +135,9 @@ func (s *Storage) open(ctx context.Context, servers []string, client *clientv3.C
 	return made, nil
 }
 
-func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserver.Config) *etcdstore.Getter {
+func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserver.Config, more ...etcdstore.Option) *etcdstore.Getter {
 	routes := eventlog.NewRoutes(s.log.Cluster, s.options.StorageConfig.Prefix)
-	return etcdstore.RESTOptions(factory, s.main.client,
+	return etcdstore.RESTOptions(factory, s.main.client, append(more,
 		etcdstore.WithClientFor(func(servers []string) (*clientv3.Client, error) {
 			other, err := s.open(context.Background(), servers, nil)
 			if err != nil {
@@ -154,7 +159,7 @@ func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserv
 		}),
 		etcdstore.WithTransformers(g.ResourceTransformers),
 		etcdstore.WithGarbageCollection(s.options.EnableGarbageCollection),
-		etcdstore.WithDeleteCollectionWorkers(s.options.DeleteCollectionWorkers))
+		etcdstore.WithDeleteCollectionWorkers(s.options.DeleteCollectionWorkers))...)
 }
 
 // check asks every etcd for a linearizable read.

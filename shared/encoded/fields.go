@@ -1,0 +1,282 @@
+package encoded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"triune.dev/shared/bytecache"
+)
+
+// Selectable says where the selectable fields of a built-in kind are in its stored
+// bytes.
+type Selectable struct {
+	// APIVersion and Kind are what the paths are of. Objects that are stored in
+	// another version have to be decoded.
+	APIVersion, Kind string
+	// Namespaced adds metadata.namespace to metadata.name, which every kind has.
+	Namespaced bool
+	Fields     []SelectableField
+}
+
+// SelectableField is one of them.
+type SelectableField struct {
+	Name string
+	// Path are the field numbers that lead to it, as in generated.proto of the API.
+	Path []uint8
+	// Or is the path of what takes its place where it is empty.
+	Or []uint8
+	// Type of the field; that of Or is the same.
+	Type FieldType
+	// Defaulted: decoding puts something in place of the empty string.
+	Defaulted bool
+	// Distinct: few objects have the same value, so it is not worth interning.
+	Distinct bool
+}
+
+// FieldType is how a field is written.
+type FieldType uint8
+
+// The types that selectable fields have.
+const (
+	String FieldType = iota
+	Bool
+	Int32
+)
+
+// Field numbers of metav1.ObjectMeta, below field 1 of every object.
+var (
+	namePath      = []uint8{tagMetadata >> 3, 1}
+	namespacePath = []uint8{tagMetadata >> 3, 3}
+)
+
+// Fields reads the selectable fields of one kind from stored bytes without decoding
+// them. It is safe for concurrent use.
+type Fields struct {
+	// head is what stored bytes of the kind begin with.
+	head     []byte
+	root     message
+	fields   []readField
+	interned interned
+}
+
+// readField is a SelectableField whose paths are resolved to places in the values;
+// or is -1 if there is none.
+type readField struct {
+	SelectableField
+	at, or int
+}
+
+// message is what is to be read of a message, by field number.
+type message []target
+
+type target struct {
+	// inner is nil for a field that is read itself.
+	inner message
+	// The values at or below it; none where nothing is read.
+	value, end int
+	// wire is the type it must have.
+	wire uint64
+}
+
+// Bounds of what is read of one object: a mark for each field number that was seen
+// has to fit into 64 bits.
+const maxValues, maxDepth, maxNumber = 16, 3, 63
+
+// readValue is what was found at a path.
+type readValue struct {
+	// varint is 0 if it is empty.
+	varint uint64
+	// from and end are where its bytes are.
+	from, end int
+	// repeated: it, or what it is in, is there more than once. The last one would
+	// count, or the first, or they would be merged.
+	repeated bool
+}
+
+// NewFields returns what reads the fields of a kind.
+func NewFields(s Selectable) (*Fields, error) {
+	meta := runtime.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}
+	typeMeta, err := meta.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("fields of %s: %w", s.Kind, err)
+	}
+	f := &Fields{head: append(slices.Clone(protobufMagic), tagTypeMeta)}
+	f.head = binary.AppendUvarint(f.head, uint64(len(typeMeta)))
+	f.head = append(f.head, typeMeta...)
+
+	all := append([]SelectableField{{Name: "metadata.name", Path: namePath, Distinct: true}}, s.Fields...)
+	if s.Namespaced {
+		all = append(all, SelectableField{Name: "metadata.namespace", Path: namespacePath})
+	}
+	wires := map[string]uint64{} // by path
+	for _, field := range all {
+		wire := uint64(wireVarint)
+		if field.Type == String {
+			wire = wireBytes
+		}
+		if len(field.Path) == 0 {
+			return nil, fmt.Errorf("fields of %s: %s has no path", s.Kind, field.Name)
+		}
+		for _, path := range [][]uint8{field.Path, field.Or} {
+			if path == nil {
+				continue
+			}
+			if other, known := wires[string(path)]; known && other != wire {
+				return nil, fmt.Errorf("fields of %s: path %v has two types", s.Kind, path)
+			}
+			wires[string(path)] = wire
+		}
+	}
+	paths := slices.Sorted(maps.Keys(wires))
+	if len(paths) > maxValues {
+		return nil, fmt.Errorf("fields of %s: %d paths are too many", s.Kind, len(paths))
+	}
+	for i, path := range paths {
+		if len(path) > maxDepth || strings.ContainsFunc(path, func(number rune) bool { return number == 0 || number > maxNumber }) {
+			return nil, fmt.Errorf("fields of %s: path %v is too long or has too high a number", s.Kind, []byte(path))
+		}
+		if i > 0 && strings.HasPrefix(path, paths[i-1]) {
+			return nil, fmt.Errorf("fields of %s: path %v leads to a message", s.Kind, []byte(paths[i-1]))
+		}
+		f.root = f.root.with(path, i, wires[path])
+	}
+	for _, field := range all {
+		f.fields = append(f.fields, readField{SelectableField: field, at: slices.Index(paths, string(field.Path)), or: slices.Index(paths, string(field.Or))})
+	}
+	return f, nil
+}
+
+// with adds a path. Paths come in order, so those of one message are neighbours.
+func (m message) with(path string, value int, wire uint64) message {
+	number := int(path[0])
+	for len(m) <= number {
+		m = append(m, target{})
+	}
+	at := &m[number]
+	if at.end == 0 {
+		at.value = value
+	}
+	at.end, at.wire = value+1, wire
+	if len(path) > 1 {
+		at.wire = wireBytes
+		at.inner = at.inner.with(path[1:], value, wire)
+	}
+	return m
+}
+
+// OfEntry returns the selectable fields of an entry; ok is false where its bytes do
+// not say them plainly, and the object has to be decoded. Like Labels it does not
+// find out whether the rest of the object could be.
+func (f *Fields) OfEntry(e *bytecache.Entry) (fields bytecache.Attributes, ok bool) {
+	if e.Err != nil {
+		return nil, false
+	}
+	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+		fields, ok = f.of(e.Key, stored)
+		return nil, nil
+	})
+	return fields, ok
+}
+
+// of reads the fields of the object with a key, which ends in its name.
+func (f *Fields) of(key string, stored []byte) (fields bytecache.Attributes, ok bool) {
+	if !bytes.HasPrefix(stored, f.head) {
+		return nil, false
+	}
+	e, ok := openEnvelope(stored)
+	if !ok {
+		return nil, false
+	}
+	var values [maxValues]readValue
+	if !f.root.read(e.raw, 0, &values) {
+		return nil, false
+	}
+	fields = make(bytecache.Attributes, len(f.fields))
+	for i := range f.fields {
+		field := &f.fields[i]
+		v := &values[field.at]
+		if field.or >= 0 && !v.repeated && v.varint == 0 {
+			v = &values[field.or]
+		}
+		if fields[field.Name], ok = f.text(field, v, e.raw, key); !ok {
+			return nil, false
+		}
+	}
+	return fields, true
+}
+
+// read notes the values in the message that begins at an offset and ends where data
+// does. It returns false for what is malformed.
+func (m message) read(data []byte, from int, values *[maxValues]readValue) bool {
+	var seen uint64 // field numbers
+	w := walk{message: data, at: from}
+	for w.next() {
+		if w.number >= uint64(len(m)) || m[w.number].end == 0 {
+			continue
+		}
+		t := &m[w.number]
+		if w.wire != t.wire {
+			return false
+		}
+		if t.inner == nil {
+			v := &values[t.value]
+			v.varint, v.from, v.end = w.varint, w.from, w.at
+		} else if !t.inner.read(data[:w.at], w.from, values) {
+			return false
+		}
+		if mark := uint64(1) << w.number; seen&mark == 0 {
+			seen |= mark
+			continue
+		}
+		for i := t.value; i < t.end; i++ {
+			values[i].repeated = true
+		}
+	}
+	return !w.failed
+}
+
+// text is a value as the decoded object has it; raw is the object, key its key.
+func (f *Fields) text(field *readField, v *readValue, raw []byte, key string) (text string, ok bool) {
+	if v.repeated {
+		return "", false
+	}
+	content := raw[v.from:v.end]
+	switch {
+	case field.Type == Bool:
+		return strconv.FormatBool(v.varint != 0), true
+	case field.Type == Int32:
+		return strconv.Itoa(int(int32(v.varint))), true // cut off as the decoder does
+	case len(content) == 0:
+		return "", !field.Defaulted
+	case !field.Distinct:
+		return f.interned.of(content), true
+	case len(content) <= len(key) && key[len(key)-len(content):] == string(content):
+		return key[len(key)-len(content):], true
+	default:
+		return string(content), true
+	}
+}
+
+// StoredAs returns the version and kind in which a codec stores an object, if it
+// stores it as protobuf.
+func StoredAs(codec runtime.Encoder, obj runtime.Object) (apiVersion, kind string, ok bool) {
+	data, err := runtime.Encode(codec, obj)
+	if err != nil {
+		return "", "", false
+	}
+	if _, ok := openEnvelope(data); !ok {
+		return "", "", false
+	}
+	var unknown runtime.Unknown
+	if err := unknown.Unmarshal(data[len(protobufMagic):]); err != nil {
+		return "", "", false
+	}
+	return unknown.APIVersion, unknown.Kind, true
+}
