@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/apihelpers"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
@@ -22,7 +24,8 @@ import (
 )
 
 // TestMetadataFromBytes: the metadata of every built-in kind, in every version that it may
-// be stored in, is what decoding the whole object gives, whatever the rest of it is.
+// be stored in, and the labels by themselves, are what decoding the whole object gives,
+// whatever the rest of it is.
 func TestMetadataFromBytes(t *testing.T) {
 	scheme, codecs := legacyscheme.Scheme, legacyscheme.Codecs
 	stored, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
@@ -50,7 +53,7 @@ func TestMetadataFromBytes(t *testing.T) {
 				codec := codecs.CodecForVersions(stored.Serializer, codecs.UniversalDeserializer(), gv, internal.GroupVersion())
 				version, err := encoded.New(encoded.Config{
 					Codec: codec, Serializer: codecs, Kind: gv.WithKind(kind), Budget: bytecache.NewBudget(1 << 20),
-					New: func() runtime.Object { return empty.DeepCopyObject() }, NewList: func() runtime.Object { return &metav1.List{} },
+					Attributes: storage.DefaultNamespaceScopedAttr, New: func() runtime.Object { return empty.DeepCopyObject() }, NewList: func() runtime.Object { return &metav1.List{} },
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -83,6 +86,9 @@ func TestMetadataFromBytes(t *testing.T) {
 					got, err := version.Render(e, encoded.MetadataJSON, 7)
 					if err != nil || !bytes.Equal(got, want) {
 						t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
+					}
+					if labels, err := version.Labels(e); err != nil || !apiequality.Semantic.DeepEqual(map[string]string(labels), of.GetLabels()) {
+						t.Fatalf("labels %v, %v, want %v", labels, err, of.GetLabels())
 					}
 				}
 			})

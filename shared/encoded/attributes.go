@@ -14,10 +14,24 @@ type Labels struct{ interned interned }
 // Of returns the labels of a stored object; ok is false where the bytes do not say
 // them plainly, and the object has to be decoded.
 func (l *Labels) Of(data []byte) (labels map[string]string, ok bool) {
-	if labels, ok := protobufLabels(data, l.interned.of); ok {
-		return labels, true
+	if labels, ok = protobufLabels(data, l.interned.of); !ok {
+		labels, ok = jsonLabels(data, l.interned.of)
 	}
-	return jsonLabels(data, l.interned.of)
+	return labels, ok && !labelledByDefault(builtInKind(data), len(labels))
+}
+
+// labelledByTemplate are the built-in kinds that take the labels of their template if they
+// have none, in some version at least. No other metadata depends on what else is in an
+// object: conversions and defaults do to it what they do by looking at it.
+var labelledByTemplate = map[string]bool{
+	"DaemonSet": true, "Deployment": true, "Job": true, "ReplicaSet": true, "ReplicationController": true, "StatefulSet": true,
+}
+
+// labelledByDefault tells whether an object of a built-in kind that is stored with so many
+// labels may have others once it is decoded: it was written to etcd before there were such
+// defaults, or by somebody else. A Namespace has its name for a label.
+func labelledByDefault(kind []byte, labels int) bool {
+	return labels == 0 && labelledByTemplate[string(kind)] || string(kind) == "Namespace"
 }
 
 // OfEntry is Of for the bytes of an entry, which are not kept.

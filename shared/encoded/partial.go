@@ -28,13 +28,6 @@ func (v *Version) partial(e *bytecache.Entry, revision int64, gv schema.GroupVer
 	return p, nil
 }
 
-// labelledByTemplate are the built-in kinds that take the labels of their template if they
-// have none, in some version at least. Nothing else in metadata depends on what else is in
-// an object: conversions and defaults do to it what they do by looking at it.
-var labelledByTemplate = map[string]bool{
-	"DaemonSet": true, "Deployment": true, "Job": true, "ReplicaSet": true, "ReplicationController": true, "StatefulSet": true,
-}
-
 // decodeForMetadata is Decode for somebody who looks at nothing but the metadata. Of
 // built-in kinds it decodes nothing else where that makes no difference.
 func (v *Version) decodeForMetadata(e *bytecache.Entry, revision int64) (runtime.Object, error) {

@@ -26,6 +26,7 @@ const (
 	tagListMeta = 1<<3 | wireBytes
 	tagMetadata = 1<<3 | wireBytes
 
+	fieldKind            = 2
 	fieldResourceVersion = 6
 	fieldLabels          = 11
 )
@@ -72,6 +73,29 @@ func openEnvelope(data []byte) (envelope, bool) {
 		return envelope{}, false
 	}
 	return envelope{head: data[:len(data)-len(rest)], raw: raw}, true
+}
+
+// builtInKind returns the kind of a stored object of a built-in kind, which stands first in
+// its JSON, too; nil for other objects.
+func builtInKind(stored []byte) []byte {
+	if rest, ok := bytes.CutPrefix(stored, []byte(`{"kind":"`)); ok {
+		kind, _, _ := bytes.Cut(rest, []byte{'"'})
+		return kind
+	}
+	rest, ok := bytes.CutPrefix(stored, protobufMagic)
+	if !ok {
+		return nil
+	}
+	var kind []byte
+	if typeMeta, _, ok := field(rest, tagTypeMeta); ok {
+		eachField(typeMeta, func(number uint64, content []byte) bool {
+			if number == fieldKind {
+				kind = content
+			}
+			return true
+		})
+	}
+	return kind
 }
 
 // place is where in a message the resourceVersion belongs.
