@@ -144,6 +144,12 @@ func (v *Version) decode(e *bytecache.Entry, data []byte, revision int64) (runti
 // Render encodes the object of an entry with a resourceVersion that need not be
 // the entry's, as in the event of a deletion. Nothing is kept.
 func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, error) {
+	var buffer bytes.Buffer
+	err := v.render(&buffer, e, f, revision)
+	return buffer.Bytes(), err
+}
+
+func (v *Version) render(to *bytes.Buffer, e *bytecache.Entry, f Format, revision int64) error {
 	var obj runtime.Object
 	var err error
 	if gv, ok := f.metadata(); ok {
@@ -152,16 +158,15 @@ func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, 
 		obj, err = v.Decode(e, revision)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if v.encoders[f] == nil {
-		return nil, fmt.Errorf("%s is not served as %s", v.config.Kind, f.mediaType())
+		return fmt.Errorf("%s is not served as %s", v.config.Kind, f.mediaType())
 	}
-	data, err := runtime.Encode(v.encoders[f], obj)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", e.Key, err)
+	if err := v.encoders[f].Encode(obj, to); err != nil {
+		return fmt.Errorf("encode %s: %w", e.Key, err)
 	}
-	return data, nil
+	return nil
 }
 
 // form is what is known of an entry in a format: the whole rendered object, or nil
@@ -192,6 +197,9 @@ func (v *Version) form(e *bytecache.Entry, f Format) (form, error) {
 // opened are buffers for the bytes of entries that are held compressed. A pointer is
 // what a pool takes without allocating.
 var opened = sync.Pool{New: func() any { return new([]byte) }}
+
+// rendering are buffers for what is rendered, which a mark or a copy is kept of.
+var rendering = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // maxOpened is the size beyond which a buffer is not kept.
 const maxOpened = 256 << 10
@@ -235,10 +243,17 @@ func (v *Version) mark(e *bytecache.Entry, f Format, m mark) ([]byte, error) {
 
 // prove renders an entry, and returns a mark instead if the stored bytes will do.
 func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
-	rendered, err := v.Render(e, f, e.Revision)
-	if err != nil {
+	buffer := rendering.Get().(*bytes.Buffer)
+	defer func() {
+		if buffer.Cap() <= maxOpened {
+			buffer.Reset()
+			rendering.Put(buffer)
+		}
+	}()
+	if err := v.render(buffer, e, f, e.Revision); err != nil {
 		return nil, err
 	}
+	rendered := buffer.Bytes()
 	switch f {
 	case Protobuf:
 		stored := e.Data()
@@ -257,7 +272,7 @@ func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
 			return v.mark(e, f, jsonMark(at, bytes.HasSuffix(stored, newline)))
 		}
 	}
-	return bytes.Clone(rendered), nil // the encoder's buffer has room to spare
+	return bytes.Clone(rendered), nil
 }
 
 // AppendObject appends the whole body of a GET.
