@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,9 @@ type Config struct {
 	PKI *pki.PKI
 	// Flags are added to the command line of a tier.
 	Flags map[Tier][]string
+	// InMemory reads programs before they are started, so that a start does not wait
+	// for the disk where the system has dropped them from its page cache.
+	InMemory bool
 }
 
 // Cluster is a running control plane. Its methods are for one goroutine at a
@@ -337,7 +341,22 @@ func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool,
 	if err != nil {
 		return nil, err
 	}
+	if c.Config.InMemory {
+		if err := readAll(path); err != nil {
+			return nil, err
+		}
+	}
 	return &Process{Name: name, Path: path, Args: args, Dir: c.Dir, LogFile: filepath.Join(c.Dir, "logs", name+".log")}, nil
+}
+
+func readAll(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(io.Discard, f)
+	return err
 }
 
 func (c *Cluster) add(ctx context.Context, tier Tier, r *replica) error {

@@ -12,8 +12,8 @@ import (
 // mixed is what a cluster asks for: of 100 requests 50 renew leases of nodes, 15
 // patch the status of pods, 10 record events, 20 read a pod, and 5 list the pods of
 // a node. A cluster of 5,000 nodes asks about a thousand times a second. The rate
-// is raised until the 99th percentile passes the Kubernetes objective of one second,
-// and the last rate before that is the figure.
+// is raised until the 99th percentile passes the Kubernetes objective of one second
+// twice in a row, for a disk may stall once, and the last rate before that is the figure.
 var mixed = []Workload{{
 	Name: "mixed", Title: "a cluster's mix of requests: highest rate with p99 below 1 s", Group: "mixed load", Figure: report.PerSecond, Slow: true, Only: api,
 	Run: runMixed,
@@ -44,8 +44,8 @@ func runMixed(ctx context.Context, e *Env, publish Publish) error {
 	if err := e.dial(ctx, conns); err != nil {
 		return err
 	}
-	offset, best := 0, report.Sample{}
-	for rate := 100.0; rate < 100_000; rate *= 1.25 {
+	offset, missed, best := 0, false, report.Sample{}
+	for rate := 100.0; rate < 100_000; {
 		from := offset
 		result, err := load.Paced{PerSecond: rate, For: pick(e, 2*second, 8*second)}.Run(ctx, conns, func(i int) load.Request { return mix(from + i) })
 		if err != nil {
@@ -53,9 +53,15 @@ func runMixed(ctx context.Context, e *Env, publish Publish) error {
 		}
 		offset += result.Ops + len(conns)
 		if result.P99 > objective {
-			break
+			if missed {
+				break
+			}
+			missed = true
+			continue
 		}
+		missed = false
 		best = report.Sample{Ops: result.Ops, Value: rate, Rate: result.Rate(), P50: milli(result.P50), P99: milli(result.P99)}
+		rate *= 1.25
 	}
 	if best.Value == 0 {
 		return fmt.Errorf("%w: p99 is above %v at the lowest rate", load.ErrAnswer, objective)
