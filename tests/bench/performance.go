@@ -39,6 +39,9 @@ func WriteProfiles(ctx context.Context, page, dir string) error {
 		if err != nil {
 			return fmt.Errorf("write profiles: %s: %w", filepath.Base(file), err)
 		}
+		if len(top) == 0 {
+			continue // the load was over before anything was noticed
+		}
 		subject := filepath.Base(filepath.Dir(file))
 		tables.WriteString(table(subject, strings.TrimSuffix(filepath.Base(file), ".prof"), top))
 	}
