@@ -87,7 +87,7 @@ func TestMetadataFromBytes(t *testing.T) {
 					if err != nil || !bytes.Equal(got, want) {
 						t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
 					}
-					if labels, err := version.Labels(e); err != nil || !apiequality.Semantic.DeepEqual(map[string]string(labels), of.GetLabels()) {
+					if labels, err := version.Labels(e); err != nil || !apiequality.Semantic.DeepEqual(labels, of.GetLabels()) {
 						t.Fatalf("labels %v, %v, want %v", labels, err, of.GetLabels())
 					}
 				}
