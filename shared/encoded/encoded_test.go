@@ -299,23 +299,51 @@ func TestDamaged(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for _, whole := range [][]byte{entry(t, codec, m, 1).Data(), entry(t, customCodec, u, 1).Data()} {
 		for range 20000 {
-			data := bytes.Clone(whole)
-			for range 1 + random.IntN(3) {
-				at := random.IntN(len(data))
-				switch random.IntN(4) {
-				case 0:
-					data[at] = byte(random.Uint32())
-				case 1:
-					data[at]++
-				case 2:
-					data = data[:at+1]
-				case 3:
-					from := random.IntN(at + 1)
-					data = append(data[:at:at], data[from:]...)
-				}
-			}
-			checkStored(t, built, custom, data)
+			checkStored(t, built, custom, damaged(random, whole))
 		}
+	}
+}
+
+// damaged is a copy with up to three bytes changed, cut off or with a part in it twice.
+func damaged(random *rand.Rand, whole []byte) []byte {
+	data := bytes.Clone(whole)
+	for range 1 + random.IntN(3) {
+		at := random.IntN(len(data))
+		switch random.IntN(4) {
+		case 0:
+			data[at] = byte(random.Uint32())
+		case 1:
+			data[at]++
+		case 2:
+			data = data[:at+1]
+		case 3:
+			data = append(data[:at:at], data[random.IntN(at+1):]...)
+		}
+	}
+	return data
+}
+
+// TestMetadataOfDamaged: metadata is sent where nothing else can be, and nothing else is.
+func TestMetadataOfDamaged(t *testing.T) {
+	v, codec := configMaps(t, bytecache.NewBudget(1<<20))
+	whole := entry(t, codec, configMap("a", 20), 7)
+	want, err := v.Render(whole, MetadataJSON, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The key of the only item says that it is longer than the item.
+	data := bytes.Clone(whole.Data())
+	at := bytes.Index(data, []byte("\x0a\x01a\x12\x14xx"))
+	if at < 0 {
+		t.Fatalf("no item in %q", data)
+	}
+	data[at+1] = 100
+	e := bytecache.NewEntry(whole.Key, 7, data)
+	if got, err := v.AppendObject(nil, e, MetadataJSON); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("metadata %q, %v, want %q", got, err, want)
+	}
+	if got, err := v.AppendObject(nil, e, JSON); err == nil {
+		t.Errorf("the whole object is %q", got)
 	}
 }
 

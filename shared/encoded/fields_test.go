@@ -170,20 +170,7 @@ func TestFieldsOfDamaged(t *testing.T) {
 	whole := storedPod(t, runningPod())
 	read := 0
 	for range 50000 {
-		data := bytes.Clone(whole)
-		for range 1 + random.IntN(3) {
-			at := random.IntN(len(data))
-			switch random.IntN(4) {
-			case 0:
-				data[at] = byte(random.Uint32())
-			case 1:
-				data[at]++
-			case 2:
-				data = data[:at+1]
-			case 3:
-				data = append(data[:at:at], data[random.IntN(at+1):]...)
-			}
-		}
+		data := damaged(random, whole)
 		got, ok := f.of("/registry/pods/default/web-1", data)
 		if !ok {
 			continue
