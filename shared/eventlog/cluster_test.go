@@ -133,6 +133,23 @@ func (b *bench) coreLeader(t testing.TB) *natsServer {
 	return leader
 }
 
+// answers waits until NATS tells of the stream. On a busy machine that took three servers
+// more than half a minute once, after their elections.
+func (b *bench) answers(t testing.TB, js jetstream.JetStream) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := js.Stream(ctx, b.routes.Stream(Core))
+		cancel()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("NATS does not tell of the stream in 2 minutes: %v", err)
+		}
+	}
+}
+
 func inCluster(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, variants ...variant) {
 	if testing.Short() {
 		t.Skip("three servers each, with elections: not in short mode, where the same cases run on one server")
@@ -230,6 +247,7 @@ func leaderChanges(t *testing.T, b *bench, v variant) string {
 	if wrong := b.outcome(t, w, sink, v, end); wrong != "" {
 		return wrong
 	}
+	b.answers(t, js)
 	waitSource(t, r, sink, SourceStream)
 	t.Logf("status %+v", r.Status())
 	return b.sound(t)

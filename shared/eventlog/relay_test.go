@@ -96,12 +96,11 @@ func (b *bench) put(t testing.TB, key, value string) int64 {
 // waitSource waits until a reader uses a source.
 func waitSource(t testing.TB, r *Reader, sink *recorder, want Source) {
 	t.Helper()
-	// The status changes with the feed, and the feed moves by progress. A stream of
-	// three servers can be without a leader for half a minute on a busy machine.
-	deadline := time.Now().Add(2 * time.Minute)
+	// The status changes with the feed, and the feed moves by progress.
+	deadline := time.Now().Add(30 * time.Second)
 	for r.Status().Source != want {
 		if time.Now().After(deadline) {
-			t.Fatalf("source is not %s in 2 minutes: %+v", want, r.Status())
+			t.Fatalf("source is not %s in 30 s: %+v", want, r.Status())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
