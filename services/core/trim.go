@@ -2,30 +2,28 @@ package core
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+
+	"triune.dev/shared/options"
 )
 
 // trim is the transformation of core's own informers, which hold every pod and every
 // node decoded for the node authorizer, for admission plugins and for tokens that are
 // bound to one. It drops what none of them reads: managed fields of everything, of pods
-// three quarters of the rest, of nodes the names of their images. Informers call it
-// before anybody else has the object.
+// half of the rest, of nodes the names of their images. Informers call it before anybody
+// else has the object.
 //
 // What reads a pod: the node authorizer (node, service account, volumes, resource claims,
 // secrets and config maps that containers refer to), NodeRestriction (node, UID, service
 // account), PodSecurity (what the Pod Security Standards restrict, owners, runtime class)
 // and tokens (UID, times of deletion).
 func trim(obj any) (any, error) {
-	if accessor, err := meta.Accessor(obj); err == nil && accessor.GetManagedFields() != nil {
-		accessor.SetManagedFields(nil)
-	}
 	switch object := obj.(type) {
 	case *corev1.Pod:
 		trimPod(object)
 	case *corev1.Node:
 		object.Status.Images = nil
 	}
-	return obj, nil
+	return options.DropManagedFields(obj)
 }
 
 func trimPod(pod *corev1.Pod) {
@@ -55,16 +53,7 @@ func trimPod(pod *corev1.Pod) {
 func trimContainer(c *corev1.Container) {
 	c.Command, c.Args, c.WorkingDir, c.TerminationMessagePath = nil, nil, "", ""
 	c.Resources, c.ResizePolicy, c.VolumeMounts, c.VolumeDevices = corev1.ResourceRequirements{}, nil, nil, nil
-	refers := 0
-	for _, env := range c.Env {
-		if env.ValueFrom != nil {
-			refers++
-		}
-	}
 	var kept []corev1.EnvVar
-	if refers > 0 {
-		kept = make([]corev1.EnvVar, 0, refers)
-	}
 	for _, env := range c.Env {
 		if env.ValueFrom != nil {
 			kept = append(kept, corev1.EnvVar{ValueFrom: env.ValueFrom})

@@ -204,12 +204,15 @@ func (o *Options) peers(c *Config) error {
 // Informers returns a factory whose objects have no managed fields: nobody here
 // reads them, and they are half of many objects.
 func Informers(client kubernetes.Interface) informers.SharedInformerFactory {
-	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(object any) (any, error) {
-		if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
-			accessor.SetManagedFields(nil)
-		}
-		return object, nil
-	}))
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(DropManagedFields))
+}
+
+// DropManagedFields is the transformation of an informer.
+func DropManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
 }
 
 func (o *Options) authorization(c *Config) error {
