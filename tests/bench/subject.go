@@ -66,7 +66,7 @@ func (s subject) start(ctx context.Context, floor []string) (*server, error) {
 		return startFloor(ctx, floor)
 	}
 	c, err := cluster.Start(ctx, cluster.Config{
-		Topology: s.topology, Replicas: s.replicas, InMemory: true,
+		Topology: s.topology, Replicas: s.replicas, ReadPrograms: true,
 		// Everybody's etcd writes to the disk what it has acknowledged, as the one
 		// inside triune does.
 		Flags: map[cluster.Tier][]string{cluster.Etcd: {"--unsafe-no-fsync=false"}},

@@ -78,9 +78,9 @@ type Config struct {
 	PKI *pki.PKI
 	// Flags are added to the command line of a tier.
 	Flags map[Tier][]string
-	// InMemory reads programs before they are started, so that a start does not wait
-	// for the disk where the system has dropped them from its page cache.
-	InMemory bool
+	// ReadPrograms before they are started, so that a start does not wait for the disk
+	// where the system has dropped them from its page cache.
+	ReadPrograms bool
 }
 
 // Cluster is a running control plane. Its methods are for one goroutine at a
@@ -341,7 +341,7 @@ func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool,
 	if err != nil {
 		return nil, err
 	}
-	if c.Config.InMemory {
+	if c.Config.ReadPrograms {
 		if err := readAll(path); err != nil {
 			return nil, err
 		}
