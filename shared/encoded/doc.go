@@ -4,7 +4,8 @@
 // and encoded in the version of the request. For most objects, in the version that
 // they are stored in, that is the stored bytes and the resourceVersion, which is
 // not stored. A [Version] finds out once for each entry of the byte cache whether
-// that is so: it does what kube-apiserver does and compares. If it is so, nothing
+// that is so: it does what kube-apiserver does and compares, unless the codec is a
+// [Prover], which knows it of nearly all custom resources by looking. If it is so, nothing
 // is kept but a mark, and the resourceVersion is spliced in whenever the object is
 // sent; otherwise what was rendered is kept, as is what is never stored in that form
 // (the JSON of built-in kinds, partial metadata), as long as the budget of the byte

@@ -3,6 +3,8 @@ package encoded
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -374,5 +376,77 @@ func checkStored(t *testing.T, built, custom *Version, data []byte) {
 	}
 	if diff := cmp.Diff(obj.(*corev1.ConfigMap).Labels, labels, equateEmpty); diff != "" {
 		t.Fatalf("stored %q: labels (-decoded +read):\n%s", data, diff)
+	}
+}
+
+// proving is a codec that knows of everything that it is stored as it is sent.
+type proving struct {
+	runtime.Codec
+	asked, decoded *int
+}
+
+func (p proving) Identical([]byte) bool { *p.asked++; return true }
+
+func (p proving) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	*p.decoded++
+	return p.Codec.Decode(data, defaults, into)
+}
+
+// What a Prover knows of is asked for once and never decoded, unless there is no place
+// for a resourceVersion, or none to put there.
+func TestProver(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 20)
+	long, codec := widgets(t, budget)
+	config := long.config
+	var asked, decoded int
+	config.Codec = proving{codec, &asked, &decoded}
+	quick, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name           string
+		stored         string
+		revision       int64
+		asked, decoded int
+	}{
+		{"usual", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","uid":"u"}}` + "\n", 7, 1, 0},
+		{"nothing after the resourceVersion", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n"}}` + "\n", 7, 1, 1},
+		{"a resourceVersion", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"resourceVersion":"1","uid":"u"}}` + "\n", 7, 1, 1},
+		{"at no revision", `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","uid":"u"}}` + "\n", 0, 0, 1},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			asked, decoded = 0, 0
+			e := bytecache.NewEntry("/registry/x/n", test.revision, []byte(test.stored))
+			want, err := long.Render(e, JSON, test.revision)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				got, err := quick.AppendObject(nil, e, JSON)
+				if diff := cmp.Diff(string(want), string(got)); diff != "" || err != nil {
+					t.Errorf("%v, sent (-want +got):\n%s", err, diff)
+				}
+			}
+			if asked != test.asked || decoded != test.decoded {
+				t.Errorf("asked %d times and decoded %d times, want %d and %d", asked, decoded, test.asked, test.decoded)
+			}
+			if _, err := quick.Render(bytecache.NewEntry("", 1, nil), JSON, 2); err == nil {
+				t.Error("nothing is sent as an object")
+			}
+			unreadable := bytecache.NewEntry("", 1, nil)
+			unreadable.Err = io.ErrUnexpectedEOF
+			if _, err := quick.Render(unreadable, JSON, 2); !errors.Is(err, unreadable.Err) {
+				t.Errorf("error %v, want that of the entry", err)
+			}
+			deleted, err := quick.Render(e, JSON, 1234)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want, err = long.Render(e, JSON, 1234); err != nil || !bytes.Equal(deleted, want) {
+				t.Errorf("deleted (-want +got), %v:\n%s", err, cmp.Diff(string(want), string(deleted)))
+			}
+		})
 	}
 }

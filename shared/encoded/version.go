@@ -53,10 +53,19 @@ func (f Format) metadata() (schema.GroupVersion, bool) {
 	return schema.GroupVersion{}, false
 }
 
+// A Prover is a Codec of custom resources that may know of stored bytes, without decoding
+// them, that they are what a client is sent. It is safe for concurrent use.
+type Prover interface {
+	// Identical says that what is stored has no resourceVersion, and that decoded and
+	// encoded as JSON, with the newline at the end, it is the same again. false may mean
+	// that it does not know.
+	Identical(stored []byte) bool
+}
+
 // Config says how one resource is served in one version.
 type Config struct {
 	// Codec is the storage's: it decodes what is stored into the version that the
-	// server works with, with defaults. Required.
+	// server works with, with defaults. It may be a Prover. Required.
 	Codec runtime.Codec
 	// New and NewList make the empty objects that are decoded into. Required.
 	New, NewList func() runtime.Object
@@ -81,6 +90,8 @@ type Version struct {
 	kinds     [formats]bytecache.Kind
 	// typeMeta is what the JSON of an object of a built-in kind begins with.
 	typeMeta []byte
+	// prover is nil where objects must be decoded to tell.
+	prover Prover
 	// items is how objects of a built-in kind stand in a list.
 	items  itemStyle
 	labels Labels
@@ -105,6 +116,8 @@ func New(c Config) (*Version, error) {
 	if _, ok := c.New().(runtime.Unstructured); !ok {
 		apiVersion, kind := c.Kind.ToAPIVersionAndKind()
 		v.typeMeta = fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, kind, apiVersion)
+	} else {
+		v.prover, _ = c.Codec.(Prover)
 	}
 	return v, nil
 }
@@ -144,6 +157,13 @@ func (v *Version) decode(e *bytecache.Entry, data []byte, revision int64) (runti
 // Render encodes the object of an entry with a resourceVersion that need not be
 // the entry's, as in the event of a deletion. Nothing is kept.
 func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, error) {
+	if f == JSON && revision > 0 {
+		if m, ok := v.identical(e); ok {
+			return splice(nil, e, func(dst, stored []byte) ([]byte, error) {
+				return appendJSONSpliced(dst, stored, m.at(), revision), nil
+			})
+		}
+	}
 	var buffer bytes.Buffer
 	err := v.render(&buffer, e, f, revision)
 	return buffer.Bytes(), err
@@ -241,8 +261,33 @@ func (v *Version) mark(e *bytecache.Entry, f Format, m mark) ([]byte, error) {
 	return m.bytes(), nil
 }
 
+// identical returns the mark of JSON that is sent as it is stored, if that can be told
+// without decoding it.
+func (v *Version) identical(e *bytecache.Entry) (m mark, ok bool) {
+	if v.prover == nil || e.Err != nil || v.encoders[JSON] == nil {
+		return 0, false
+	}
+	if m, ok := e.Mark(v.kinds[JSON]); ok {
+		return mark(m), true
+	}
+	_, err := splice(nil, e, func(_, stored []byte) ([]byte, error) {
+		if v.prover.Identical(stored) {
+			var at int
+			at, ok = findJSONPlace(stored)
+			m = jsonMark(at, bytes.HasSuffix(stored, newline))
+		}
+		return nil, nil
+	})
+	return m, ok && err == nil
+}
+
 // prove renders an entry, and returns a mark instead if the stored bytes will do.
 func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
+	if f == JSON && e.Revision > 0 {
+		if m, ok := v.identical(e); ok {
+			return v.mark(e, f, m)
+		}
+	}
 	buffer := rendering.Get().(*bytes.Buffer)
 	defer func() {
 		if buffer.Cap() <= maxOpened {

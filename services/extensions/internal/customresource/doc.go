@@ -9,9 +9,13 @@
 //     converters, storage and request scopes, built per version at the first
 //     request that asks for it (generation.go, serving.go, version.go). A CRD
 //     nobody asks for costs its row in the table and nothing else. Schemas, which
-//     are most of it, come later still: when the first object is decoded
-//     (schemas.go), and validators when the first is written (writing.go).
+//     are most of it, come later still: when the first object is decoded, or
+//     looked at (schemas.go), and validators when the first is written
+//     (writing.go).
 //   - verbs.go maps the request's verb to the handler of k8s.io/apiserver.
+//
+// An object that is read is seldom decoded: identity.go tells from its stored bytes
+// that decoding and encoding would give them back.
 //
 // The table is an immutable map behind an atomic pointer: readers take no lock
 // and routes never change while serving. When the spec or the accepted names of

@@ -16,8 +16,8 @@ import (
 // versions. All versions are needed at once because an object comes out of storage in
 // whatever version it was written with.
 //
-// They are made when an object is decoded, and let go of when none has been for a while:
-// they are a hundred times as large as their CRD's outline.
+// They are made when an object is decoded or shapes are made, and let go of when none has
+// been for a while: they are a hundred times as large as their CRD's outline.
 type schemas struct {
 	kind schema.GroupKind
 	// preserveUnknownFields disables pruning (CRDs that were created through
@@ -26,16 +26,21 @@ type schemas struct {
 	// structural has an entry for each version that has a schema. Its defaults are
 	// pruned themselves.
 	structural *kept[structuralSchemas]
+	// shapes has one for each version whose stored objects can be told to be what is
+	// sent: who reads such objects needs no schema.
+	shapes *kept[map[string]*shape]
 }
 
 type structuralSchemas map[string]*structuralschema.Structural
 
 func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
-	return &schemas{
+	s := &schemas{
 		kind:                  schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknownFields: crd.Spec.PreserveUnknownFields,
 		structural:            newKept(func() (*structuralSchemas, error) { return newStructural(crd) }),
 	}
+	s.shapes = newKept(s.newShapes)
+	return s
 }
 
 // newStructural converts the schemas of crd. An error means that validation has let
@@ -94,6 +99,36 @@ func (s *schemas) of(version string) (*structuralschema.Structural, error) {
 		return nil, err
 	}
 	return (*all)[version], nil
+}
+
+func (s *schemas) newShapes() (*map[string]*shape, error) {
+	shapes := map[string]*shape{}
+	if s.preserveUnknownFields {
+		return &shapes, nil
+	}
+	all, err := s.structural.get()
+	if err != nil {
+		return nil, err
+	}
+	for version, structural := range *all {
+		shapes[version] = newRootShape(structural)
+	}
+	return &shapes, nil
+}
+
+// shapeOf returns the shape of objects in a version; it may be nil.
+func (s *schemas) shapeOf(version string) (*shape, error) {
+	all, err := s.shapes.get()
+	if err != nil {
+		return nil, err
+	}
+	return (*all)[version], nil
+}
+
+// stop ends the sweeps of what is kept.
+func (s *schemas) stop() {
+	s.structural.stop()
+	s.shapes.stop()
 }
 
 // describes tells whether objects of gvk are the ones the schemas are for. Other

@@ -100,7 +100,7 @@ func (s *serving) destroy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.destroyed = true
-	s.schemas.structural.stop()
+	s.schemas.stop()
 	s.typeConverter.kept.stop()
 	for _, v := range s.versions {
 		v.reads.destroy()

@@ -62,7 +62,7 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.
 
 func (o storageOptions) codec() runtime.Codec {
 	stored := storedForm()
-	return versioning.NewCodec(
+	codec := versioning.NewCodec(
 		stored,
 		coercingDecoder{Decoder: stored, coercer: coercer{schemas: o.schemas, fromStorage: true}},
 		coercingConvertor{ObjectConvertor: o.converter, coercer: coercer{schemas: o.schemas}},
@@ -73,6 +73,7 @@ func (o storageOptions) codec() runtime.Codec {
 		o.readAs,
 		"customresource-storage",
 	)
+	return provingCodec{Codec: codec, schemas: o.schemas, version: o.readAs.Version, apiVersion: o.readAs.String()}
 }
 
 // storedForm writes JSON, or CBOR behind its feature gate, and reads both

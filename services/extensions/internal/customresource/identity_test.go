@@ -1,0 +1,340 @@
+package customresource
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
+)
+
+// judged is a kind with the codec under test and, beside it, what decodes.
+type judged struct {
+	codec provingCodec
+	// quick asks the codec first, long does not.
+	quick, long *encoded.Version
+}
+
+func newWidget() runtime.Object {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"})
+	return u
+}
+
+func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*apiextensionsv1.CustomResourceDefinition)) judged {
+	t.Helper()
+	crd := widgets(append([]func(*apiextensionsv1.CustomResourceDefinition){func(crd *apiextensionsv1.CustomResourceDefinition) {
+		for i := range crd.Spec.Versions {
+			crd.Spec.Versions[i].Schema = &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: s}
+		}
+	}}, change...)...)
+	converters, err := conversion.NewCRConverterFactory(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	converter, _, err := converters.NewConverter(crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: "v1"}
+	schemas := newSchemas(crd)
+	t.Cleanup(schemas.stop)
+	if _, err := schemas.of("v1"); err != nil {
+		t.Fatal(err)
+	}
+	j := judged{codec: storageOptions{converter: converter, storedAs: gv, readAs: gv, schemas: schemas}.codec().(provingCodec)}
+	version := func(codec runtime.Codec) *encoded.Version {
+		v, err := encoded.New(encoded.Config{
+			Codec: codec, Kind: gv.WithKind("Widget"), Attributes: storage.DefaultNamespaceScopedAttr, Budget: bytecache.NewBudget(1 << 20),
+			New: newWidget, NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
+			Serializer: negotiatedSerializer{mediaTypes: mediaTypes(newTyper(newParameterScheme(gv))), converter: converter, schemas: schemas},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	j.quick, j.long = version(j.codec), version(j.codec.Codec)
+	return j
+}
+
+const revision = 7319462850173
+
+// verdict compares what the codec says of stored bytes with what comes of decoding and
+// encoding them: it may not know, but it must not be wrong.
+func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
+	t.Helper()
+	said = j.codec.Identical(stored)
+	sent, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), encoded.JSON, revision)
+	if err == nil {
+		at := strings.Index(string(sent), strconv.Itoa(revision))
+		key := len(`"resourceVersion":"`)
+		without := string(sent[:at-key]) + strings.TrimPrefix(string(sent[at+len(strconv.Itoa(revision))+1:]), ",")
+		last := strings.TrimSuffix(string(sent[:at-key]), ",") + string(sent[at+len(strconv.Itoa(revision))+1:])
+		is = without == string(stored) || last == string(stored)
+	}
+	if said && !is {
+		t.Fatalf("stored\n%s\nis said to be what is sent, which is (error %v)\n%s", stored, err, sent)
+	}
+	e := bytecache.NewEntry("/key", revision, stored)
+	quick, quickErr := j.quick.AppendObject(nil, e, encoded.JSON)
+	if (quickErr == nil) != (err == nil) || !bytes.Equal(quick, sent) {
+		t.Fatalf("stored\n%s\nsent (error %v)\n%s\nwant (error %v)\n%s", stored, quickErr, quick, err, sent)
+	}
+	if size, err := j.quick.ItemSize(e, encoded.JSON); err == nil && size != len(bytes.TrimSuffix(sent, []byte("\n"))) {
+		t.Fatalf("stored\n%s\nsize %d of an item, want that of\n%s", stored, size, sent)
+	}
+	if other, err := j.quick.Render(e, encoded.JSON, revision+1); err == nil {
+		if want := strings.Replace(string(sent), strconv.Itoa(revision), strconv.Itoa(revision+1), 1); string(other) != want {
+			t.Fatalf("at another revision\n%s\nwant\n%s", other, want)
+		}
+	}
+	return said, is
+}
+
+// write encodes an object as a storage does that has decoded it before.
+func (j judged) write(t testing.TB, content map[string]any) []byte {
+	t.Helper()
+	text, err := json.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj, _, err := j.codec.Decode(text, nil, newWidget())
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	u := obj.(*unstructured.Unstructured)
+	u.SetResourceVersion("")
+	stored, err := runtime.Encode(j.codec, u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stored
+}
+
+// What is said to be identical is; and what is written by the storage is said to be, so
+// long as nothing in it is of the rare forms that are left to decoding.
+func TestIdenticalIsWhatDecodingAndEncodingGivesBack(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	var healthy, damaged, agreed, doubted int
+	for range 100 {
+		s := rootSchema(r)
+		j := judge(t, &s)
+		root, err := j.codec.schemas.shapeOf("v1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 25 {
+			stored := j.write(t, anyObject(t, r, &s))
+			said, is := j.verdict(t, stored)
+			if is && knowable(root) {
+				if healthy++; !said {
+					t.Fatalf("not known to be identical:\n%s\nschema %s", stored, raw(s).Raw)
+				}
+			}
+			for range 4 {
+				damaged++
+				said, is := j.verdict(t, damage(r, stored))
+				if said {
+					agreed++
+				} else if is && knowable(root) {
+					doubted++
+				}
+			}
+		}
+	}
+	t.Logf("%d objects as written and %d of %d damaged ones are identical, and %d that are not known to be", healthy, agreed, damaged, doubted)
+	if healthy < 1500 || agreed < 1000 {
+		t.Errorf("%d objects and %d damaged ones are identical: too few to say anything", healthy, agreed)
+	}
+	if doubted*4 > agreed {
+		t.Errorf("%d damaged objects are identical, and %d more that are not known to be", agreed, doubted)
+	}
+}
+
+// knowable tells whether there are no objects of a shape that nothing is known of.
+func knowable(s *shape) bool {
+	if s == nil || s.refused {
+		return false
+	}
+	below := []*shape{s.items, s.others}
+	for _, p := range s.properties {
+		below = append(below, p.shape)
+	}
+	return !slices.ContainsFunc(below, func(s *shape) bool { return s != nil && !knowable(s) })
+}
+
+// widgetSchema has defaults, lists and conditions; widgetObject is one of 2 kB as a
+// controller leaves it.
+const widgetSchema = `{"type":"object","properties":{
+	"spec":{"type":"object","properties":{
+		"replicas":{"type":"integer","default":1},
+		"paused":{"type":"boolean","default":false},
+		"strategy":{"type":"object","default":{},"properties":{"type":{"type":"string","default":"RollingUpdate"},"surge":{"x-kubernetes-int-or-string":true}}},
+		"selector":{"type":"object","additionalProperties":{"type":"string"}},
+		"containers":{"type":"array","items":{"type":"object","properties":{
+			"name":{"type":"string"},"image":{"type":"string"},"policy":{"type":"string","default":"Always"},"terminal":{"type":"boolean"},
+			"ports":{"type":"array","items":{"type":"object","properties":{"port":{"type":"integer"},"protocol":{"type":"string","default":"TCP"}}}},
+			"env":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"},"value":{"type":"string"}}}}}}},
+		"template":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
+	"status":{"type":"object","properties":{
+		"ready":{"type":"integer"},"observedGeneration":{"type":"integer"},"load":{"type":"number"},
+		"conditions":{"type":"array","items":{"type":"object","properties":{
+			"type":{"type":"string"},"status":{"type":"string"},"reason":{"type":"string"},"message":{"type":"string"},
+			"lastTransitionTime":{"type":"string"},"observedGeneration":{"type":"integer"}}}}}}}}`
+
+const widgetObject = `{"apiVersion":"example.com/v1","kind":"Widget",
+	"metadata":{"name":"widget-0001","namespace":"team-a","uid":"5f0c3d6e-1d6f-4c5e-9d1a-0a3b8f6f2d11","generation":4,"creationTimestamp":"2026-01-02T03:04:05Z",
+		"labels":{"app.kubernetes.io/name":"widget","app.kubernetes.io/part-of":"benchmark"},
+		"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"apiVersion\":\"example.com/v1\",\"kind\":\"Widget\",\"metadata\":{\"name\":\"widget-0001\"},\"spec\":{\"replicas\":3,\"containers\":[{\"name\":\"main\",\"image\":\"registry.example.com/main:1.2.3\"}]}}\n"},
+		"managedFields":[
+			{"manager":"kubectl-client-side-apply","operation":"Update","apiVersion":"example.com/v1","time":"2026-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{".":{},"f:kubectl.kubernetes.io/last-applied-configuration":{}}},"f:spec":{".":{},"f:containers":{},"f:replicas":{}}}},
+			{"manager":"widget-controller","operation":"Update","apiVersion":"example.com/v1","time":"2026-01-02T03:05:05Z","fieldsType":"FieldsV1","subresource":"status","fieldsV1":{"f:status":{".":{},"f:conditions":{".":{},"k:{\"type\":\"Ready\"}":{".":{},"f:status":{},"f:type":{}}},"f:ready":{}}}}]},
+	"spec":{"replicas":3,"selector":{"app":"widget","tier":"back"},
+		"containers":[{"name":"main","image":"registry.example.com/main:1.2.3","ports":[{"port":8080},{"port":9090,"protocol":"UDP"}],"env":[{"name":"LEVEL","value":"info"},{"name":"TOKEN_FILE","value":"/var/run/token"}]},
+			{"name":"proxy","image":"registry.example.com/proxy:4.5.6","policy":"IfNotPresent","ports":[{"port":443}]}],
+		"template":{"anything":[1,2,{"goes":true}]}},
+	"status":{"ready":3,"observedGeneration":4,"load":0.75,"conditions":[
+		{"type":"Ready","status":"True","reason":"AllReady","message":"3 of 3 replicas are ready","lastTransitionTime":"2026-01-02T03:05:05Z","observedGeneration":4},
+		{"type":"Progressing","status":"False","reason":"Done","message":"nothing to do","lastTransitionTime":"2026-01-02T03:05:05Z","observedGeneration":4}]}}`
+
+func usualWidget(t testing.TB) (judged, []byte) {
+	t.Helper()
+	var s apiextensionsv1.JSONSchemaProps
+	if err := json.Unmarshal([]byte(widgetSchema), &s); err != nil {
+		t.Fatal(err)
+	}
+	j := judge(t, &s)
+	return j, j.write(t, decoded(t, widgetObject))
+}
+
+func TestIdenticalDoesNotAllocate(t *testing.T) {
+	j, stored := usualWidget(t)
+	if said, _ := j.verdict(t, stored); !said {
+		t.Fatalf("not known to be identical: %s", stored)
+	}
+	if n := testing.AllocsPerRun(100, func() { j.codec.Identical(stored) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// What is converted, or has no structural schema, is left to decoding.
+func TestIdenticalKnowsNothing(t *testing.T) {
+	_, stored := usualWidget(t)
+	var s apiextensionsv1.JSONSchemaProps
+	if err := json.Unmarshal([]byte(widgetSchema), &s); err != nil {
+		t.Fatal(err)
+	}
+	bare := judge(t, nil)
+	preserving := judge(t, &s, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.PreserveUnknownFields = true })
+	another := judge(t, &s)
+	another.codec.version, another.codec.apiVersion = "v1beta1", "example.com/v1beta1"
+	for name, j := range map[string]judged{"of objects without a schema": bare, "where unknown fields are preserved": preserving, "of another version": another} {
+		if j.codec.Identical(stored) {
+			t.Errorf("%s something is known", name)
+		}
+	}
+	bare.verdict(t, stored)
+	preserving.verdict(t, stored)
+}
+
+// Defaults that a schema has for metadata are set after that is found well-formed.
+func TestIdenticalMindsDefaultsInMetadata(t *testing.T) {
+	const defaulting = `{"type":"object","properties":{"generateName":{"type":"string","default":"x"}}}`
+	tests := map[string]struct{ schema, rest string }{
+		"of the object":               {`{"type":"object","properties":{"metadata":` + defaulting + `}}`, ``},
+		"of any member of it":         {`{"type":"object","additionalProperties":` + defaulting + `}`, ``},
+		"of an embedded object":       {`{"type":"object","properties":{"x":{"type":"object","x-kubernetes-embedded-resource":true,"x-kubernetes-preserve-unknown-fields":true,"properties":{"metadata":` + defaulting + `}}}}`, `,"x":{"metadata":{"name":"y"}}`},
+		"of any member of it in turn": {`{"type":"object","properties":{"x":{"type":"object","x-kubernetes-embedded-resource":true,"additionalProperties":` + defaulting + `}}}`, `,"x":{"metadata":{"name":"y"}}`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var s apiextensionsv1.JSONSchemaProps
+			if err := json.Unmarshal([]byte(test.schema), &s); err != nil {
+				t.Fatal(err)
+			}
+			stored := `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"generation":1,"name":"n","uid":"1"}` + test.rest + "}\n"
+			if said, is := judge(t, &s).verdict(t, []byte(stored)); said || is {
+				t.Errorf("known to be identical: %v, is: %v", said, is)
+			}
+		})
+	}
+}
+
+// Who reads what is identical needs no schema.
+func TestIdenticalDoesNotKeepTheSchema(t *testing.T) {
+	j, stored := usualWidget(t)
+	schemas := j.codec.schemas
+	schemas.shapes.sweep()
+	j.codec.Identical(stored)
+	for range 2 {
+		schemas.structural.sweep()
+		j.codec.Identical(stored)
+	}
+	if schemas.structural.value.Load() != nil {
+		t.Error("the schema is kept")
+	}
+}
+
+// What is deeper than anybody writes is left to decoding, which refuses far deeper ones.
+func TestIdenticalEndsSomewhere(t *testing.T) {
+	s := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: yes()}
+	j := judge(t, &s)
+	for _, depth := range []int{1, maxDepth - 2, maxDepth, 1 << 20} {
+		for _, brackets := range [][2]string{{"[", "]"}, {`{"a":`, "}"}} {
+			text := strings.Repeat(brackets[0], depth) + "1" + strings.Repeat(brackets[1], depth)
+			stored := `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"generation":1,"uid":"1"},"x":` + text + "}\n"
+			if got, want := j.codec.Identical([]byte(stored)), depth < maxDepth; got != want {
+				t.Errorf("%d times %s: %v, want %v", depth, brackets[0], got, want)
+			}
+		}
+	}
+}
+
+func FuzzIdentical(f *testing.F) {
+	j, stored := usualWidget(f)
+	f.Add(stored)
+	f.Add([]byte(nil))
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		f.Add(damage(r, stored))
+	}
+	f.Fuzz(func(t *testing.T, stored []byte) { j.verdict(t, stored) })
+}
+
+// BenchmarkIdentical is what it takes to know that an object of 2 kB is sent as it is
+// stored, and what it takes to find out:
+//
+//	go test -run '^$' -bench Identical -cpu 1 ./internal/customresource
+func BenchmarkIdentical(b *testing.B) {
+	j, stored := usualWidget(b)
+	b.Logf("%d bytes", len(stored))
+	b.Run("looked at", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if !j.codec.Identical(stored) {
+				b.Fatal("not identical")
+			}
+		}
+	})
+	b.Run("decoded and encoded", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), encoded.JSON, revision); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
