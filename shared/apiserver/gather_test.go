@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -113,4 +114,86 @@ func TestFramesOfManyStreamsShareWrites(t *testing.T) {
 		}
 	}
 	t.Error("gathering saves no writes")
+}
+
+// long is the size of a large answer.
+const long = 4 << 20
+
+// answer returns a long answer that a client with the given window is sent, and how many writes that took.
+func answer(t *testing.T, window int, wrap func(net.Listener) net.Listener) ([]byte, int64) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		part := make([]byte, 64<<10)
+		for at := 0; at < long; at += len(part) {
+			for i := range part {
+				part[i] = byte((at + i) >> 8)
+			}
+			_, _ = w.Write(part)
+		}
+	}))
+	count := &counting{Listener: server.Listener}
+	server.Listener = wrap(count)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	client := server.Client()
+	client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window}
+	resp, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.ProtoMajor != 2 {
+		t.Fatalf("%s: %v", resp.Proto, err)
+	}
+	return body, count.writes.Load()
+}
+
+// Records of a long answer share writes, as far as the client's window goes: what is
+// held when it is full must still be sent, for the client waits for it.
+func TestRecordsOfALongAnswerShareWrites(t *testing.T) {
+	plain := func(l net.Listener) net.Listener { return l }
+	gathers := func(l net.Listener) net.Listener { return gathering{l} }
+	want, alone := answer(t, long, plain)
+	if len(want) != long {
+		t.Fatalf("%d bytes", len(want))
+	}
+	for _, window := range []int{64 << 10, 1<<20 - 1, long} {
+		body, together := answer(t, window, gathers)
+		t.Logf("a window of %d: %d writes of records, %d where they are gathered", window, alone, together)
+		if !bytes.Equal(body, want) {
+			t.Errorf("a window of %d: the answer is another where records are gathered", window)
+		}
+		if window == long && together > alone/2 {
+			t.Errorf("gathering saves no writes")
+		}
+	}
+}
+
+// An answer whose end is no short record is sent without waiting for another.
+func TestHeldRecordsAreSentLate(t *testing.T) {
+	sent := make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "200000")
+		_, _ = w.Write(make([]byte, 100_000))
+		<-sent // by the server, to a client that has read all of it
+		_, _ = w.Write(make([]byte, 100_000))
+	}))
+	server.Listener = gathering{server.Listener}
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	resp, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadFull(resp.Body, make([]byte, 100_000)); err != nil {
+		t.Fatal(err)
+	}
+	close(sent)
+	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != 100_000 {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
 }

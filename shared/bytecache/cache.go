@@ -21,6 +21,9 @@ type Options struct {
 	// where there are none. They may be called with the cache's lock held, so they
 	// must not call it.
 	Labels, Fields func(*Entry) (Attributes, error)
+	// Field finds out one of the selectable fields where that takes less than all of
+	// them; known is false where it cannot, and Fields is to be asked. nil if it never can.
+	Field func(e *Entry, name string) (value string, known bool)
 	// OnInconsistent is called when a change does not fit what is cached, which
 	// means that an event was lost. The cache then reads its keys again. It is
 	// called with the cache's lock held.

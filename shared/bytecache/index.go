@@ -39,10 +39,15 @@ func newIndex(field bool, key string) *index {
 // covers tells whether the index answers a term.
 func (ix *index) covers(t Term) bool { return ix.field == t.Field && ix.key == t.Key }
 
-// place finds an entry's place; ok is false if it has none.
+// place finds an entry's place, at every call the same; ok is false if it has none.
 func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool) {
 	if e == nil {
 		return indexed{}, false
+	}
+	if ix.field && c.options.Field != nil && e.fields.known.Load() == nil {
+		if value, known := c.options.Field(e, ix.key); known {
+			return indexed{value: value, entry: e}, true
+		}
 	}
 	all, err := c.attributesOf(e, ix.field)
 	if err != nil {

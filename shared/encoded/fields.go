@@ -64,6 +64,8 @@ type Fields struct {
 	root     message
 	fields   []readField
 	interned interned
+	// alone reads one field, by its name.
+	alone map[string]*Fields
 }
 
 // readField is a SelectableField whose paths are resolved to places in the values;
@@ -115,6 +117,22 @@ func NewFields(s Selectable) (*Fields, error) {
 	if s.Namespaced {
 		all = append(all, SelectableField{Name: "metadata.namespace", Path: namespacePath})
 	}
+	if err := f.resolve(s.Kind, all); err != nil {
+		return nil, err
+	}
+	f.alone = make(map[string]*Fields, len(all))
+	for _, field := range all {
+		one := &Fields{head: f.head}
+		if err := one.resolve(s.Kind, []SelectableField{field}); err != nil {
+			return nil, err
+		}
+		f.alone[field.Name] = one
+	}
+	return f, nil
+}
+
+// resolve finds the places of the values of fields.
+func (f *Fields) resolve(kind string, all []SelectableField) error {
 	wires := map[string]uint64{} // by path
 	for _, field := range all {
 		wire := uint64(wireVarint)
@@ -122,35 +140,35 @@ func NewFields(s Selectable) (*Fields, error) {
 			wire = wireBytes
 		}
 		if len(field.Path) == 0 {
-			return nil, fmt.Errorf("fields of %s: %s has no path", s.Kind, field.Name)
+			return fmt.Errorf("fields of %s: %s has no path", kind, field.Name)
 		}
 		for _, path := range [][]uint8{field.Path, field.Or} {
 			if path == nil {
 				continue
 			}
 			if other, known := wires[string(path)]; known && other != wire {
-				return nil, fmt.Errorf("fields of %s: path %v has two types", s.Kind, path)
+				return fmt.Errorf("fields of %s: path %v has two types", kind, path)
 			}
 			wires[string(path)] = wire
 		}
 	}
 	paths := slices.Sorted(maps.Keys(wires))
 	if len(paths) > maxValues {
-		return nil, fmt.Errorf("fields of %s: %d paths are too many", s.Kind, len(paths))
+		return fmt.Errorf("fields of %s: %d paths are too many", kind, len(paths))
 	}
 	for i, path := range paths {
 		if len(path) > maxDepth || strings.ContainsFunc(path, func(number rune) bool { return number == 0 || number > maxNumber }) {
-			return nil, fmt.Errorf("fields of %s: path %v is too long or has too high a number", s.Kind, []byte(path))
+			return fmt.Errorf("fields of %s: path %v is too long or has too high a number", kind, []byte(path))
 		}
 		if i > 0 && strings.HasPrefix(path, paths[i-1]) {
-			return nil, fmt.Errorf("fields of %s: path %v leads to a message", s.Kind, []byte(paths[i-1]))
+			return fmt.Errorf("fields of %s: path %v leads to a message", kind, []byte(paths[i-1]))
 		}
 		f.root = f.root.with(path, i, wires[path])
 	}
 	for _, field := range all {
 		f.fields = append(f.fields, readField{SelectableField: field, at: slices.Index(paths, string(field.Path)), or: slices.Index(paths, string(field.Or))})
 	}
-	return f, nil
+	return nil
 }
 
 // with adds a path. Paths come in order, so those of one message are neighbours.
@@ -185,31 +203,57 @@ func (f *Fields) OfEntry(e *bytecache.Entry) (fields bytecache.Attributes, ok bo
 	return fields, ok
 }
 
+// OneOfEntry is OfEntry for the value of one field, which takes less; ok is false, too,
+// where the kind has no such field.
+func (f *Fields) OneOfEntry(e *bytecache.Entry, name string) (value string, ok bool) {
+	one := f.alone[name]
+	if one == nil || e.Err != nil {
+		return "", false
+	}
+	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+		var values [maxValues]readValue
+		var raw []byte
+		if raw, ok = one.read(stored, &values); ok {
+			value, ok = one.value(&one.fields[0], raw, &values, e.Key)
+		}
+		return nil, nil
+	})
+	return value, ok
+}
+
 // of reads the fields of the object with a key, which ends in its name.
 func (f *Fields) of(key string, stored []byte) (fields bytecache.Attributes, ok bool) {
-	if !bytes.HasPrefix(stored, f.head) {
-		return nil, false
-	}
-	e, ok := openEnvelope(stored)
-	if !ok {
-		return nil, false
-	}
 	var values [maxValues]readValue
-	if !f.root.read(e.raw, 0, &values) {
+	raw, ok := f.read(stored, &values)
+	if !ok {
 		return nil, false
 	}
 	fields = make(bytecache.Attributes, len(f.fields))
 	for i := range f.fields {
 		field := &f.fields[i]
-		v := &values[field.at]
-		if field.or >= 0 && !v.repeated && v.varint == 0 {
-			v = &values[field.or]
-		}
-		if fields[field.Name], ok = f.text(field, v, e.raw, key); !ok {
+		if fields[field.Name], ok = f.value(field, raw, &values, key); !ok {
 			return nil, false
 		}
 	}
 	return fields, true
+}
+
+// read finds the values in a stored object; raw is the object without its envelope.
+func (f *Fields) read(stored []byte, values *[maxValues]readValue) (raw []byte, ok bool) {
+	if !bytes.HasPrefix(stored, f.head) {
+		return nil, false
+	}
+	e, ok := openEnvelope(stored)
+	return e.raw, ok && f.root.read(e.raw, 0, values)
+}
+
+// value is that of a field, or of what takes its place.
+func (f *Fields) value(field *readField, raw []byte, values *[maxValues]readValue, key string) (text string, ok bool) {
+	v := &values[field.at]
+	if field.or >= 0 && !v.repeated && v.varint == 0 {
+		v = &values[field.or]
+	}
+	return f.text(field, v, raw, key)
 }
 
 // read notes the values in the message that begins at an offset and ends where data

@@ -97,7 +97,7 @@ func storedPod(t testing.TB, p *corev1.Pod, more ...byte) []byte {
 
 func unmarshalPod(data []byte) (*corev1.Pod, error) {
 	var unknown runtime.Unknown
-	if err := unknown.Unmarshal(data[len(protobufMagic):]); err != nil {
+	if err := unknown.Unmarshal(bytes.TrimPrefix(data, protobufMagic)); err != nil {
 		return nil, err
 	}
 	var p corev1.Pod
@@ -140,6 +140,9 @@ func TestFields(t *testing.T) {
 			if want, _ := fieldsOf(p); ok && !cmp.Equal(want, got) {
 				t.Errorf("fields (-decoded +read):\n%s", cmp.Diff(want, got))
 			}
+			if read := eachAlone(t, f, storedPod(t, p, tc.more...)); tc.plain && read != len(got) {
+				t.Errorf("%d of %d fields can be read alone", read, len(got))
+			}
 		})
 	}
 	t.Run("compressed", func(t *testing.T) {
@@ -162,15 +165,42 @@ func TestFields(t *testing.T) {
 	}
 }
 
+// eachAlone compares each field that can be read alone with that of the decoded pod, and
+// counts them.
+func eachAlone(t *testing.T, f *Fields, stored []byte) (read int) {
+	t.Helper()
+	p, err := unmarshalPod(stored)
+	if err != nil {
+		return 0
+	}
+	want, _ := fieldsOf(p)
+	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, stored)
+	for name := range want {
+		got, ok := f.OneOfEntry(e, name)
+		if !ok {
+			continue
+		}
+		read++
+		if got != want[name] {
+			t.Errorf("stored %q: field %s alone is %q, want %q", stored, name, got, want[name])
+		}
+	}
+	if _, ok := f.OneOfEntry(e, "unknown"); ok {
+		t.Error("a field that the kind has not is known")
+	}
+	return read
+}
+
 // TestFieldsOfDamaged: whatever is stored, the fields that are read are those of the
 // decoded object, if it can be decoded.
 func TestFieldsOfDamaged(t *testing.T) {
 	f := newFields(t, podFields)
 	random := rand.New(rand.NewPCG(7, 8))
 	whole := storedPod(t, runningPod())
-	read := 0
+	read, alone := 0, 0
 	for range 50000 {
 		data := damaged(random, whole)
+		alone += eachAlone(t, f, data)
 		got, ok := f.of("/registry/pods/default/web-1", data)
 		if !ok {
 			continue
@@ -184,8 +214,8 @@ func TestFieldsOfDamaged(t *testing.T) {
 			t.Fatalf("stored %q (-decoded +read):\n%s", data, cmp.Diff(want, got))
 		}
 	}
-	if read < 1000 {
-		t.Errorf("only %d could be read and decoded", read)
+	if read < 1000 || alone < 5000 {
+		t.Errorf("only %d could be read and decoded, and %d fields alone", read, alone)
 	}
 }
 
@@ -225,19 +255,35 @@ func TestFieldsAllocations(t *testing.T) {
 	if got := testing.AllocsPerRun(100, func() { kept, _ = f.OfEntry(e) }); got > bare+1 {
 		t.Errorf("fields allocate %v times, want those of a map (%v) and the address", got, bare)
 	}
+	if got := testing.AllocsPerRun(100, func() { keptOne, _ = f.OneOfEntry(e, "node") }); got > 0 {
+		t.Errorf("one field allocates %v times", got)
+	}
 }
 
-var kept bytecache.Attributes
+var (
+	kept    bytecache.Attributes
+	keptOne string
+)
 
 // Reproduce with: go test -run '^$' -bench Fields ./encoded
 // services/core has the comparison with decoding.
 func BenchmarkFields(b *testing.B) {
 	f := newFields(b, podFields)
 	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, storedPod(b, runningPod()))
-	b.ReportAllocs()
-	for b.Loop() {
-		if kept, _ = f.OfEntry(e); kept == nil {
-			b.Fatal("not read")
+	b.Run("all", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if kept, _ = f.OfEntry(e); kept == nil {
+				b.Fatal("not read")
+			}
 		}
-	}
+	})
+	b.Run("one", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if keptOne, _ = f.OneOfEntry(e, "node"); keptOne == "" {
+				b.Fatal("not read")
+			}
+		}
+	})
 }

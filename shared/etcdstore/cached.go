@@ -76,6 +76,9 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 		_, selectable, err := decoded(e)
 		return bytecache.Attributes(selectable), err
 	}
+	if plainFields != nil {
+		o.Field = plainFields.OneOfEntry
+	}
 	return o, nil
 }
 
