@@ -85,7 +85,24 @@ var (
 	timeType = reflect.TypeFor[time.Time]()
 	// timed tells the types of which values may hold a timestamp.
 	timed sync.Map // reflect.Type → bool
+	// fieldsOfTimed has the fields of structures that may.
+	fieldsOfTimed sync.Map // reflect.Type → []int
 )
+
+// timedFields are the indexes of the fields of a structure in which eachTime looks.
+func timedFields(t reflect.Type) []int {
+	if known, ok := fieldsOfTimed.Load(t); ok {
+		return known.([]int)
+	}
+	var fields []int
+	for i := range t.NumField() {
+		if f := t.Field(i); f.IsExported() && mayHoldTime(f.Type, nil) {
+			fields = append(fields, i)
+		}
+	}
+	fieldsOfTimed.Store(t, fields)
+	return fields
+}
 
 // eachTime finds the timestamps in a Go value.
 func eachTime(v reflect.Value, note func(time.Time)) {
@@ -110,10 +127,8 @@ func eachTime(v reflect.Value, note func(time.Time)) {
 			note(v.Interface().(time.Time))
 			return
 		}
-		for i := range v.NumField() {
-			if v.Type().Field(i).IsExported() {
-				eachTime(v.Field(i), note)
-			}
+		for _, i := range timedFields(v.Type()) {
+			eachTime(v.Field(i), note)
 		}
 	}
 }

@@ -139,6 +139,23 @@ func encodeTable(table *metav1.Table, version schema.GroupVersion) ([]byte, erro
 	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, version), table)
 }
 
+// encodeRow encodes a row. Its object is encoded by itself: as a part of the row, what
+// has been encoded is looked through once more.
+func encodeRow(row *metav1.TableRow) ([]byte, error) {
+	bare := *row
+	bare.Object.Object = nil
+	out, err := json.Marshal(&bare)
+	if err != nil || row.Object.Object == nil {
+		return out, err
+	}
+	before, ok := bytes.CutSuffix(out, []byte("null}"))
+	if !ok {
+		return json.Marshal(row)
+	}
+	object, err := json.Marshal(row.Object.Object)
+	return append(append(before, object...), '}'), err
+}
+
 // getTable answers a GET with a Table.
 func (h *Handlers) getTable(w http.ResponseWriter, req *http.Request, c choice, e *bytecache.Entry) bool {
 	style, ok := tableStyleOf(req, c.table)
@@ -292,7 +309,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 		return err
 	}
 	for at, i := range missing[:count] {
-		row, err := json.Marshal(&table.Rows[at])
+		row, err := encodeRow(&table.Rows[at])
 		if err != nil {
 			return fmt.Errorf("encode the row of %s: %w", entries[i].Key, err)
 		}

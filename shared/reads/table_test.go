@@ -84,3 +84,24 @@ func TestTableAges(t *testing.T) {
 		t.Error("the fallback has been asked")
 	}
 }
+
+// TestEncodeRow: a row is what encoding it as a whole gives.
+func TestEncodeRow(t *testing.T) {
+	object := pod("default", "<a>&\u2028", 3)
+	object.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{ "f:a" : {} }`)}}}
+	for name, row := range map[string]metav1.TableRow{
+		"an object":       {Cells: []any{"a", int64(1), nil}, Object: runtime.RawExtension{Object: object}},
+		"conditions":      {Cells: []any{"null}"}, Conditions: []metav1.TableRowCondition{{Type: metav1.RowCompleted}}, Object: runtime.RawExtension{Object: object}},
+		"no object":       {Cells: []any{"a"}},
+		"encoded already": {Cells: []any{"a"}, Object: runtime.RawExtension{Raw: []byte(`{"a":null}`)}},
+		"both":            {Cells: []any{"a"}, Object: runtime.RawExtension{Raw: []byte(`{"a":{"b":1}}`), Object: object}},
+	} {
+		want, err := json.Marshal(&row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := encodeRow(&row); err != nil || string(got) != string(want) {
+			t.Errorf("%s: %s, %v\nwant %s", name, got, err, want)
+		}
+	}
+}

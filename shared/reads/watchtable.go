@@ -3,7 +3,6 @@ package reads
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -90,7 +89,7 @@ func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, 
 	if err != nil {
 		return nil, notPrinted(e, err)
 	}
-	row, err := json.Marshal(&table.Rows[0])
+	row, err := encodeRow(&table.Rows[0])
 	if err != nil {
 		return nil, notPrinted(e, err)
 	}
