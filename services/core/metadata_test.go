@@ -87,6 +87,13 @@ func TestMetadataFromBytes(t *testing.T) {
 					if err != nil || !bytes.Equal(got, want) {
 						t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
 					}
+					if _, err := version.AppendObject(nil, e, encoded.JSON); err != nil {
+						t.Fatal(err)
+					}
+					// A part of the JSON of the whole, which is kept now.
+					if got, err := version.AppendObject(nil, e, encoded.MetadataJSON); err != nil || !bytes.Equal(got, want) {
+						t.Fatalf("%v, of the whole\n%s\nwant\n%s", err, got, want)
+					}
 					if labels, err := version.Labels(e); err != nil || !apiequality.Semantic.DeepEqual(labels, of.GetLabels()) {
 						t.Fatalf("labels %v, %v, want %v", labels, err, of.GetLabels())
 					}

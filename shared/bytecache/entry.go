@@ -86,6 +86,9 @@ func (e *Entry) Form(budget *Budget, kind Kind, render func(*Entry) ([]byte, err
 	return data, nil
 }
 
+// Kept returns a form only if it has been made and not been dropped since.
+func (e *Entry) Kept(kind Kind) (data []byte, ok bool) { return e.forms.get(kind) }
+
 // size is what the entry holds of memory as long as it is not compressed, without
 // what is derived.
 func (e *Entry) size() int64 {

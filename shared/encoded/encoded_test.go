@@ -351,6 +351,33 @@ func TestMetadataOfDamaged(t *testing.T) {
 
 // checkStored: whatever is stored, what is sent is what would be rendered, or an
 // error where that fails.
+// TestMetadataOfJSON: where the JSON of an object is kept, that of its metadata is a part
+// of it.
+func TestMetadataOfJSON(t *testing.T) {
+	v, codec := configMaps(t, bytecache.NewBudget(1<<20))
+	m := configMap("a", 20)
+	m.UID, m.Annotations = "u", map[string]string{"a": "} \" {\\", "<b>": "\u2028é"}
+	m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{}}`)}}}
+	e := entry(t, codec, m, 7)
+	if _, ok := v.partialOfJSON(e, metav1.SchemeGroupVersion); ok {
+		t.Fatal("there is a part of what has not been made")
+	}
+	if _, err := v.AppendObject(nil, e, JSON); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []Format{MetadataJSON, MetadataBetaJSON} {
+		gv, _ := f.metadata()
+		want, err := v.Render(e, f, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := v.partialOfJSON(e, gv); !ok || !bytes.Equal(got, want) {
+			t.Errorf("%t: metadata\n%s\nwant\n%s", ok, got, want)
+		}
+		check(t, v, e, f)
+	}
+}
+
 func checkStored(t *testing.T, built, custom *Version, data []byte) {
 	for _, v := range []*Version{built, custom} {
 		for _, format := range []Format{JSON, Protobuf, MetadataJSON} {

@@ -133,6 +133,23 @@ func findJSONPlace(stored []byte) (at int, ok bool) {
 	return at, ok && whole
 }
 
+// jsonMetadataAlone returns a stored object with nothing but its type and its metadata.
+func jsonMetadataAlone(stored []byte) (alone []byte, ok bool) {
+	alone = append(make([]byte, 0, len(stored)), '{')
+	members := 0
+	whole := eachMember(stored, 0, func(key []byte, keyAt, _, to int) bool {
+		switch string(key) {
+		case "apiVersion", "kind", "metadata":
+			if members++; members > 1 {
+				alone = append(alone, ',')
+			}
+			alone = append(alone, stored[keyAt:to]...)
+		}
+		return members < 3
+	})
+	return append(alone, "}\n"...), whole && members == 3
+}
+
 func appendJSONSpliced(dst, stored []byte, at int, revision int64) []byte {
 	dst = append(dst, stored[:at]...)
 	dst = append(dst, jsonVersionKey...)

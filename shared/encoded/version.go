@@ -288,6 +288,11 @@ func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
 			return v.mark(e, f, m)
 		}
 	}
+	if gv, ok := f.metadata(); ok && f.json() {
+		if rendered, ok := v.partialOfJSON(e, gv); ok {
+			return rendered, nil
+		}
+	}
 	buffer := rendering.Get().(*bytes.Buffer)
 	defer func() {
 		if buffer.Cap() <= maxOpened {

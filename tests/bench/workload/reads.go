@@ -63,10 +63,13 @@ func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 	if err != nil {
 		return err
 	}
+	// The heap grows to what the load needs, and each object is asked for once.
+	warming := load.Closed{For: pick(e, 100*time.Millisecond, time.Second)}
 	if r.different > 0 && !e.Subject.Floor {
-		if _, err := (load.Closed{MinOps: r.different, MaxOps: r.different}).Run(ctx, conns, next); err != nil {
-			return fmt.Errorf("warm up: %w", err)
-		}
+		warming.MinOps = r.different
+	}
+	if _, err := warming.Run(ctx, conns, next); err != nil {
+		return fmt.Errorf("warm up: %w", err)
 	}
 	loop := load.Closed{For: pick(e, time.Second, 5*time.Second)}
 	if r.heavy {

@@ -101,6 +101,13 @@ func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 			t.Fatalf("at another revision\n%s\nwant\n%s", other, want)
 		}
 	}
+	for _, f := range []encoded.Format{encoded.MetadataJSON, encoded.MetadataProtobuf} {
+		want, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), f, revision)
+		got, gotErr := j.quick.Render(bytecache.NewEntry("/key", revision, stored), f, revision)
+		if (gotErr == nil) != (err == nil) || !bytes.Equal(got, want) {
+			t.Fatalf("stored\n%s\nmetadata (error %v)\n%s\nwant (error %v)\n%s", stored, gotErr, got, err, want)
+		}
+	}
 	return said, is
 }
 
@@ -337,4 +344,14 @@ func BenchmarkIdentical(b *testing.B) {
 			}
 		}
 	})
+	for name, version := range map[string]*encoded.Version{"metadata alone decoded": j.quick, "all decoded for metadata": j.long} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := version.Render(bytecache.NewEntry("/key", revision, stored), encoded.MetadataProtobuf, revision); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
