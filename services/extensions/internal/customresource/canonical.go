@@ -174,12 +174,11 @@ func compare(a string, aEscaped bool, b string, bEscaped bool) int {
 
 // character returns the first character of a key, and the rest.
 func character(key string, escaped bool) (rune, string) {
-	char, size := rune(0), 0
 	if escaped && key[0] == '\\' {
-		char, size = unescape(key)
-	} else {
-		char, size = utf8.DecodeRuneInString(key)
+		char, size := unescape(key)
+		return char, key[size:]
 	}
+	char, size := utf8.DecodeRuneInString(key)
 	return char, key[size:]
 }
 
