@@ -36,6 +36,23 @@ func (c countingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// serve runs a server of HTTP/2 on a listener that wrap may change, and counts the
+// writes to what is below.
+func serve(t *testing.T, wrap func(net.Listener) net.Listener, handler http.HandlerFunc) (*httptest.Server, *counting) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	count := &counting{Listener: server.Listener}
+	server.Listener = wrap(count)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server, count
+}
+
+func plain(l net.Listener) net.Listener { return l }
+
+func gathers(l net.Listener) net.Listener { return gathering{l} }
+
 const (
 	gatheredStreams = 80 // of one connection
 	gatheredRounds  = 20
@@ -58,7 +75,7 @@ func rounds(t *testing.T, wrap func(net.Listener) net.Listener) int64 {
 		close(wake)
 		wake = make(chan struct{})
 	}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	server, count := serve(t, wrap, func(w http.ResponseWriter, req *http.Request) {
 		rung := next()
 		w.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(w).Flush()
@@ -72,12 +89,7 @@ func rounds(t *testing.T, wrap func(net.Listener) net.Listener) int64 {
 			_, _ = w.Write([]byte("e"))
 			_ = http.NewResponseController(w).Flush()
 		}
-	}))
-	count := &counting{Listener: server.Listener}
-	server.Listener = wrap(count)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
+	})
 	client := server.Client()
 	bodies := make([]io.ReadCloser, gatheredStreams)
 	for i := range bodies {
@@ -106,8 +118,8 @@ func rounds(t *testing.T, wrap func(net.Listener) net.Listener) int64 {
 func TestFramesOfManyStreamsShareWrites(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for range 5 {
-		alone := rounds(t, func(l net.Listener) net.Listener { return l })
-		together := rounds(t, func(l net.Listener) net.Listener { return gathering{l} })
+		alone := rounds(t, plain)
+		together := rounds(t, gathers)
 		t.Logf("%d frames: %d writes, %d where they are gathered", gatheredStreams*gatheredRounds, alone, together)
 		if together < alone*3/4 {
 			return
@@ -122,7 +134,7 @@ const long = 4 << 20
 // answer returns a long answer that a client with the given window is sent, and how many writes that took.
 func answer(t *testing.T, window int, wrap func(net.Listener) net.Listener) ([]byte, int64) {
 	t.Helper()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server, count := serve(t, wrap, func(w http.ResponseWriter, _ *http.Request) {
 		part := make([]byte, 64<<10)
 		for at := 0; at < long; at += len(part) {
 			for i := range part {
@@ -130,12 +142,7 @@ func answer(t *testing.T, window int, wrap func(net.Listener) net.Listener) ([]b
 			}
 			_, _ = w.Write(part)
 		}
-	}))
-	count := &counting{Listener: server.Listener}
-	server.Listener = wrap(count)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
+	})
 	client := server.Client()
 	client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window}
 	resp, err := client.Get(server.URL)
@@ -153,8 +160,6 @@ func answer(t *testing.T, window int, wrap func(net.Listener) net.Listener) ([]b
 // Records of a long answer share writes, as far as the client's window goes: what is
 // held when it is full must still be sent, for the client waits for it.
 func TestRecordsOfALongAnswerShareWrites(t *testing.T) {
-	plain := func(l net.Listener) net.Listener { return l }
-	gathers := func(l net.Listener) net.Listener { return gathering{l} }
 	want, alone := answer(t, long, plain)
 	if len(want) != long {
 		t.Fatalf("%d bytes", len(want))
@@ -173,17 +178,17 @@ func TestRecordsOfALongAnswerShareWrites(t *testing.T) {
 
 // An answer whose end is no short record is sent without waiting for another.
 func TestHeldRecordsAreSentLate(t *testing.T) {
-	sent := make(chan struct{})
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	read := make(chan struct{})
+	server, _ := serve(t, gathers, func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Length", "200000")
 		_, _ = w.Write(make([]byte, 100_000))
-		<-sent // by the server, to a client that has read all of it
+		select {
+		case <-read:
+		case <-req.Context().Done():
+			return
+		}
 		_, _ = w.Write(make([]byte, 100_000))
-	}))
-	server.Listener = gathering{server.Listener}
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
+	})
 	resp, err := server.Client().Get(server.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +197,7 @@ func TestHeldRecordsAreSentLate(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, 100_000)); err != nil {
 		t.Fatal(err)
 	}
-	close(sent)
+	close(read)
 	if n, err := io.Copy(io.Discard, resp.Body); err != nil || n != 100_000 {
 		t.Fatalf("%d bytes, %v", n, err)
 	}

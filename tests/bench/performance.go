@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"triune.dev/tests/bench/report"
 )
 
 // The tables of profiles stand between these lines of a page that is otherwise
@@ -22,13 +24,14 @@ const (
 )
 
 // WriteProfiles puts a table of the functions that a workload spends most in, for
-// each profile below dir, into a page.
+// each profile below dir of the one process that is everything, into a page: what each
+// of several spends its time in is as many pages.
 func WriteProfiles(ctx context.Context, page, dir string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return fmt.Errorf("write profiles: %w", err)
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "*", "*.prof"))
+	files, err := filepath.Glob(filepath.Join(dir, report.Ours, "*.prof"))
 	if err != nil {
 		return fmt.Errorf("write profiles: %w", err)
 	}
@@ -42,8 +45,7 @@ func WriteProfiles(ctx context.Context, page, dir string) error {
 		if len(top) == 0 {
 			continue // the load was over before anything was noticed
 		}
-		subject := filepath.Base(filepath.Dir(file))
-		tables.WriteString(table(subject, strings.TrimSuffix(filepath.Base(file), ".prof"), top))
+		tables.WriteString(table(report.Ours, strings.TrimSuffix(filepath.Base(file), ".prof"), top))
 	}
 	replaced, err := between(string(text), "\n"+tables.String())
 	if err != nil {
