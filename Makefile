@@ -163,10 +163,13 @@ BENCH_TOOLS = $(GO) run ./tests/tools/cmd/tools etcd nats-server kube-apiserver 
 # A part of the workloads, as a regular expression; its results go to .run/bench.
 WORKLOAD ?=
 
+# How often every server runs every workload, but for the slow ones, which run once.
+ROUNDS ?= 3
+
 .PHONY: bench
 bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…)
 	@$(BENCH_TOOLS)
-	$(GO) run ./tests/cmd/bench -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
+	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
 
 .PHONY: bench-quick
 bench-quick: build ## the same in minutes, without what is large

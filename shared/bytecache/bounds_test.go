@@ -2,6 +2,7 @@ package bytecache
 
 import (
 	"bytes"
+	"errors"
 	"runtime"
 	"strconv"
 	"testing"
@@ -260,5 +261,79 @@ func TestSelectLeavesScans(t *testing.T) {
 	}
 	if len(c.indexes) != maxIndexes {
 		t.Errorf("%d indexes, want at most %d", len(c.indexes), maxIndexes)
+	}
+}
+
+// TestRecurs: what was asked for once is known the second time, however much else was
+// asked for between, up to a bound; an index that is kept from the load on is always.
+func TestRecurs(t *testing.T) {
+	kept := Term{Field: true, Key: "node", Values: []string{"a"}}
+	c := loadedCache(t, filled(10, 10), Config{}, Options{
+		Fields:  func(e *Entry) (Attributes, error) { return Attributes{"node": "a"}, nil },
+		Indexes: []Term{{Field: true, Key: "node"}},
+	})
+	if !c.Recurs(kept) || len(c.indexes) != 1 {
+		t.Errorf("the index that is kept from the load on is not there: %d are", len(c.indexes))
+	}
+	label := func(i int) Term { return Term{Key: strconv.Itoa(i)} }
+	for i := range maxOnce {
+		if c.Recurs(label(i)) {
+			t.Errorf("label %d was asked for before", i)
+		}
+	}
+	if !c.Recurs(label(0)) || !c.Recurs(Term{Key: "1", Values: []string{"x"}}) || c.Recurs(Term{Field: true, Key: "1"}) {
+		t.Error("what recurs is not known, or what does not")
+	}
+	for i := range 10 * maxOnce {
+		c.Recurs(label(i))
+	}
+	if len(c.once) != maxOnce {
+		t.Errorf("%d terms are remembered, want %d", len(c.once), maxOnce)
+	}
+	c.space.Reset(100)
+	if err := c.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !c.Recurs(kept) || len(c.indexes) != 1 {
+		t.Error("the index is not there after another load")
+	}
+}
+
+// TestMeets: a term is judged by one attribute alone where that is to be had, and by all of
+// them elsewhere.
+func TestMeets(t *testing.T) {
+	all := func(e *Entry) (Attributes, error) {
+		switch e.Key {
+		case filledKey(0):
+			return nil, errors.New("unreadable")
+		case filledKey(1):
+			return Attributes{}, nil
+		}
+		return Attributes{"app": "web"}, nil
+	}
+	asked := 0
+	for name, o := range map[string]Options{
+		"all": {Labels: all},
+		"one": {
+			Labels: func(e *Entry) (Attributes, error) { asked++; return all(e) },
+			Label:  one(all),
+		},
+	} {
+		c := loadedCache(t, filled(3, 10), Config{}, o)
+		for i, want := range []struct{ any, web, api, err bool }{{err: true}, {}, {any: true, web: true}} {
+			e, _ := c.Peek(filledKey(i))
+			for values, meets := range map[string]bool{"": want.any, "web": want.web, "api": want.api} {
+				term := Term{Key: "app"}
+				if values != "" {
+					term.Values = []string{"db", values}
+				}
+				if got, err := c.Meets(e, term); got != meets || (err != nil) != want.err {
+					t.Errorf("%s: entry %d meets %q: %t, %v", name, i, values, got, err)
+				}
+			}
+		}
+	}
+	if asked != 3 {
+		t.Errorf("all labels were asked for %d times, want 3: of the entry that cannot be read", asked)
 	}
 }

@@ -21,9 +21,13 @@ type Options struct {
 	// where there are none. They may be called with the cache's lock held, so they
 	// must not call it.
 	Labels, Fields func(*Entry) (Attributes, error)
-	// Field finds out one of the selectable fields where that takes less than all of
-	// them; known is false where it cannot, and Fields is to be asked. nil if it never can.
-	Field func(e *Entry, name string) (value string, known bool)
+	// Label and Field find out one of them where that takes less than all: has tells
+	// whether the object has it. known is false where they cannot, and Labels or Fields is
+	// to be asked. nil if they never can.
+	Label, Field func(e *Entry, name string) (value string, has, known bool)
+	// Indexes are kept from the load on, not only from the second query on. Their Values
+	// mean nothing.
+	Indexes []Term
 	// OnInconsistent is called when a change does not fit what is cached, which
 	// means that an event was lost. The cache then reads its keys again. It is
 	// called with the cache's lock held.
@@ -80,6 +84,8 @@ type Cache struct {
 	indexes  []*index
 	// asked counts the queries of indexes.
 	asked uint64
+	// once are the terms that were asked for and have no index, see Recurs.
+	once []Term
 	// stored is the size of what the tree holds.
 	stored int64
 	// plain are the bytes, in the tree and the log, that could be compressed and are
@@ -318,7 +324,7 @@ func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
 	c.pivot.Key = ""
 	c.snapshot = nil
 	c.kept.restart()
-	c.indexes = nil
+	c.indexes, c.once = nil, nil
 	c.changed = 0
 	c.log.restart(revision)
 	c.countLocked(-c.plain)

@@ -364,9 +364,16 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 	w.space.loadPage = pick(1, 2, 500)
 	w.space.historyEvents, w.space.historyBytes = int(pick(1, 3, 4096)), pick(1000, 1<<20)
 	for _, prefix := range prefixes {
-		c, err := w.space.Cache(prefix, Options{Labels: w.find(labelsOf), Fields: w.find(fieldsOf), OnInconsistent: func(key string, revision int64) {
+		o := Options{Labels: w.find(labelsOf), Fields: w.find(fieldsOf), OnInconsistent: func(key string, revision int64) {
 			_ = w.fault("%s at %d does not fit", key, revision)
-		}})
+		}}
+		if r.IntN(2) == 0 {
+			o.Label, o.Field = one(o.Labels), one(o.Fields)
+		}
+		if r.IntN(2) == 0 {
+			o.Indexes = []Term{{Key: "l"}, {Field: true, Key: "n"}}
+		}
+		c, err := w.space.Cache(prefix, o)
 		if err != nil {
 			return err
 		}

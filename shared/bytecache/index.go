@@ -2,6 +2,8 @@ package bytecache
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 
 	"github.com/tidwall/btree"
 )
@@ -44,17 +46,77 @@ func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool) {
 	if e == nil {
 		return indexed{}, false
 	}
-	if ix.field && c.options.Field != nil && e.fields.known.Load() == nil {
-		if value, known := c.options.Field(e, ix.key); known {
-			return indexed{value: value, entry: e}, true
+	value, has, err := c.valueOf(e, ix.field, ix.key)
+	return indexed{value: value, entry: e}, has && err == nil
+}
+
+// valueOf finds out one label or field of an entry. It reads no more than that where it can,
+// unless all of them are known already.
+func (c *Cache) valueOf(e *Entry, field bool, key string) (value string, has bool, err error) {
+	one, found := c.options.Label, &e.labels
+	if field {
+		one, found = c.options.Field, &e.fields
+	}
+	if one != nil && found.known.Load() == nil {
+		if value, has, known := one(e, key); known {
+			return value, has, nil
 		}
 	}
-	all, err := c.attributesOf(e, ix.field)
-	if err != nil {
-		return indexed{}, false
+	all, err := c.attributesOf(e, field)
+	value, has = all[key]
+	return value, has, err
+}
+
+// indexing is an index that is built of entries in the order of their keys.
+type indexing struct {
+	*index
+	// places has a place for each entry, groups the number of its value.
+	places []indexed
+	groups []int
+	// values are all there are, sizes how many entries have them.
+	values map[string]int
+	sizes  []int
+}
+
+func newIndexing(t Term) *indexing {
+	return &indexing{index: newIndex(t.Field, t.Key), values: map[string]int{}}
+}
+
+func (b *indexing) add(c *Cache, e *Entry) {
+	at, ok := b.place(c, e)
+	if !ok {
+		return
 	}
-	value, ok := all[ix.key]
-	return indexed{value: value, entry: e}, ok
+	group, known := b.values[at.value]
+	if !known {
+		group = len(b.sizes)
+		b.values[at.value] = group
+		b.sizes = append(b.sizes, 0)
+	}
+	b.sizes[group]++
+	b.places = append(b.places, at)
+	b.groups = append(b.groups, group)
+}
+
+// done returns the index. Only the values are sorted: the entries came in order.
+func (b *indexing) done() *index {
+	next := make([]int, len(b.sizes)) // where the next place of a group belongs
+	at := 0
+	for _, value := range slices.Sorted(maps.Keys(b.values)) {
+		group := b.values[value]
+		next[group] = at
+		at += b.sizes[group]
+	}
+	sorted := make([]indexed, len(b.places))
+	for i, place := range b.places {
+		group := b.groups[i]
+		sorted[next[group]] = place
+		next[group]++
+	}
+	for _, place := range sorted {
+		b.tree.Load(place)
+	}
+	return b.index
 }
 
 // follow brings the index to the state after a change.

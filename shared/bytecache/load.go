@@ -71,6 +71,10 @@ func (c *Cache) load(ctx context.Context) error {
 	}
 	era, known := c.beginLoad()
 	loaded, err := c.read(ctx, known, era)
+	var indexes []*index
+	for _, building := range loaded.indexes {
+		indexes = append(indexes, building.done())
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.era != era {
@@ -90,6 +94,7 @@ func (c *Cache) load(ctx context.Context) error {
 	c.phase = live
 	c.tree, c.stored, c.changed = loaded.tree, loaded.stored, loaded.revision
 	c.snapshot = nil
+	c.indexes = indexes
 	c.log.restart(loaded.revision)
 	c.countLocked(loaded.plain)
 	c.press = loaded.press
@@ -115,6 +120,8 @@ type loaded struct {
 	tree     *btree.BTreeG[*Entry]
 	stored   int64
 	revision int64
+	// indexes are those of Options.
+	indexes []*indexing
 	// plain and press are what they are in Cache.
 	plain int64
 	press *press
@@ -124,6 +131,9 @@ type loaded struct {
 // is no room for is compressed at once, lest a large resource be held twice.
 func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error) {
 	out := loaded{tree: newTree()}
+	for _, t := range c.options.Indexes {
+		out.indexes = append(out.indexes, newIndexing(t))
+	}
 	defer func() {
 		if out.press != nil {
 			out.press.rest()
@@ -147,6 +157,9 @@ func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error
 		for _, item := range page.KVs {
 			e := c.entry(string(item.Key), item.Value, item.ModRevision)
 			e.era = era + 1
+			for _, building := range out.indexes {
+				building.add(c, e)
+			}
 			if err := out.pack(c, e); err != nil {
 				return out, err
 			}

@@ -141,6 +141,15 @@ func fieldsOf(e *Entry) (Attributes, error) {
 	return Attributes{"n": e.Key[len(e.Key)-1:]}, nil
 }
 
+// one finds out one of all attributes, where they can be found out and not always then.
+func one(of func(*Entry) (Attributes, error)) func(*Entry, string) (string, bool, bool) {
+	return func(e *Entry, name string) (value string, has, known bool) {
+		all, err := of(e)
+		value, has = all[name]
+		return value, has, err == nil && value != "y"
+	}
+}
+
 // meets is what Select must find, said in another way.
 func meets(t Term, key, value string) bool {
 	has := key[len(key)-1:]

@@ -66,6 +66,33 @@ func (c *Cache) Select(ctx context.Context, t Term) (Selection, error) {
 	}
 }
 
+// maxOnce bounds the terms that are remembered because they were asked for once.
+const maxOnce = 4 * maxIndexes
+
+// Recurs tells whether a term of this kind was asked for before, whatever its values were.
+// To look at each object once takes less than to build an index, which is worth it for the
+// second time.
+func (c *Cache) Recurs(t Term) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	same := func(o Term) bool { return o.Field == t.Field && o.Key == t.Key }
+	if slices.ContainsFunc(c.once, same) || slices.ContainsFunc(c.indexes, func(ix *index) bool { return ix.covers(t) }) {
+		return true
+	}
+	if len(c.once) == maxOnce {
+		c.once = slices.Delete(c.once, 0, 1)
+	}
+	c.once = append(c.once, Term{Field: t.Field, Key: t.Key})
+	return false
+}
+
+// Meets tells whether an entry of this cache meets a term, reading no more of it than that
+// takes. The error says that it cannot be found out.
+func (c *Cache) Meets(e *Entry, t Term) (bool, error) {
+	value, has, err := c.valueOf(e, t.Field, t.Key)
+	return has && (t.Values == nil || slices.Contains(t.Values, value)), err
+}
+
 // selectLocked reads an index. It unlocks mu, as soon as it has a copy of the index
 // where it has to look at more than a few of its entries.
 func (c *Cache) selectLocked(ix *index, t Term, values []string) Selection {
@@ -133,22 +160,15 @@ func (c *Cache) indexLocked(t Term) *index {
 // buildIndex makes the index for a term as it is in a snapshot. No lock is held:
 // attributes are found out here, which may take decoding.
 func (c *Cache) buildIndex(ctx context.Context, t Term, snapshot *Snapshot) (*index, error) {
-	ix := newIndex(t.Field, t.Key)
-	var places []indexed
+	building := newIndexing(t)
 	snapshot.Ascend("", func(e *Entry) bool {
-		if at, ok := ix.place(c, e); ok {
-			places = append(places, at)
-		}
+		building.add(c, e)
 		return ctx.Err() == nil
 	})
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(places, func(a, b indexed) int { return strings.Compare(a.value, b.value) })
-	for _, at := range places {
-		ix.tree.Load(at)
-	}
-	return ix, nil
+	return building.done(), nil
 }
 
 // adoptLocked brings an index from the state of a snapshot to that of now, and puts

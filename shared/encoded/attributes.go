@@ -1,6 +1,7 @@
 package encoded
 
 import (
+	"bytes"
 	"errors"
 	"sync"
 
@@ -14,10 +15,29 @@ type Labels struct{ interned interned }
 // Of returns the labels of a stored object; ok is false where the bytes do not say
 // them plainly, and the object has to be decoded.
 func (l *Labels) Of(data []byte) (labels map[string]string, ok bool) {
-	if labels, ok = protobufLabels(data, l.interned.of); !ok {
-		labels, ok = jsonLabels(data, l.interned.of)
+	ok = eachLabel(data, func(key, value []byte) {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[l.interned.of(key)] = l.interned.of(value)
+	})
+	return labels, ok
+}
+
+// eachLabel calls yield for the labels of a stored object; the last of several values of
+// one counts. It returns false where the bytes do not say them plainly.
+func eachLabel(data []byte, yield func(key, value []byte)) (ok bool) {
+	labels := 0
+	count := func(key, value []byte) {
+		labels++
+		yield(key, value)
 	}
-	return labels, ok && !labelledByDefault(builtInKind(data), len(labels))
+	if bytes.HasPrefix(data, protobufMagic) {
+		ok = eachProtobufLabel(data, count)
+	} else {
+		ok = eachJSONLabel(data, count)
+	}
+	return ok && !labelledByDefault(builtInKind(data), labels)
 }
 
 // labelledByTemplate are the built-in kinds that take the labels of their template if they
@@ -41,6 +61,27 @@ func (l *Labels) OfEntry(e *bytecache.Entry) (labels map[string]string, ok bool)
 		return nil, nil
 	})
 	return labels, ok
+}
+
+// OneOfEntry is OfEntry for the value of one label, which takes less. It is meant for
+// bytecache.Options.
+func (l *Labels) OneOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
+	if e.Err != nil {
+		return "", false, false
+	}
+	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+		var last []byte
+		known = eachLabel(stored, func(key, value []byte) {
+			if string(key) == name {
+				last, has = value, true
+			}
+		})
+		if has {
+			value = l.interned.of(last)
+		}
+		return nil, nil
+	})
+	return value, has, known
 }
 
 // Labels returns the labels of an entry, from its stored bytes if they say it

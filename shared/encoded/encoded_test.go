@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,12 +245,54 @@ func TestLabels(t *testing.T) {
 				if diff := cmp.Diff(labels, got, equateEmpty); diff != "" {
 					t.Errorf("%s (-decoded +read):\n%s", kind, diff)
 				}
+				eachLabelAlone(t, tc.e, labels)
 			}
 		})
 	}
 	malformed := bytecache.NewEntry("", 0, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`))
 	if got, err := custom.Labels(malformed); err != nil || len(got) != 0 {
 		t.Errorf("labels that are numbers: %v, %v; want none, as the decoded object has", got, err)
+	}
+}
+
+// eachLabelAlone compares the labels, read one by one, with those of the decoded object. It
+// tells whether they could be read.
+func eachLabelAlone(t *testing.T, e *bytecache.Entry, want map[string]string) (known bool) {
+	t.Helper()
+	var l Labels
+	for _, name := range append(slices.Collect(maps.Keys(want)), "another") {
+		value, has, ok := l.OneOfEntry(e, name)
+		if !ok {
+			return false
+		}
+		if expected, labelled := want[name]; value != expected || has != labelled {
+			t.Errorf("stored %q: label %q alone is %q, %t; want %q, %t", e.Data(), name, value, has, expected, labelled)
+		}
+	}
+	return true
+}
+
+// TestLabelAlone: one label takes no memory, of entries however they are held.
+func TestLabelAlone(t *testing.T) {
+	budget := bytecache.NewBudget(1 << 20)
+	_, codec := configMaps(t, budget)
+	_, customCodec := widgets(t, budget)
+	m := configMap("a", 5000)
+	m.Labels = map[string]string{"app": "x", "tier": "back"}
+	u := customObject(map[string]any{"spec": strings.Repeat("abc ", 1000)})
+	u.SetLabels(m.Labels)
+	var l Labels
+	for kind, e := range map[string]*bytecache.Entry{"built-in": entry(t, codec, m, 7), "custom": entry(t, customCodec, u, 7)} {
+		held := compressed(t, e)
+		if !eachLabelAlone(t, e, m.Labels) || !eachLabelAlone(t, held, m.Labels) {
+			t.Errorf("%s: one label was not read alone", kind)
+		}
+		if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = l.OneOfEntry(e, "app") }); got > 0 {
+			t.Errorf("%s: one label allocates %v times", kind, got)
+		}
+	}
+	if _, _, known := l.OneOfEntry(&bytecache.Entry{Key: "k", Err: errNoAttributes}, "app"); known {
+		t.Error("the label of an entry without bytes is known")
 	}
 }
 
@@ -393,14 +437,17 @@ func checkStored(t *testing.T, built, custom *Version, data []byte) {
 		}
 		_, _ = v.Labels(bytecache.NewEntry("", 0, data))
 	}
-	labels, ok := protobufLabels(data, func(b []byte) string { return string(b) })
-	if !ok {
+	var l Labels
+	labels, ok := l.Of(data)
+	if !ok || !bytes.HasPrefix(data, protobufMagic) {
 		return
 	}
-	obj, err := built.Decode(bytecache.NewEntry("", 1, data), 1)
+	e := bytecache.NewEntry("", 1, data)
+	obj, err := built.Decode(e, 1)
 	if err != nil {
 		return
 	}
+	eachLabelAlone(t, e, labels)
 	if diff := cmp.Diff(obj.(*corev1.ConfigMap).Labels, labels, equateEmpty); diff != "" {
 		t.Fatalf("stored %q: labels (-decoded +read):\n%s", data, diff)
 	}

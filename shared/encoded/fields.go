@@ -203,22 +203,22 @@ func (f *Fields) OfEntry(e *bytecache.Entry) (fields bytecache.Attributes, ok bo
 	return fields, ok
 }
 
-// OneOfEntry is OfEntry for the value of one field, which takes less; ok is false, too,
-// where the kind has no such field.
-func (f *Fields) OneOfEntry(e *bytecache.Entry, name string) (value string, ok bool) {
+// OneOfEntry is OfEntry for the value of one field, which takes less; known is false, too,
+// where the kind has no such field. It is meant for bytecache.Options.
+func (f *Fields) OneOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
 	one := f.alone[name]
 	if one == nil || e.Err != nil {
-		return "", false
+		return "", false, false
 	}
 	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
 		var values [maxValues]readValue
 		var raw []byte
-		if raw, ok = one.read(stored, &values); ok {
-			value, ok = one.value(&one.fields[0], raw, &values, e.Key)
+		if raw, known = one.read(stored, &values); known {
+			value, known = one.value(&one.fields[0], raw, &values, e.Key)
 		}
 		return nil, nil
 	})
-	return value, ok
+	return value, known, known
 }
 
 // of reads the fields of the object with a key, which ends in its name.

@@ -176,16 +176,16 @@ func eachAlone(t *testing.T, f *Fields, stored []byte) (read int) {
 	want, _ := fieldsOf(p)
 	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, stored)
 	for name := range want {
-		got, ok := f.OneOfEntry(e, name)
+		got, has, ok := f.OneOfEntry(e, name)
 		if !ok {
 			continue
 		}
 		read++
-		if got != want[name] {
+		if got != want[name] || !has {
 			t.Errorf("stored %q: field %s alone is %q, want %q", stored, name, got, want[name])
 		}
 	}
-	if _, ok := f.OneOfEntry(e, "unknown"); ok {
+	if _, _, ok := f.OneOfEntry(e, "unknown"); ok {
 		t.Error("a field that the kind has not is known")
 	}
 	return read
@@ -255,7 +255,7 @@ func TestFieldsAllocations(t *testing.T) {
 	if got := testing.AllocsPerRun(100, func() { kept, _ = f.OfEntry(e) }); got > bare+1 {
 		t.Errorf("fields allocate %v times, want those of a map (%v) and the address", got, bare)
 	}
-	if got := testing.AllocsPerRun(100, func() { keptOne, _ = f.OneOfEntry(e, "node") }); got > 0 {
+	if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = f.OneOfEntry(e, "node") }); got > 0 {
 		t.Errorf("one field allocates %v times", got)
 	}
 }
@@ -281,7 +281,7 @@ func BenchmarkFields(b *testing.B) {
 	b.Run("one", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if keptOne, _ = f.OneOfEntry(e, "node"); keptOne == "" {
+			if keptOne, _, _ = f.OneOfEntry(e, "node"); keptOne == "" {
 				b.Fatal("not read")
 			}
 		}

@@ -169,44 +169,33 @@ func plainString(value []byte) ([]byte, bool) {
 	return value[1 : len(value)-1], true
 }
 
-// jsonLabels reads the labels of a stored object. ok is false where it must be
-// decoded to tell.
-func jsonLabels(stored []byte, keep func([]byte) string) (labels map[string]string, ok bool) {
+// eachJSONLabel calls yield for the labels of a stored object. It returns false where it
+// must be decoded to tell.
+func eachJSONLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 	from, _, found := jsonMember(stored, 0, "metadata")
 	if !found {
-		return nil, false
+		return false
 	}
-	var at int
-	found = false
+	at, plain := 0, true
 	if !eachMember(stored, from, func(key []byte, _, f, _ int) bool {
-		if bytes.IndexByte(key, '\\') >= 0 {
-			from = -1
-			return false
+		if plain = bytes.IndexByte(key, '\\') < 0; string(key) == "labels" {
+			at = f
 		}
-		if string(key) == "labels" {
-			at, found = f, true
-		}
-		return true
-	}) || from < 0 {
-		return nil, false
+		return plain
+	}) || !plain {
+		return false
 	}
-	if !found {
-		return nil, true
+	if at == 0 {
+		return true // it has none
 	}
-	ok = eachMember(stored, at, func(key []byte, keyAt, f, t int) bool {
-		name, plain := plainString(stored[keyAt : f-1])
+	return eachMember(stored, at, func(_ []byte, keyAt, f, t int) bool {
+		name, plainName := plainString(stored[keyAt : f-1])
 		value, plainValue := plainString(stored[f:t])
-		if !plain || !plainValue {
-			found = false
-			return false
+		if plain = plainName && plainValue; plain {
+			yield(name, value)
 		}
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[keep(name)] = keep(value)
-		return true
-	})
-	return labels, ok && found
+		return plain
+	}) && plain
 }
 
 // mark says that the stored bytes are what is sent, but for the resourceVersion: of

@@ -56,6 +56,13 @@ func (v *Version) partialOfJSON(e *bytecache.Entry, gv schema.GroupVersion) (ren
 	return append(append(rendered, rest[:end]...), "}\n"...), true
 }
 
+// KeptMetadata is the PartialObjectMetadata of an entry as JSON, without a newline at its
+// end, where it takes next to nothing to know it; ok is false elsewhere.
+func (v *Version) KeptMetadata(e *bytecache.Entry, gv schema.GroupVersion) (metadata []byte, ok bool) {
+	metadata, ok = v.partialOfJSON(e, gv)
+	return bytes.TrimSuffix(metadata, []byte("\n")), ok
+}
+
 // decodeForMetadata is Decode for somebody who looks at nothing but the metadata. It
 // decodes nothing else where that makes no difference.
 func (v *Version) decodeForMetadata(e *bytecache.Entry, revision int64) (runtime.Object, error) {

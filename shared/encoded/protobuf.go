@@ -210,18 +210,15 @@ func digitsOf(revision int64) int {
 	return n
 }
 
-// protobufLabels reads the labels of a stored object. ok is false where the bytes
-// are not what a serializer of Kubernetes writes; the object must be decoded then.
-func protobufLabels(stored []byte, keep func([]byte) string) (labels map[string]string, ok bool) {
+// eachProtobufLabel calls yield for the labels of a stored object. It returns false where
+// the bytes are not what a serializer of Kubernetes writes; the object must be decoded then.
+func eachProtobufLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 	e, ok := openEnvelope(stored)
 	if !ok {
-		return nil, false
+		return false
 	}
 	metadata, ok := onlyMetadata(e.raw)
-	if !ok {
-		return nil, false
-	}
-	ok = eachField(metadata, func(number uint64, content []byte) bool {
+	return ok && eachField(metadata, func(number uint64, content []byte) bool {
 		if number != fieldLabels {
 			return true
 		}
@@ -233,13 +230,9 @@ func protobufLabels(stored []byte, keep func([]byte) string) (labels map[string]
 		if !ok || len(rest) != 0 {
 			return false
 		}
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[keep(key)] = keep(value)
+		yield(key, value)
 		return true
 	})
-	return labels, ok
 }
 
 // eachField calls yield for the fields of a message, with the content of those that

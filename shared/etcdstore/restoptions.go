@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -167,8 +168,8 @@ func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.O
 	}, nil
 }
 
-// decorate is the generic.StorageDecorator: it makes the Store of a resource.
-// Keys and indexes of a watch cache have no use here.
+// decorate is the generic.StorageDecorator: it makes the Store of a resource. Of a watch
+// cache's indexes it takes the names.
 func (g *Getter) decorate(
 	config *storagebackend.ConfigForResource,
 	resourcePrefix string,
@@ -177,7 +178,7 @@ func (g *Getter) decorate(
 	_ func() runtime.Object,
 	attributes storage.AttrFunc,
 	_ storage.IndexerFuncs,
-	_ *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+	indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 	client, err := g.clientOf(config.Transport.ServerList)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
@@ -199,7 +200,7 @@ func (g *Getter) decorate(
 		Compaction:     compaction,
 		Uncached:       g.uncached[config.GroupResource],
 	}
-	if err := g.addCache(&c, config.Transport.ServerList, attributes); err != nil {
+	if err := g.addCache(&c, config.Transport.ServerList, attributes, indexers); err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
 	}
 	store, err := New(c)
@@ -222,7 +223,7 @@ func (g *Getter) decorate(
 
 // addCache gives a Store its place in the cache of its etcd. Stores with the same
 // keys, as the versions of a custom resource have, share it.
-func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFunc) error {
+func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFunc, indexers *cache.Indexers) error {
 	if g.caching == nil {
 		return nil
 	}
@@ -245,9 +246,26 @@ func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFu
 	if err != nil {
 		return err
 	}
+	options.Indexes = indexesOf(indexers)
 	c.Cache, err = caching.Space.Cache(prefix, options)
 	c.Prober = caching.Prober
 	return err
+}
+
+// indexesOf are the indexes of selectable fields and labels among those of a watch cache.
+func indexesOf(indexers *cache.Indexers) []bytecache.Term {
+	if indexers == nil {
+		return nil
+	}
+	var all []bytecache.Term
+	for _, name := range slices.Sorted(maps.Keys(*indexers)) {
+		if field, ok := strings.CutPrefix(name, storage.FieldIndex("")); ok {
+			all = append(all, bytecache.Term{Field: true, Key: field})
+		} else if label, ok := strings.CutPrefix(name, storage.LabelIndex("")); ok {
+			all = append(all, bytecache.Term{Key: label})
+		}
+	}
+	return all
 }
 
 // clientOf returns the one client of a list of servers.

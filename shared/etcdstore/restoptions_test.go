@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,8 +25,10 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/compatibility"
 
+	"triune.dev/shared/bytecache"
 	"triune.dev/shared/internal/etcdtest"
 )
 
@@ -282,5 +285,16 @@ func TestCounterUsers(t *testing.T) {
 	never()
 	if c.round(t.Context(), now.Add(10*time.Minute)); asked.Load() != 2 || len(c.resources) != 0 {
 		t.Error("counted although nobody uses it")
+	}
+}
+
+func TestIndexesOf(t *testing.T) {
+	if got := indexesOf(nil); got != nil {
+		t.Errorf("of none: %v", got)
+	}
+	got := indexesOf(&cache.Indexers{storage.LabelIndex("app"): nil, storage.FieldIndex("spec.nodeName"): nil, "by owner": nil})
+	want := []bytecache.Term{{Field: true, Key: "spec.nodeName"}, {Key: "app"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

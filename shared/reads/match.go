@@ -117,6 +117,15 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 	m.selected = true
 	var failed error
 	looked := 0
+	terms := h.terms(p)
+	misses := func(e *bytecache.Entry) bool {
+		for _, t := range terms {
+			if meets, err := h.config.Cache.Meets(e, t); err == nil && !meets {
+				return true
+			}
+		}
+		return false
+	}
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		if !p.below(e.Key) {
 			return false
@@ -134,6 +143,9 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 			}
 		}
 		m.last = e.Key
+		if misses(e) {
+			return true
+		}
 		var ok bool
 		if ok, failed = h.meets(p, e); failed != nil {
 			return false
@@ -159,10 +171,7 @@ const (
 // byIndex finds objects by the terms of the selectors that have an index, at a
 // revision or later. ok is false if there is none that helps.
 func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched, bool) {
-	terms := indexTerms(p)
-	if h.config.OwnFields { // the indexes are of the cache's fields
-		terms = slices.DeleteFunc(terms, func(t bytecache.Term) bool { return t.Field })
-	}
+	terms := h.terms(p)
 	if p.indexed != nil {
 		terms = []bytecache.Term{{Field: true, Key: p.indexed.Field, Values: []string{p.indexed.Value}}}
 	}
@@ -229,11 +238,15 @@ func lastBelow(p *plan, entries []*bytecache.Entry) string {
 	return ""
 }
 
-// shortest asks the indexes and returns the shortest answer.
+// shortest asks the indexes that there are, or that are worth it, and returns the shortest
+// answer.
 func (h *Handlers) shortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, ok bool) {
 	for i, term := range terms {
 		if i >= maxTried {
 			break
+		}
+		if !h.config.Cache.Recurs(term) {
+			continue
 		}
 		s, err := h.config.Cache.Select(ctx, term)
 		if err != nil {
@@ -266,6 +279,15 @@ func (h *Handlers) narrow(p *plan, entries []*bytecache.Entry) ([]*bytecache.Ent
 		return !ok
 	})
 	return entries, failed
+}
+
+// terms are those that the cache can judge entries by.
+func (h *Handlers) terms(p *plan) []bytecache.Term {
+	terms := indexTerms(p)
+	if h.config.OwnFields { // the cache has other fields
+		terms = slices.DeleteFunc(terms, func(t bytecache.Term) bool { return t.Field })
+	}
+	return terms
 }
 
 // indexTerms are the terms of a plan's selectors that say what is wanted, the ones

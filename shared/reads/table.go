@@ -140,8 +140,8 @@ func encodeTable(table *metav1.Table, version schema.GroupVersion) ([]byte, erro
 }
 
 // encodeRow encodes a row. Its object is encoded by itself: as a part of the row, what
-// has been encoded is looked through once more.
-func encodeRow(row *metav1.TableRow) ([]byte, error) {
+// has been encoded is looked through once more. object are its bytes where they are known.
+func encodeRow(row *metav1.TableRow, object []byte) ([]byte, error) {
 	bare := *row
 	bare.Object.Object = nil
 	out, err := json.Marshal(&bare)
@@ -152,8 +152,20 @@ func encodeRow(row *metav1.TableRow) ([]byte, error) {
 	if !ok {
 		return json.Marshal(row)
 	}
-	object, err := json.Marshal(row.Object.Object)
+	if object == nil {
+		object, err = json.Marshal(row.Object.Object)
+	}
 	return append(append(before, object...), '}'), err
+}
+
+// keptMetadata is the object of an entry's row where that is metadata, and there are such
+// bytes.
+func (h *Handlers) keptMetadata(e *bytecache.Entry, s tableStyle) []byte {
+	if s.includeObject != metav1.IncludeMetadata && s.includeObject != "" {
+		return nil
+	}
+	object, _ := h.config.Version.KeptMetadata(e, s.version)
+	return object
 }
 
 // getTable answers a GET with a Table.
@@ -309,7 +321,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 		return err
 	}
 	for at, i := range missing[:count] {
-		row, err := encodeRow(&table.Rows[at])
+		row, err := encodeRow(&table.Rows[at], h.keptMetadata(entries[i], s))
 		if err != nil {
 			return fmt.Errorf("encode the row of %s: %w", entries[i].Key, err)
 		}

@@ -100,8 +100,12 @@ func TestEncodeRow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := encodeRow(&row); err != nil || string(got) != string(want) {
+		if got, err := encodeRow(&row, nil); err != nil || string(got) != string(want) {
 			t.Errorf("%s: %s, %v\nwant %s", name, got, err, want)
 		}
+	}
+	row := metav1.TableRow{Cells: []any{"a"}, Object: runtime.RawExtension{Object: object}}
+	if got, err := encodeRow(&row, []byte(`{"kept":1}`)); err != nil || string(got) != `{"cells":["a"],"object":{"kept":1}}` {
+		t.Errorf("with an object that is kept: %s, %v", got, err)
 	}
 }

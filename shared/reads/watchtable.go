@@ -89,7 +89,7 @@ func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, 
 	if err != nil {
 		return nil, notPrinted(e, err)
 	}
-	row, err := encodeRow(&table.Rows[0])
+	row, err := encodeRow(&table.Rows[0], nil)
 	if err != nil {
 		return nil, notPrinted(e, err)
 	}

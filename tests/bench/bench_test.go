@@ -205,9 +205,10 @@ func TestPerformancePageHasMarks(t *testing.T) {
 
 func TestCommandReproduces(t *testing.T) {
 	for want, o := range map[string]Options{
-		"make bench":                       {Match: regexp.MustCompile("")},
-		"make bench-quick":                 {Match: regexp.MustCompile(""), Quick: true},
-		"make bench WORKLOAD='^list|get$'": {Match: regexp.MustCompile("^list|get$")},
+		"make bench":                       {Match: regexp.MustCompile(""), Rounds: DefaultRounds},
+		"make bench ROUNDS=1":              {Match: regexp.MustCompile(""), Rounds: 1},
+		"make bench-quick":                 {Match: regexp.MustCompile(""), Quick: true, Rounds: 1},
+		"make bench WORKLOAD='^list|get$'": {Match: regexp.MustCompile("^list|get$"), Rounds: DefaultRounds},
 	} {
 		if got := Command(o); got != want {
 			t.Errorf("got %q, want %q", got, want)

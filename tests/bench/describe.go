@@ -46,6 +46,9 @@ func describe(ctx context.Context) (versions map[string]string, commit string, e
 	return versions, commit, nil
 }
 
+// DefaultRounds is how many rounds a run has that does not say otherwise.
+const DefaultRounds = 3
+
 // Command is what reproduces a run.
 func Command(o Options) string {
 	command := "make bench"
@@ -54,6 +57,9 @@ func Command(o Options) string {
 	}
 	if match := o.Match.String(); match != "" {
 		command += fmt.Sprintf(" WORKLOAD='%s'", match)
+	}
+	if !o.Quick && o.Rounds != DefaultRounds {
+		command += fmt.Sprintf(" ROUNDS=%d", o.Rounds)
 	}
 	return command
 }

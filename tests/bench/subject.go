@@ -46,7 +46,7 @@ func Subjects() []string {
 }
 
 func (s subject) kind() workload.Subject {
-	return workload.Subject{Floor: s.topology == "", Tiers: s.topology == cluster.Tiers}
+	return workload.Subject{Floor: s.topology == "", Tiers: s.topology == cluster.Tiers, Replicated: s.replicas > 1}
 }
 
 // ours tells whether its profiles are wanted.

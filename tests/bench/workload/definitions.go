@@ -94,13 +94,13 @@ const definitionGroup = "custom resource definitions"
 
 // definitions are three rows of one run: it is done by the first of them, and the
 // others have their figures from it.
-func defining(group string, slow bool, count func(*Env) int, limits [3]float64, label string) []Workload {
+func defining(group string, slow bool, only func(Subject) bool, count func(*Env) int, limits [3]float64, label string) []Workload {
 	var made defined
 	var n int
 	limit := func(i int) map[string]float64 { return map[string]float64{"": limits[i]} }
 	return []Workload{
 		{
-			Name: label + "-served", Title: label + " with 20 kB schemas: until all are served", Group: group, Figure: report.Seconds, Slow: slow, Only: api, Limits: limit(0),
+			Name: label + "-served", Title: label + " with 20 kB schemas: until all are served", Group: group, Figure: report.Seconds, Slow: slow, Only: only, Limits: limit(0),
 			Run: func(ctx context.Context, e *Env, publish Publish) error {
 				n = 0
 				var err error
@@ -116,7 +116,7 @@ func defining(group string, slow bool, count func(*Env) int, limits [3]float64, 
 				return nil
 			},
 		}, {
-			Name: label + "-cpu", Title: label + ": CPU per CRD", Group: group, Figure: report.CPUPerOp, Slow: slow, Only: api, Limits: limit(1),
+			Name: label + "-cpu", Title: label + ": CPU per CRD", Group: group, Figure: report.CPUPerOp, Slow: slow, Only: only, Limits: limit(1),
 			Run: func(_ context.Context, _ *Env, publish Publish) error {
 				if n == 0 {
 					return fmt.Errorf("%w: no CRDs were measured before", load.ErrAnswer)
@@ -125,7 +125,7 @@ func defining(group string, slow bool, count func(*Env) int, limits [3]float64, 
 				return nil
 			},
 		}, {
-			Name: label + "-memory", Title: label + ": resident memory per CRD", Group: group, Figure: report.Kilobytes, Slow: slow, Only: api, Limits: limit(2),
+			Name: label + "-memory", Title: label + ": resident memory per CRD", Group: group, Figure: report.Kilobytes, Slow: slow, Only: only, Limits: limit(2),
 			Run: func(_ context.Context, _ *Env, publish Publish) error {
 				if n == 0 {
 					return fmt.Errorf("%w: no CRDs were measured before", load.ErrAnswer)
@@ -138,5 +138,5 @@ func defining(group string, slow bool, count func(*Env) int, limits [3]float64, 
 }
 
 var definitions = append(
-	defining(definitionGroup, false, func(e *Env) int { return pick(e, 50, 300) }, [3]float64{3, 8000, 100}, "300 CRDs"),
-	defining("1,000 CRDs", true, func(e *Env) int { return e.scaled(1000, 100) }, [3]float64{}, "1,000 CRDs")...)
+	defining(definitionGroup, false, api, func(e *Env) int { return pick(e, 50, 300) }, [3]float64{3, 8000, 100}, "300 CRDs"),
+	defining("1,000 CRDs", true, single, func(e *Env) int { return e.scaled(1000, 100) }, [3]float64{}, "1,000 CRDs")...)

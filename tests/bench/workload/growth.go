@@ -22,7 +22,7 @@ type grow struct {
 
 func (g grow) workload() Workload {
 	return Workload{
-		Name: "grow-" + g.name, Title: g.title, Group: "growth: " + g.name, Figure: g.figure, Slow: true, Only: api,
+		Name: "grow-" + g.name, Title: g.title, Group: "growth: " + g.name, Figure: g.figure, Slow: true, Only: single,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
 			for _, factor := range factors {
 				size := g.base * factor

@@ -59,7 +59,7 @@ func slow(w Workload) Workload {
 // large is what many or large objects cost.
 var large = []Workload{
 	{
-		Name: "list-no-match-300000", Title: "LIST that matches no label, 300,000 config maps", Group: "300,000 config maps", Figure: report.CPUPerOp, Slow: true, Only: api,
+		Name: "list-no-match-300000", Title: "LIST that matches no label, 300,000 config maps", Group: "300,000 config maps", Figure: report.CPUPerOp, Slow: true, Only: single,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
 			n := e.scaled(300000, 20000)
 			if err := e.smallMaps(ctx, scanned, 0, n); err != nil {
@@ -68,10 +68,10 @@ var large = []Workload{
 			return measureList(ctx, e, accepting(jsonType, scannedMaps, noMatch), n, publish)
 		},
 	}, {
-		Name: "memory-per-stored-byte", Title: "100,000 custom resources of 10 kB: anonymous memory ÷ stored bytes", Group: "100,000 custom resources", Figure: report.Ratio, Slow: true, Only: api,
+		Name: "memory-per-stored-byte", Title: "100,000 custom resources of 10 kB: anonymous memory ÷ stored bytes", Group: "100,000 custom resources", Figure: report.Ratio, Slow: true, Only: single,
 		Run: storedCustomResources,
 	}, {
-		Name: "ten-large-lists", Title: "ten LISTs of 500 MB at once: rise of resident memory", Group: "large lists", Figure: report.Peak, Slow: true, Only: api,
+		Name: "ten-large-lists", Title: "ten LISTs of 500 MB at once: rise of resident memory", Group: "large lists", Figure: report.Peak, Slow: true, Only: single,
 		Run: largeLists,
 	},
 }

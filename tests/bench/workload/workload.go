@@ -58,9 +58,14 @@ func (w Workload) Applies(s Subject) bool {
 type Subject struct {
 	Floor bool // constant bodies, no API
 	Tiers bool // three processes
+	// Replicated: each of them more than once.
+	Replicated bool
 }
 
 func api(s Subject) bool { return !s.Floor }
+
+// single is for what is large or grows, of which replicas would show the same again.
+func single(s Subject) bool { return api(s) && !s.Replicated }
 
 func tiers(s Subject) bool { return s.Tiers }
 

@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	match := flags.String("workload", "", "regular expression of the workloads to run; empty runs all")
 	flags.BoolVar(&o.Quick, "quick", false, "run for minutes, not hours, and leave out slow workloads")
-	flags.IntVar(&o.Rounds, "rounds", 3, "how often every server runs every workload")
+	flags.IntVar(&o.Rounds, "rounds", bench.DefaultRounds, "how often every server runs every workload")
 	flags.Float64Var(&o.Scale, "scale", 1, "multiplies the sizes of the large workloads")
 	servers := flags.String("servers", strings.Join(bench.Subjects(), ","), "what to measure")
 	flags.StringVar(&o.Profiles, "profiles", "", "directory for profiles of our processes; empty takes none")
