@@ -18,6 +18,8 @@ type index struct {
 	key   string
 	// tree is ordered by value, then by key. Like the cache's it is copied on write.
 	tree *btree.BTreeG[indexed]
+	// unread is how many entries there are of which the value cannot be found out.
+	unread int
 	// asked is the number of the query that used it last.
 	asked uint64
 }
@@ -41,13 +43,17 @@ func newIndex(field bool, key string) *index {
 // covers tells whether the index answers a term.
 func (ix *index) covers(t Term) bool { return ix.field == t.Field && ix.key == t.Key }
 
-// place finds an entry's place, at every call the same; ok is false if it has none.
-func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool) {
+// place finds an entry's place, at every call the same; ok is false if it has none. unread
+// is 1 where that cannot be found out, else 0.
+func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool, unread int) {
 	if e == nil {
-		return indexed{}, false
+		return indexed{}, false, 0
 	}
 	value, has, err := c.valueOf(e, ix.field, ix.key)
-	return indexed{value: value, entry: e}, has && err == nil
+	if err != nil {
+		return indexed{}, false, 1
+	}
+	return indexed{value: value, entry: e}, has, 0
 }
 
 // valueOf finds out one label or field of an entry. It reads no more than that where it can,
@@ -83,7 +89,8 @@ func newIndexing(t Term) *indexing {
 }
 
 func (b *indexing) add(c *Cache, e *Entry) {
-	at, ok := b.place(c, e)
+	at, ok, unread := b.place(c, e)
+	b.unread += unread
 	if !ok {
 		return
 	}
@@ -121,8 +128,9 @@ func (b *indexing) done() *index {
 
 // follow brings the index to the state after a change.
 func (ix *index) follow(c *Cache, change *Change) {
-	before, was := ix.place(c, change.Before)
-	now, is := ix.place(c, change.Now)
+	before, was, unread := ix.place(c, change.Before)
+	now, is, stillUnread := ix.place(c, change.Now)
+	ix.unread += stillUnread - unread
 	if was && (!is || before.value != now.value) {
 		ix.tree.Delete(before)
 	}

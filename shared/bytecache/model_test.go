@@ -150,6 +150,16 @@ func one(of func(*Entry) (Attributes, error)) func(*Entry, string) (string, bool
 	}
 }
 
+// unreadable tells whether there is an object whose labels cannot be found out.
+func (w *world) unreadable(c *Cache, revision int64) bool {
+	for _, at := range w.etcd.states[revision].below(c.prefix) {
+		if label, _, _ := strings.Cut(at.value, "|"); label == "!" {
+			return true
+		}
+	}
+	return false
+}
+
 // meets is what Select must find, said in another way.
 func meets(t Term, key, value string) bool {
 	has := key[len(key)-1:]
@@ -169,7 +179,7 @@ var (
 		beside := []string{"/a/", "/a/", "/ab/", "/ab/", "/b/", "/b/", "/a0", "/aa/", "/"}
 		return beside[r.IntN(len(beside))] + string(rune('a'+r.IntN(6)))
 	}
-	modelLabels = []string{"x", "y", "z", "-", "!", ""}
+	modelLabels = []string{"x", "y", "z", "-", "", "x", "y", "z", "-", "", "x", "y", "!"}
 )
 
 // modelPlain is Config.PlainBytes where anything is compressed.

@@ -25,7 +25,8 @@ type Selection struct {
 	Entries  []*Entry
 	Revision int64
 	// Known is false where an index would not help, because a large part of all
-	// objects meets the term: scan a Snapshot instead.
+	// objects meets the term, or of some it cannot be found out whether they do: scan a
+	// Snapshot instead.
 	Known bool
 }
 
@@ -38,8 +39,7 @@ const alwaysSelected = 64
 const copiedSelected = 256
 
 // Select returns the entries that meet a term, by an index that the first such
-// query builds. It loads the cache first if need be. Objects whose attributes cannot
-// be found out meet no term.
+// query builds. It loads the cache first if need be.
 func (c *Cache) Select(ctx context.Context, t Term) (Selection, error) {
 	values := t.Values
 	if len(values) > 1 {
@@ -69,9 +69,9 @@ func (c *Cache) Select(ctx context.Context, t Term) (Selection, error) {
 // maxOnce bounds the terms that are remembered because they were asked for once.
 const maxOnce = 4 * maxIndexes
 
-// Recurs tells whether a term of this kind was asked for before, whatever its values were.
-// To look at each object once takes less than to build an index, which is worth it for the
-// second time.
+// Recurs tells whether it was asked this before of a term for the same label or field, or
+// there is an index of it. To look at each object once takes less than to build an index,
+// which is worth it the second time.
 func (c *Cache) Recurs(t Term) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,6 +97,10 @@ func (c *Cache) Meets(e *Entry, t Term) (bool, error) {
 // where it has to look at more than a few of its entries.
 func (c *Cache) selectLocked(ix *index, t Term, values []string) Selection {
 	s := Selection{Revision: c.revisionLocked()}
+	if ix.unread > 0 {
+		c.mu.Unlock()
+		return s
+	}
 	limit := max(alwaysSelected, c.tree.Len()/4)
 	if t.Values != nil {
 		if entries, ok := collect(ix.tree, values, min(limit, copiedSelected)); ok {

@@ -21,7 +21,7 @@ func TestCorrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods.settle(t)
-	for _, path := range []string{"/api/v1/namespaces/default/pods/n150", "/api/v1/namespaces/default/pods/n150?resourceVersion=0", "/api/v1/pods", "/api/v1/pods?labelSelector=!app"} {
+	for _, path := range []string{"/api/v1/namespaces/default/pods/n150", "/api/v1/namespaces/default/pods/n150?resourceVersion=0", "/api/v1/pods", "/api/v1/pods?labelSelector=!app", "/api/v1/pods?labelSelector=app%3Dapp-1"} {
 		for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 			if a, fell := pods.compare(t, path, accept(media)); !fell || a.status != http.StatusInternalServerError {
 				t.Errorf("GET %s: status %d, by the fallback: %t", path, a.status, fell)
@@ -95,6 +95,7 @@ func TestUndecryptable(t *testing.T) {
 		"/api/v1/pods":                                        true,
 		"/api/v1/pods?limit=3":                                false,
 		"/api/v1/pods?labelSelector=!none":                    true,
+		"/api/v1/pods?labelSelector=app%3Dapp-1":              true,
 		"/api/v1/pods?fieldSelector=metadata.name%3Dn005":     true,
 		"/api/v1/pods?fieldSelector=spec.nodeName!%3Dnode-99": true,
 	} {

@@ -118,14 +118,6 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 	var failed error
 	looked := 0
 	terms := h.terms(p)
-	misses := func(e *bytecache.Entry) bool {
-		for _, t := range terms {
-			if meets, err := h.config.Cache.Meets(e, t); err == nil && !meets {
-				return true
-			}
-		}
-		return false
-	}
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		if !p.below(e.Key) {
 			return false
@@ -143,7 +135,7 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 			}
 		}
 		m.last = e.Key
-		if misses(e) {
+		if h.misses(terms, e) {
 			return true
 		}
 		var ok bool
@@ -226,6 +218,17 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
 	found, err := h.fieldsOf(e)
 	return err == nil && found.Get(p.indexed.Field) == p.indexed.Value
+}
+
+// misses tells of an entry that it does not meet one of the terms, reading no more of it
+// than that takes.
+func (h *Handlers) misses(terms []bytecache.Term, e *bytecache.Entry) bool {
+	for _, t := range terms {
+		if meets, err := h.config.Cache.Meets(e, t); err == nil && !meets {
+			return true
+		}
+	}
+	return false
 }
 
 // lastBelow is the key of the last entry in the collection of a plan.
