@@ -1,6 +1,9 @@
 package bytecache
 
-import "sync/atomic"
+import (
+	"hash/maphash"
+	"sync/atomic"
+)
 
 // Entry is one object at one revision. It never changes, except for what is
 // derived from it and the way in which its bytes are held; it is safe for concurrent
@@ -18,6 +21,9 @@ type Entry struct {
 	// because it is encrypted with a key that is no longer the one to use.
 	Stale bool
 
+	// hash is that of the key, 0 until it was asked for.
+	hash atomic.Uint64
+
 	labels, fields attributes
 	// mark is a Kind and a number, packed; 0 if there is none.
 	mark  atomic.Uint64
@@ -31,6 +37,19 @@ func NewEntry(key string, revision int64, data []byte) *Entry {
 	e.hold(data)
 	return e
 }
+
+// KeyHash is a number that depends on the key alone, and is another one in every process.
+// It is found without following a pointer.
+func (e *Entry) KeyHash() uint64 {
+	if known := e.hash.Load(); known != 0 {
+		return known
+	}
+	hash := maphash.String(keySeed, e.Key) | 1
+	e.hash.Store(hash)
+	return hash
+}
+
+var keySeed = maphash.MakeSeed()
 
 // Mark returns the number that SetMark has put on the entry for a form.
 func (e *Entry) Mark(kind Kind) (uint32, bool) {

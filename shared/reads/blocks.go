@@ -6,7 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"hash/maphash"
+	"math/bits"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 
@@ -19,12 +20,38 @@ const (
 	blockOneIn = 32
 	// maxBlock is the largest number of objects in a block.
 	maxBlock = 128
+	// blocksFrom is the number of objects from which on a list that is not compressed is
+	// sent in blocks, too.
+	blocksFrom = 256
+	// maxPlainBlock is how many stored bytes the objects of a block may have that is kept
+	// as it is sent, and maxPlainKept those of all blocks that one list may add.
+	maxPlainBlock = 512 << 10
+	maxPlainKept  = 16 << 20
 )
 
-// blockID names the objects of a block, at their revisions, and their format. Two
-// hashes with seeds of their own make it certain enough that no two blocks share
-// one.
+// blockID names the objects of a block, at their revisions, and how they are sent. Two
+// hashes with seeds of their own make it certain enough that no two blocks share one.
 type blockID struct{ a, b uint64 }
+
+// blockStyle is what decides, beside the objects, about the bytes of a block.
+type blockStyle struct {
+	format encoded.Format
+	// first: nothing stands before it.
+	first bool
+	// deflated: it is a block that compress has made.
+	deflated bool
+}
+
+func (s blockStyle) number() uint64 {
+	n := uint64(s.format) << 2
+	if s.first {
+		n |= 1
+	}
+	if s.deflated {
+		n |= 2
+	}
+	return n
+}
 
 // block is a part of a list, compressed by itself.
 type block struct {
@@ -34,13 +61,12 @@ type block struct {
 	size int64 // uncompressed
 }
 
-// blocks keeps compressed blocks. Their bytes are under the budget of the byte
-// cache, in forms of entries that exist for that only.
+// blocks keeps parts of lists as they are sent. Their bytes are under the budget of the
+// byte cache, in forms of entries that exist for that only.
 type blocks struct {
-	once     sync.Once
-	kind     bytecache.Kind
-	seeds    [2]maphash.Seed
-	boundary maphash.Seed
+	once  sync.Once
+	kind  bytecache.Kind
+	seeds [4]uint64
 
 	mu      sync.Mutex
 	holders map[blockID]*holder // guarded by mu
@@ -49,7 +75,7 @@ type blocks struct {
 }
 
 type holder struct {
-	// turn is held while the block is compressed, so that it is done once.
+	// turn is held while the block is made, so that it is done once.
 	turn  sync.Mutex
 	entry bytecache.Entry
 }
@@ -57,49 +83,71 @@ type holder struct {
 func (b *blocks) init() {
 	b.once.Do(func() {
 		b.kind = bytecache.NewKind()
-		b.seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-		b.boundary = maphash.MakeSeed()
+		for i := range b.seeds {
+			b.seeds[i] = rand.Uint64()
+		}
 		b.holders = map[blockID]*holder{}
 	})
 }
 
-// begins tells whether an object is the first of a block.
-func (b *blocks) begins(key string) bool {
-	return maphash.String(b.boundary, key)%blockOneIn == 0
+// beginsBlock tells whether an object is the first of one, at every revision the same.
+func beginsBlock(e *bytecache.Entry) bool { return e.KeyHash()>>32%blockOneIn == 0 }
+
+// id reads nothing but the entries themselves: their keys are elsewhere in memory.
+func (b *blocks) id(entries []*bytecache.Entry, style blockStyle) blockID {
+	id := blockID{b.seeds[0] ^ style.number(), b.seeds[1] ^ style.number()}
+	for _, e := range entries {
+		key, revision := e.KeyHash(), uint64(e.Revision)
+		id.a = mix(id.a^key, b.seeds[2]^revision)
+		id.b = mix(id.b^revision, b.seeds[3]^key)
+	}
+	return id
 }
 
-func (b *blocks) id(entries []*bytecache.Entry, f encoded.Format, first bool) blockID {
-	var id [2]uint64
-	for i := range id {
-		var hash maphash.Hash
-		hash.SetSeed(b.seeds[i])
-		_ = hash.WriteByte(byte(f))
-		if first {
-			_ = hash.WriteByte(1)
+// mix folds the product of two numbers, on each bit of which all bits of both have a part.
+func mix(x, y uint64) uint64 {
+	high, low := bits.Mul64(x, y)
+	return high ^ low
+}
+
+// parts calls yield for the objects of a list in the parts that blocks are made of, until it
+// returns false. A part is for the call only.
+func parts(found *matched, yield func(part []*bytecache.Entry) bool) {
+	var entries [maxBlock]*bytecache.Entry
+	count, more := 0, true
+	found.each(func(e *bytecache.Entry) bool {
+		if count == maxBlock || count > 0 && beginsBlock(e) {
+			more = yield(entries[:count])
+			count = 0
 		}
-		var revision [9]byte // a zero byte ends the key before it
-		for _, e := range entries {
-			_, _ = hash.WriteString(e.Key)
-			binary.LittleEndian.PutUint64(revision[1:], uint64(e.Revision))
-			_, _ = hash.Write(revision[:])
+		if more {
+			entries[count] = e
+			count++
 		}
-		id[i] = hash.Sum64()
+		return more
+	})
+	if count > 0 {
+		yield(entries[:count])
 	}
-	return blockID{id[0], id[1]}
 }
 
 var errNotKept = errors.New("not kept")
 
-// get returns a block, made by render unless it is kept.
-func (b *blocks) get(budget *bytecache.Budget, id blockID, render func() (block, error)) (block, error) {
+// holder returns what holds a block; known tells whether there was one before.
+func (b *blocks) holder(budget *bytecache.Budget, id blockID) (h *holder, known bool) {
 	b.mu.Lock()
-	h, ok := b.holders[id]
-	if !ok {
+	defer b.mu.Unlock()
+	if h, known = b.holders[id]; !known {
 		b.sweepLocked(budget)
 		h = &holder{}
 		b.holders[id] = h
 	}
-	b.mu.Unlock()
+	return h, known
+}
+
+// deflated returns a block, made by render unless it is kept.
+func (b *blocks) deflated(budget *bytecache.Budget, id blockID, render func() (block, error)) (block, error) {
+	h, _ := b.holder(budget, id)
 	if data, err := h.entry.Form(budget, b.kind, notKept); err == nil {
 		return unpack(data), nil
 	}
@@ -113,6 +161,30 @@ func (b *blocks) get(budget *bytecache.Budget, id blockID, render func() (block,
 		return block{}, err
 	}
 	return unpack(data), nil
+}
+
+// kept returns a block that is not compressed; ok is false if it is not kept.
+func (b *blocks) kept(budget *bytecache.Budget, id blockID) (data []byte, ok bool) {
+	b.mu.Lock()
+	h := b.holders[id]
+	b.mu.Unlock()
+	if h == nil {
+		return nil, false
+	}
+	data, err := h.entry.Form(budget, b.kind, notKept)
+	return data, err == nil
+}
+
+// keep keeps the block that render makes, if it was to be kept before: what is asked for
+// once is not worth the copy. It returns nil if it does not, and for all but one who make
+// it at the same time.
+func (b *blocks) keep(budget *bytecache.Budget, id blockID, render func() ([]byte, error)) ([]byte, error) {
+	h, known := b.holder(budget, id)
+	if !known || !h.turn.TryLock() {
+		return nil, nil
+	}
+	defer h.turn.Unlock()
+	return h.entry.Form(budget, b.kind, func(*bytecache.Entry) ([]byte, error) { return render() })
 }
 
 func notKept(*bytecache.Entry) ([]byte, error) { return nil, errNotKept }
@@ -230,7 +302,6 @@ func (j *joiner) end() error {
 
 // writeBlocks sends a whole list, or a page of it, in compressed blocks.
 func (h *Handlers) writeBlocks(w http.ResponseWriter, req *http.Request, c choice, found *matched, envelope encoded.Envelope, body *body, size int64) bool {
-	h.blocks.init()
 	s := &stream{ctx: req.Context(), w: w, buffer: newBuffer(), contentType: c.contentType, stitched: true}
 	defer s.free()
 	j := &joiner{stream: s}
@@ -239,41 +310,25 @@ func (h *Handlers) writeBlocks(w http.ResponseWriter, req *http.Request, c choic
 	defer raw.free()
 	raw.bytes = envelope.AppendOpen(raw.bytes, size)
 	failed := j.stored(raw.bytes)
-	first := true
-	var entries [maxBlock]*bytecache.Entry
-	count := 0
-	send := func() error {
-		part := entries[:count]
-		b, err := h.blocks.get(h.space.Budget(), h.blocks.id(part, c.format, first), func() (block, error) {
-			raw.bytes = raw.bytes[:0]
-			for i, e := range part {
-				var err error
-				if raw.bytes, err = body.append(raw.bytes, e, first && i == 0); err != nil {
-					h.broken.Store(e)
-					return block{}, err
-				}
+	if failed != nil {
+		return s.finish(failed)
+	}
+	style := blockStyle{format: c.format, first: true, deflated: true}
+	parts(found, func(part []*bytecache.Entry) bool {
+		var b block
+		b, failed = h.blocks.deflated(h.space.Budget(), h.blocks.id(part, style), func() (block, error) {
+			var err error
+			if raw.bytes, err = h.appendPart(raw.bytes[:0], body, part, style.first); err != nil {
+				return block{}, err
 			}
 			return compress(raw.bytes)
 		})
-		first, count = false, 0
-		if err != nil {
-			return err
+		style.first = false
+		if failed == nil {
+			failed = j.write(b)
 		}
-		return j.write(b)
-	}
-	found.each(func(e *bytecache.Entry) bool {
-		if count == maxBlock || count > 0 && h.blocks.begins(e.Key) {
-			if failed = send(); failed != nil {
-				return false
-			}
-		}
-		entries[count] = e
-		count++
-		return true
+		return failed == nil
 	})
-	if failed == nil {
-		failed = send()
-	}
 	if failed == nil {
 		failed = j.stored(envelope.Tail)
 	}
@@ -281,4 +336,70 @@ func (h *Handlers) writeBlocks(w http.ResponseWriter, req *http.Request, c choic
 		failed = j.end()
 	}
 	return s.finish(failed)
+}
+
+// appendPart appends the objects of a part; first: nothing stands before it.
+func (h *Handlers) appendPart(dst []byte, body *body, part []*bytecache.Entry, first bool) ([]byte, error) {
+	for i, e := range part {
+		var err error
+		if dst, err = body.append(dst, e, first && i == 0); err != nil {
+			h.broken.Store(e)
+			return dst, err
+		}
+	}
+	return dst, nil
+}
+
+// writeParts appends the objects of a list to its stream, in blocks where these are kept or
+// worth it.
+func (h *Handlers) writeParts(s *stream, body *body, found *matched) (failed error) {
+	style := blockStyle{format: body.format, first: true}
+	room := maxPlainKept
+	parts(found, func(part []*bytecache.Entry) bool {
+		var data []byte
+		data, failed = h.plainBlock(body, part, style, &room)
+		switch {
+		case failed != nil:
+		case data != nil:
+			failed = s.put(data)
+		default:
+			for i := range part {
+				if s.bytes, failed = h.appendPart(s.bytes, body, part[i:i+1], style.first && i == 0); failed != nil {
+					break
+				}
+				if failed = s.spill(); failed != nil {
+					break
+				}
+			}
+		}
+		style.first = false
+		return failed == nil
+	})
+	return failed
+}
+
+// plainBlock returns the block of a part that is not compressed, nil if there is none. room
+// is for how many stored bytes more there may be new ones.
+func (h *Handlers) plainBlock(body *body, part []*bytecache.Entry, style blockStyle, room *int) ([]byte, error) {
+	size := 0
+	for _, e := range part {
+		size += e.Size()
+	}
+	if size > maxPlainBlock {
+		return nil, nil
+	}
+	budget, id := h.space.Budget(), h.blocks.id(part, style)
+	if data, ok := h.blocks.kept(budget, id); ok {
+		return data, nil
+	}
+	if *room -= size; *room < 0 {
+		return nil, nil
+	}
+	return h.blocks.keep(budget, id, func() ([]byte, error) {
+		raw := newBuffer()
+		defer raw.free()
+		var err error
+		raw.bytes, err = h.appendPart(raw.bytes, body, part, style.first)
+		return bytes.Clone(raw.bytes), err
+	})
 }

@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"triune.dev/shared/bytecache"
+	"triune.dev/shared/encoded"
 )
 
 // TestJoinedCRC compares with the checksum of the whole.
@@ -111,5 +114,99 @@ func TestBlocksStay(t *testing.T) {
 	ask(t, pods.ours, "/api/v1/pods", header)
 	if more := len(pods.handlers.blocks.holders) - blocks; blocks < n/maxBlock || more < 1 || more > 2 {
 		t.Errorf("a change made %d blocks of %d anew", more, blocks)
+	}
+}
+
+// TestPlainBlocks: a list that is sent in blocks is the same list, the first times as when
+// they are kept, before and after changes; and it is made of what is kept.
+func TestPlainBlocks(t *testing.T) {
+	w := newWorld(t)
+	pods, maps, widgets := w.pods(t), w.configMaps(t), w.widgets(t)
+	const n = blocksFrom + 100
+	for i := range n {
+		pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i))
+		m := configMap("default", fmt.Sprintf("n%03d", i), i)
+		if i == 70 {
+			m.Data = map[string]string{"large": strings.Repeat("x", maxPlainBlock)}
+		}
+		maps.create(t, m)
+		widgets.create(t, widget("default", fmt.Sprintf("n%03d", i), i))
+	}
+	const partial = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	check := func(t *testing.T) {
+		pods.settle(t)
+		for range 4 {
+			for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json;" + partial, "application/vnd.kubernetes.protobuf;" + partial} {
+				for _, path := range []string{"/api/v1/pods", "/api/v1/namespaces/default/pods?limit=300"} {
+					if _, fell := pods.compare(t, path, accept(media)); fell {
+						t.Errorf("%s as %s was not answered from bytes", path, media)
+					}
+				}
+				maps.compare(t, "/api/v1/configmaps", accept(media))
+				widgets.compare(t, "/apis/example.com/v1/widgets", accept(media+",application/json"))
+			}
+		}
+	}
+	t.Run("unchanged", check)
+	pods.delete(t, "default", "n000")
+	pods.update(t, "default", "n001", 1)
+	pods.create(t, pod("default", "n0000", 1))
+	pods.update(t, "default", fmt.Sprintf("n%03d", n-1), 1)
+	maps.delete(t, "default", "n071")
+	widgets.delete(t, "default", "n200")
+	t.Run("changed", check)
+
+	b := &pods.handlers.blocks
+	made := func() (kept int) {
+		for _, h := range b.holders {
+			if _, err := h.entry.Form(pods.space.Budget(), b.kind, notKept); err == nil {
+				kept++
+			}
+		}
+		return kept
+	}
+	before := made()
+	pods.update(t, "default", "n100", 1)
+	pods.settle(t)
+	for i, more := range []int{0, 1, 0, 0} { // once is not enough, then it is kept
+		ask(t, pods.ours, "/api/v1/pods", nil)
+		if now := made(); now != before+more {
+			t.Errorf("list %d after a change: %d blocks more are kept, want %d", i+1, now-before, more)
+		} else {
+			before = now
+		}
+	}
+	if holders := len(maps.handlers.blocks.holders); holders == 0 {
+		t.Error("no blocks of config maps, of which one is large")
+	}
+}
+
+// TestBlockID: other objects, another order, another revision, another format or place make
+// another block.
+func TestBlockID(t *testing.T) {
+	var b blocks
+	b.init()
+	entry := func(key string, revision int64) *bytecache.Entry { return bytecache.NewEntry(key, revision, nil) }
+	x, y := entry("/x", 1), entry("/y", 2)
+	all := map[blockID]string{}
+	for name, id := range map[string]blockID{
+		"x, y":          b.id([]*bytecache.Entry{x, y}, blockStyle{}),
+		"y, x":          b.id([]*bytecache.Entry{y, x}, blockStyle{}),
+		"x":             b.id([]*bytecache.Entry{x}, blockStyle{}),
+		"nothing":       b.id(nil, blockStyle{}),
+		"a new x":       b.id([]*bytecache.Entry{entry("/x", 3), y}, blockStyle{}),
+		"x and y moved": b.id([]*bytecache.Entry{entry("/x", 2), entry("/y", 1)}, blockStyle{}),
+		"another y":     b.id([]*bytecache.Entry{x, entry("/z", 2)}, blockStyle{}),
+		"protobuf":      b.id([]*bytecache.Entry{x, y}, blockStyle{format: encoded.Protobuf}),
+		"first":         b.id([]*bytecache.Entry{x, y}, blockStyle{first: true}),
+		"deflated":      b.id([]*bytecache.Entry{x, y}, blockStyle{deflated: true}),
+	} {
+		if other, taken := all[id]; taken {
+			t.Errorf("%s is the block of %s", name, other)
+		}
+		all[id] = name
+	}
+	if b.id([]*bytecache.Entry{entry("/x", 1), entry("/y", 2)}, blockStyle{}) != b.id([]*bytecache.Entry{x, y}, blockStyle{}) {
+		t.Error("the same objects at the same revisions are another block")
 	}
 }

@@ -336,7 +336,8 @@ func TestAllocations(t *testing.T) {
 func TestConcurrent(t *testing.T) {
 	w := newWorld(t, func(c *bytecache.Config) { c.FormBytes = 64 << 10 })
 	pods := w.pods(t)
-	for i := range 100 {
+	const n = blocksFrom + 50
+	for i := range n {
 		pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i))
 	}
 	var group sync.WaitGroup
@@ -344,7 +345,7 @@ func TestConcurrent(t *testing.T) {
 	group.Go(func() {
 		defer stop.Store(true)
 		for i := range 300 {
-			pods.update(t, "default", fmt.Sprintf("n%03d", i%100), i)
+			pods.update(t, "default", fmt.Sprintf("n%03d", i%n), i)
 		}
 	})
 	for reader := range 6 {

@@ -110,14 +110,33 @@ func (s *stream) flush() error {
 			s.compressor.Reset(s.w)
 		}
 	}
-	var err error
-	if s.compressor != nil {
-		_, err = s.compressor.Write(s.bytes)
-	} else {
-		_, err = s.w.Write(s.bytes)
-	}
+	err := s.write(s.bytes)
 	s.bytes = s.bytes[:0]
 	return err
+}
+
+// write hands over a part of the body, behind the chunks that have been written.
+func (s *stream) write(data []byte) error {
+	var err error
+	if s.compressor != nil {
+		_, err = s.compressor.Write(data)
+	} else {
+		_, err = s.w.Write(data)
+	}
+	return err
+}
+
+// put appends a part of the body that does not change. What is as large as a chunk is not
+// copied into one.
+func (s *stream) put(data []byte) error {
+	if !s.begun || len(data) < chunk/2 {
+		s.bytes = append(s.bytes, data...)
+		return s.spill()
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	return s.write(data)
 }
 
 // close writes what is left.
