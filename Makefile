@@ -167,7 +167,7 @@ WORKLOAD ?=
 ROUNDS ?= 3
 
 .PHONY: bench
-bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…)
+bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…, ROUNDS=…)
 	@$(BENCH_TOOLS)
 	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
 

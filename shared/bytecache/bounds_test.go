@@ -272,7 +272,7 @@ func TestRecurs(t *testing.T) {
 		Fields:  func(e *Entry) (Attributes, error) { return Attributes{"node": "a"}, nil },
 		Indexes: []Term{{Field: true, Key: "node"}},
 	})
-	if !c.Recurs(kept) || len(c.indexes) != 1 {
+	if !c.Recurs(kept) || !c.Indexed(kept) || len(c.indexes) != 1 {
 		t.Errorf("the index that is kept from the load on is not there: %d are", len(c.indexes))
 	}
 	label := func(i int) Term { return Term{Key: strconv.Itoa(i)} }
@@ -281,7 +281,7 @@ func TestRecurs(t *testing.T) {
 			t.Errorf("label %d was asked for before", i)
 		}
 	}
-	if !c.Recurs(label(0)) || !c.Recurs(Term{Key: "1", Values: []string{"x"}}) || c.Recurs(Term{Field: true, Key: "1"}) {
+	if c.Indexed(label(0)) || !c.Recurs(label(0)) || !c.Recurs(Term{Key: "1", Values: []string{"x"}}) || c.Recurs(Term{Field: true, Key: "1"}) {
 		t.Error("what recurs is not known, or what does not")
 	}
 	for i := range 10 * maxOnce {

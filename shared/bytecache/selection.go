@@ -76,7 +76,7 @@ func (c *Cache) Recurs(t Term) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := func(o Term) bool { return o.Field == t.Field && o.Key == t.Key }
-	if slices.ContainsFunc(c.once, same) || slices.ContainsFunc(c.indexes, func(ix *index) bool { return ix.covers(t) }) {
+	if c.coveredLocked(t) || slices.ContainsFunc(c.once, same) {
 		return true
 	}
 	if len(c.once) == maxOnce {
@@ -84,6 +84,17 @@ func (c *Cache) Recurs(t Term) bool {
 	}
 	c.once = append(c.once, Term{Field: t.Field, Key: t.Key})
 	return false
+}
+
+// Indexed tells whether there is an index of the label or field of a term.
+func (c *Cache) Indexed(t Term) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.coveredLocked(t)
+}
+
+func (c *Cache) coveredLocked(t Term) bool {
+	return slices.ContainsFunc(c.indexes, func(ix *index) bool { return ix.covers(t) })
 }
 
 // Meets tells whether an entry of this cache meets a term, reading no more of it than that

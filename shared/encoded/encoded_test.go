@@ -167,14 +167,14 @@ func compressed(t *testing.T, e *bytecache.Entry) *bytecache.Entry {
 	return held
 }
 
-// TestCompressed: what is sent of an entry that is held compressed, and its labels, are
-// those of the same entry held as it is.
+// TestCompressed: what is sent of an entry that is held compressed, and its labels, all and
+// one by one, are those of the same entry held as it is. One label takes no memory.
 func TestCompressed(t *testing.T) {
 	budget := bytecache.NewBudget(1 << 20)
 	built, codec := configMaps(t, budget)
 	custom, customCodec := widgets(t, budget)
 	m := configMap("a", 5000)
-	m.Labels = map[string]string{"app": "x"}
+	m.Labels = map[string]string{"app": "x", "tier": "back"}
 	u := customObject(map[string]any{"spec": strings.Repeat("abc ", 1000)})
 	u.SetLabels(m.Labels)
 	for _, test := range []struct {
@@ -192,6 +192,13 @@ func TestCompressed(t *testing.T) {
 			if err != nil || labels["app"] != "x" || held.Plain() != nil {
 				t.Errorf("labels %v, %v", labels, err)
 			}
+			if !eachLabelAlone(t, held, m.Labels) || !eachLabelAlone(t, test.entry, m.Labels) {
+				t.Error("one label was not read alone")
+			}
+		}
+		var l Labels
+		if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = l.OneOfEntry(test.entry, "app") }); got > 0 {
+			t.Errorf("one label allocates %v times", got)
 		}
 	}
 }
@@ -249,6 +256,10 @@ func TestLabels(t *testing.T) {
 			}
 		})
 	}
+	var l Labels
+	if _, _, known := l.OneOfEntry(&bytecache.Entry{Key: "k", Err: errNoAttributes}, "a"); known {
+		t.Error("the label of an entry without bytes is known")
+	}
 	malformed := bytecache.NewEntry("", 0, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`))
 	if got, err := custom.Labels(malformed); err != nil || len(got) != 0 {
 		t.Errorf("labels that are numbers: %v, %v; want none, as the decoded object has", got, err)
@@ -270,30 +281,6 @@ func eachLabelAlone(t *testing.T, e *bytecache.Entry, want map[string]string) (k
 		}
 	}
 	return true
-}
-
-// TestLabelAlone: one label takes no memory, of entries however they are held.
-func TestLabelAlone(t *testing.T) {
-	budget := bytecache.NewBudget(1 << 20)
-	_, codec := configMaps(t, budget)
-	_, customCodec := widgets(t, budget)
-	m := configMap("a", 5000)
-	m.Labels = map[string]string{"app": "x", "tier": "back"}
-	u := customObject(map[string]any{"spec": strings.Repeat("abc ", 1000)})
-	u.SetLabels(m.Labels)
-	var l Labels
-	for kind, e := range map[string]*bytecache.Entry{"built-in": entry(t, codec, m, 7), "custom": entry(t, customCodec, u, 7)} {
-		held := compressed(t, e)
-		if !eachLabelAlone(t, e, m.Labels) || !eachLabelAlone(t, held, m.Labels) {
-			t.Errorf("%s: one label was not read alone", kind)
-		}
-		if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = l.OneOfEntry(e, "app") }); got > 0 {
-			t.Errorf("%s: one label allocates %v times", kind, got)
-		}
-	}
-	if _, _, known := l.OneOfEntry(&bytecache.Entry{Key: "k", Err: errNoAttributes}, "app"); known {
-		t.Error("the label of an entry without bytes is known")
-	}
 }
 
 var equateEmpty = cmp.Transformer("empty", func(m map[string]string) map[string]string {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"compress/flate"
 	"encoding/binary"
-	"errors"
 	"hash/crc32"
 	"math/bits"
 	"math/rand/v2"
@@ -131,14 +130,12 @@ func parts(found *matched, yield func(part []*bytecache.Entry) bool) {
 	}
 }
 
-var errNotKept = errors.New("not kept")
-
 // holder returns what holds a block; known tells whether there was one before.
-func (b *blocks) holder(budget *bytecache.Budget, id blockID) (h *holder, known bool) {
+func (b *blocks) holder(id blockID) (h *holder, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if h, known = b.holders[id]; !known {
-		b.sweepLocked(budget)
+		b.sweepLocked()
 		h = &holder{}
 		b.holders[id] = h
 	}
@@ -147,8 +144,8 @@ func (b *blocks) holder(budget *bytecache.Budget, id blockID) (h *holder, known 
 
 // deflated returns a block, made by render unless it is kept.
 func (b *blocks) deflated(budget *bytecache.Budget, id blockID, render func() (block, error)) (block, error) {
-	h, _ := b.holder(budget, id)
-	if data, err := h.entry.Form(budget, b.kind, notKept); err == nil {
+	h, _ := b.holder(id)
+	if data, ok := h.entry.Kept(b.kind); ok {
 		return unpack(data), nil
 	}
 	h.turn.Lock()
@@ -164,22 +161,21 @@ func (b *blocks) deflated(budget *bytecache.Budget, id blockID, render func() (b
 }
 
 // kept returns a block that is not compressed; ok is false if it is not kept.
-func (b *blocks) kept(budget *bytecache.Budget, id blockID) (data []byte, ok bool) {
+func (b *blocks) kept(id blockID) (data []byte, ok bool) {
 	b.mu.Lock()
 	h := b.holders[id]
 	b.mu.Unlock()
 	if h == nil {
 		return nil, false
 	}
-	data, err := h.entry.Form(budget, b.kind, notKept)
-	return data, err == nil
+	return h.entry.Kept(b.kind)
 }
 
 // keep keeps the block that render makes, if it was to be kept before: what is asked for
 // once is not worth the copy. It returns nil if it does not, and for all but one who make
 // it at the same time.
 func (b *blocks) keep(budget *bytecache.Budget, id blockID, render func() ([]byte, error)) ([]byte, error) {
-	h, known := b.holder(budget, id)
+	h, known := b.holder(id)
 	if !known || !h.turn.TryLock() {
 		return nil, nil
 	}
@@ -187,11 +183,9 @@ func (b *blocks) keep(budget *bytecache.Budget, id blockID, render func() ([]byt
 	return h.entry.Form(budget, b.kind, func(*bytecache.Entry) ([]byte, error) { return render() })
 }
 
-func notKept(*bytecache.Entry) ([]byte, error) { return nil, errNotKept }
-
 // sweepLocked forgets the holders whose blocks the budget has dropped. It is called
 // for each new one and works when their number has doubled.
-func (b *blocks) sweepLocked(budget *bytecache.Budget) {
+func (b *blocks) sweepLocked() {
 	if len(b.holders) < 2*b.swept+256 {
 		return
 	}
@@ -200,7 +194,7 @@ func (b *blocks) sweepLocked(budget *bytecache.Budget) {
 			continue
 		}
 		// Looking counts as a use, which spares the block once more; sweeps are rare.
-		if _, err := h.entry.Form(budget, b.kind, notKept); err != nil {
+		if _, ok := h.entry.Kept(b.kind); !ok {
 			delete(b.holders, id)
 		}
 		h.turn.Unlock()
@@ -350,14 +344,16 @@ func (h *Handlers) appendPart(dst []byte, body *body, part []*bytecache.Entry, f
 	return dst, nil
 }
 
-// writeParts appends the objects of a list to its stream, in blocks where these are kept or
-// worth it.
-func (h *Handlers) writeParts(s *stream, body *body, found *matched) (failed error) {
+// writeParts appends the objects of a list to its stream; inBlocks: in blocks, where these
+// are kept or worth it.
+func (h *Handlers) writeParts(s *stream, body *body, found *matched, inBlocks bool) (failed error) {
 	style := blockStyle{format: body.format, first: true}
 	room := maxPlainKept
 	parts(found, func(part []*bytecache.Entry) bool {
 		var data []byte
-		data, failed = h.plainBlock(body, part, style, &room)
+		if inBlocks {
+			data, failed = h.plainBlock(body, part, style, &room)
+		}
 		switch {
 		case failed != nil:
 		case data != nil:
@@ -388,14 +384,14 @@ func (h *Handlers) plainBlock(body *body, part []*bytecache.Entry, style blockSt
 	if size > maxPlainBlock {
 		return nil, nil
 	}
-	budget, id := h.space.Budget(), h.blocks.id(part, style)
-	if data, ok := h.blocks.kept(budget, id); ok {
+	id := h.blocks.id(part, style)
+	if data, ok := h.blocks.kept(id); ok {
 		return data, nil
 	}
 	if *room -= size; *room < 0 {
 		return nil, nil
 	}
-	return h.blocks.keep(budget, id, func() ([]byte, error) {
+	return h.blocks.keep(h.space.Budget(), id, func() ([]byte, error) {
 		raw := newBuffer()
 		defer raw.free()
 		var err error

@@ -11,7 +11,8 @@
 // must, until it has that, and answers.
 //
 // A LIST is an envelope around the bytes of its items. It is written in chunks, and
-// none of it is held but the chunk. Compressed lists consist of blocks of some
-// objects, whose ends are decided by the keys, so that a change to one object leaves
-// the others' blocks as they are; each block is compressed once.
+// none of it is held but the chunk. Long lists of everything, and compressed ones,
+// consist of blocks of some objects, whose ends are decided by the keys, so that a change
+// to one object leaves the others' blocks as they are; each block is made once, and kept
+// as long as there is room for it.
 package reads

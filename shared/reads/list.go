@@ -100,8 +100,8 @@ func (h *Handlers) writeList(w http.ResponseWriter, req *http.Request, c choice,
 		return true
 	}
 	h.blocks.init()
-	inParts := !found.selected && found.count >= blocksFrom
-	measured, err := h.measure(req.Context(), found, c.format, inParts)
+	inBlocks := !found.selected && found.count >= blocksFrom
+	measured, err := h.measure(req.Context(), found, c.format, inBlocks)
 	if err != nil {
 		return false
 	}
@@ -113,31 +113,11 @@ func (h *Handlers) writeList(w http.ResponseWriter, req *http.Request, c choice,
 	s := &stream{ctx: req.Context(), w: w, buffer: newBuffer(), contentType: c.contentType, compress: compress}
 	defer s.free()
 	s.bytes = envelope.AppendOpen(s.bytes, measured)
-	if inParts {
-		err = h.writeParts(s, body, found)
-	} else {
-		err = h.writeEach(s, body, found)
-	}
-	if err == nil {
+	if err = h.writeParts(s, body, found, inBlocks); err == nil {
 		s.bytes = append(s.bytes, envelope.Tail...)
 		err = s.close()
 	}
 	return s.finish(err)
-}
-
-// writeEach appends the objects of a list to its stream, one by one.
-func (h *Handlers) writeEach(s *stream, body *body, found *matched) (failed error) {
-	first := true
-	found.each(func(e *bytecache.Entry) bool {
-		if s.bytes, failed = body.append(s.bytes, e, first); failed != nil {
-			h.broken.Store(e)
-			return false
-		}
-		first = false
-		failed = s.spill()
-		return failed == nil
-	})
-	return failed
 }
 
 // body appends the items of a list, with what stands between them.
@@ -165,48 +145,33 @@ const measureAhead = 8 << 20
 // has not been encoded yet, so that what cannot be is found out before anything is
 // written. A protobuf list begins with its size; of a long JSON list, what is encoded
 // here might no longer be kept when it is written, so the size is that of a part.
-func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format, inParts bool) (size int64, failed error) {
-	protobuf := f%2 == 1
-	one := func(e *bytecache.Entry, first bool) bool {
-		var item int
-		if item, failed = h.config.Version.ItemSize(e, f); failed != nil {
-			return false
-		}
-		switch {
-		case protobuf:
-			size += encoded.FrameSize(item)
-			return true
-		case !first:
-			size++ // the comma
-		}
-		size += int64(item)
-		return size < measureAhead
-	}
-	if !inParts {
-		count := 0
-		found.each(func(e *bytecache.Entry) bool {
-			if count++; count%256 == 0 {
-				if failed = ctx.Err(); failed != nil {
-					return false
-				}
-			}
-			return one(e, count == 1)
-		})
-		return size, failed
-	}
-	first := true
+func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format, inBlocks bool) (size int64, failed error) {
+	protobuf, first := f%2 == 1, true
 	parts(found, func(part []*bytecache.Entry) bool {
 		if failed = ctx.Err(); failed != nil {
 			return false
 		}
 		style := blockStyle{format: f, first: first}
 		first = false
-		if data, ok := h.blocks.kept(h.space.Budget(), h.blocks.id(part, style)); ok {
-			size += int64(len(data))
-			return protobuf || size < measureAhead
+		if inBlocks {
+			if data, ok := h.blocks.kept(h.blocks.id(part, style)); ok {
+				size += int64(len(data))
+				return protobuf || size < measureAhead
+			}
 		}
 		for i, e := range part {
-			if !one(e, style.first && i == 0) {
+			var item int
+			if item, failed = h.config.Version.ItemSize(e, f); failed != nil {
+				return false
+			}
+			if protobuf {
+				size += encoded.FrameSize(item)
+				continue
+			}
+			if i > 0 || !style.first {
+				size++ // the comma
+			}
+			if size += int64(item); size >= measureAhead {
 				return false
 			}
 		}

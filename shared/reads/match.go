@@ -117,7 +117,9 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 	m.selected = true
 	var failed error
 	looked := 0
-	terms := h.terms(p)
+	// What has an index that did not help is asked for again and again, of objects of which a
+	// large part meets it: their attributes are found out once and kept.
+	terms := slices.DeleteFunc(h.terms(p), h.config.Cache.Indexed)
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		if !p.below(e.Key) {
 			return false

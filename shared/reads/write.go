@@ -126,10 +126,10 @@ func (s *stream) write(data []byte) error {
 	return err
 }
 
-// put appends a part of the body that does not change. What is as large as a chunk is not
-// copied into one.
+// put appends a part of the body that does not change. What would fill half of a chunk is
+// not copied into one.
 func (s *stream) put(data []byte) error {
-	if !s.begun || len(data) < chunk/2 {
+	if len(data) < chunk/2 {
 		s.bytes = append(s.bytes, data...)
 		return s.spill()
 	}
