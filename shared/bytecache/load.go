@@ -96,7 +96,7 @@ func (c *Cache) load(ctx context.Context) error {
 	c.snapshot = nil
 	c.indexes = indexes
 	c.log.restart(loaded.revision)
-	c.countLocked(loaded.plain)
+	c.addLocked(loaded.plain)
 	c.press = loaded.press
 	if _, ok := c.followLocked(aside); !ok {
 		c.restartLocked(c.revisionLocked(), false)

@@ -85,15 +85,24 @@ func (s *Space) Pack(ctx context.Context) error {
 		default:
 			continue
 		}
+		before := s.added.Load()
 		if err := p.run(ctx); err != nil {
 			return err
 		}
 		quiet.Reset(quietPause)
-		// What cannot be compressed, or is read all the time, is not tried again
-		// before there is something new.
-		s.trigger.Store(max(limit, s.plain.Load()+limit/8))
+		left := s.plain.Load()
+		s.trigger.Store(nextTrigger(limit, left, s.added.Load()-before))
+		if s.plain.Load() > s.trigger.Load() {
+			s.callPacker()
+		}
 	}
 }
+
+// nextTrigger is beyond which amount of what is held as it is the next pass begins,
+// after one that has left so much of it while so much came. What cannot be compressed,
+// or is read all the time, is not tried again before an eighth of the limit is new. What
+// came during the pass is new: the pass may have been by where it is now.
+func nextTrigger(limit, left, came int64) int64 { return max(limit, left-came+limit/8) }
 
 // worthGivingBack tells whether the process holds much that is not in use.
 func worthGivingBack() bool {
@@ -317,6 +326,13 @@ func (c *Cache) countLocked(bytes int64) {
 	c.space.plain.Add(bytes)
 }
 
+// addLocked is countLocked for what was not there before. Who finds it counted finds it
+// added.
+func (c *Cache) addLocked(bytes int64) {
+	c.space.added.Add(bytes)
+	c.countLocked(bytes)
+}
+
 // adoptEntryLocked is called for what comes into the tree or the log.
 func (c *Cache) adoptEntryLocked(e *Entry) {
 	if e == nil || e.era != 0 {
@@ -324,7 +340,7 @@ func (c *Cache) adoptEntryLocked(e *Entry) {
 	}
 	e.era = c.era + 1
 	if e.countedLocked() {
-		c.countLocked(int64(e.length))
+		c.addLocked(int64(e.length))
 	}
 }
 

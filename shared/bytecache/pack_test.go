@@ -116,6 +116,34 @@ func counts(c *Cache) (packed, plain int) {
 	return packed, plain
 }
 
+// TestNothingNewCallsNoPass: a pass that could compress nothing is followed by another
+// only when an eighth of the bound has come, during it or since; so passes are bounded by
+// what is written, and none goes round for nothing.
+func TestNothingNewCallsNoPass(t *testing.T) {
+	const limit = 800
+	for name, test := range map[string]struct {
+		left, came int64
+		again      bool
+	}{
+		"all is compressed":                    {left: 600, came: 300},
+		"nothing can be compressed":            {left: 5000},
+		"as little came as does not count":     {left: 5000, came: limit / 8},
+		"more came":                            {left: 5000, came: limit/8 + 1, again: true},
+		"all of what is left came":             {left: 5000, came: 5000, again: true},
+		"what came and more has gone meantime": {left: limit, came: 5000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trigger := nextTrigger(limit, test.left, test.came)
+			if again := test.left > trigger; again != test.again {
+				t.Errorf("%d bytes are left, %d of them new, and the next pass begins beyond %d", test.left, test.came, trigger)
+			}
+			if trigger < limit || trigger > max(limit, test.left)+limit/8 {
+				t.Errorf("the next pass begins beyond %d", trigger)
+			}
+		})
+	}
+}
+
 // TestColdIsCompressed: what there is no room for is held compressed, at once when it
 // is loaded and soon when it is written; it reads as before; and what is read again and
 // again is held as it is, within the bound.

@@ -67,6 +67,9 @@ type Space struct {
 
 	// plain sums up what its caches count; beyond trigger the packer is called.
 	plain, trigger atomic.Int64
+	// added is how much has ever come that plain counts; what only changes how it is
+	// held does not.
+	added atomic.Int64
 	// wanted: there was no room for something that is read again and again.
 	wanted atomic.Bool
 	// left: compressing has left something to the collector.

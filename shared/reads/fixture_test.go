@@ -82,7 +82,9 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*bytecache.Config)) *world {
 	t.Helper()
-	etcd := etcdtest.Start(t).InProcess(t)
+	// Without gRPC between them, client and server can wait for each other for ever when
+	// many watches end at once.
+	etcd := etcdtest.Start(t).Dial(t)
 	client := kv.New(etcd)
 	f := &feed{Client: client, done: make(chan struct{})}
 	config := bytecache.Config{Origin: client, Feed: f}
