@@ -87,6 +87,66 @@ func TestSelectedAndGrouped(t *testing.T) {
 	}
 }
 
+// TestStartsOfARun: quick runs start each server three times for first calls and full ones
+// five times, in the first round; whatever is selected has the names of the first start, in
+// their order.
+func TestStartsOfARun(t *testing.T) {
+	for name, test := range map[string]struct {
+		options Options
+		starts  int
+	}{
+		"quick":            {Options{Match: regexp.MustCompile(""), Quick: true}, 3},
+		"full":             {Options{Match: regexp.MustCompile("")}, 5},
+		"quick, by name":   {Options{Match: regexp.MustCompile("^(idle|list-pods|get-pod)"), Quick: true}, 3},
+		"full, by name":    {Options{Match: regexp.MustCompile("^list-pods-table$")}, 5},
+		"without any read": {Options{Match: regexp.MustCompile("^idle-cpu$")}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			groups := group(selected(workload.All(), test.options))
+			var first, starts []string
+			for i, workloads := range groups {
+				if workloads[0].Group != groups[0][0].Group {
+					continue
+				}
+				var names []string
+				for _, w := range workloads {
+					if w.Start != workloads[0].Start {
+						t.Errorf("%s, start %d, shares a server with start %d", w.Name, w.Start, workloads[0].Start)
+					}
+					names = append(names, w.Name)
+				}
+				if i == 0 {
+					first = names
+				}
+				starts = append(starts, strings.Join(names, " "))
+			}
+			if len(starts) != test.starts {
+				t.Errorf("%d starts: %q", len(starts), starts)
+			}
+			for _, further := range starts[1:] {
+				if further != starts[1] || !strings.Contains(strings.Join(first, " "), further) {
+					t.Errorf("a further start has %q, the first one %q", further, first)
+				}
+			}
+		})
+	}
+}
+
+func TestRowsAreInTheOrderOfTheFirstStart(t *testing.T) {
+	result := &report.Result{}
+	for _, name := range []string{"memory-after", "list-custom-json", "get-pod", "start"} {
+		result.Find(report.Row{Workload: name})
+	}
+	Order(result)
+	var got []string
+	for _, row := range result.Rows {
+		got = append(got, row.Workload)
+	}
+	if diff := cmp.Diff([]string{"start", "get-pod", "list-custom-json", "memory-after"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // measured runs workloads against the floor, a real server in a process of its own.
 func measured(t *testing.T, command []string, workloads ...workload.Workload) *report.Result {
 	t.Helper()
@@ -129,6 +189,29 @@ func TestWorkloadWithAWrongAnswerHasNoFigureAndOthersHave(t *testing.T) {
 	}
 	if lines := result.Errors(); len(lines) != 1 || !strings.Contains(lines[0], "status 500 instead of 200") {
 		t.Errorf("errors: %q", lines)
+	}
+}
+
+func TestFurtherStartAddsASampleOrLeavesNone(t *testing.T) {
+	again := func(path string) workload.Workload {
+		w := answers("a", path)
+		w.Start = 1
+		return w
+	}
+	good := measured(t, self(t), answers("a", "/bytes/10"), again("/bytes/10"))
+	for _, row := range good.Rows {
+		if s, ok := row.Headline(report.Floor); !ok || s.N != 2 {
+			t.Errorf("%s: %+v, %t", row.Phase, s, ok)
+		}
+	}
+	bad := measured(t, self(t), answers("a", "/bytes/10"), again("/bytes/10?status=500"))
+	for _, row := range bad.Rows {
+		if s, ok := row.Headline(report.Floor); ok {
+			t.Errorf("%s: %+v though a further start failed", row.Phase, s)
+		}
+	}
+	if len(good.Rows) != 2 || len(bad.Rows) != 2 {
+		t.Errorf("%d and %d rows", len(good.Rows), len(bad.Rows))
 	}
 }
 

@@ -25,8 +25,8 @@ type Options struct {
 	Quick bool
 	// Scale multiplies the sizes of large workloads.
 	Scale float64
-	// Rounds is how often every server runs every workload, but for the slow ones,
-	// which run once.
+	// Rounds is how often every server runs every workload, but for the slow ones and
+	// those of further starts, which run once.
 	Rounds int
 	// Subjects to measure, of [Subjects].
 	Subjects []string
@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) (*report.Result, error) {
 	for round := range o.Rounds {
 		for _, workloads := range groups {
 			if round > 0 {
-				workloads = slices.DeleteFunc(slices.Clone(workloads), func(w workload.Workload) bool { return w.Slow })
+				workloads = slices.DeleteFunc(slices.Clone(workloads), func(w workload.Workload) bool { return w.Slow || w.Start > 0 })
 			}
 			for _, s := range chosen {
 				r := &run{Options: o, round: round, subject: s, sizes: result.Sizes, result: result}
@@ -104,22 +104,28 @@ func save(o Options, result *report.Result) error {
 }
 
 // selected are the workloads of a run. A quick one leaves out the slow ones unless
-// a pattern names them.
+// a pattern names them, and has fewer further starts.
 func selected(all []workload.Workload, o Options) []workload.Workload {
 	return slices.DeleteFunc(all, func(w workload.Workload) bool {
-		return !o.Match.MatchString(w.Name) || o.Quick && w.Slow && o.Match.String() == ""
+		return !o.Match.MatchString(w.Name) ||
+			o.Quick && (w.Slow && o.Match.String() == "" || w.Start > workload.QuickStarts)
 	})
 }
 
 // group puts workloads together that share a server, in their order.
 func group(all []workload.Workload) [][]workload.Workload {
+	type server struct {
+		group string
+		start int
+	}
 	var groups [][]workload.Workload
-	at := map[string]int{}
+	at := map[server]int{}
 	for _, w := range all {
-		i, ok := at[w.Group]
+		key := server{w.Group, w.Start}
+		i, ok := at[key]
 		if !ok {
 			i = len(groups)
-			at[w.Group] = i
+			at[key] = i
 			groups = append(groups, nil)
 		}
 		groups[i] = append(groups[i], w)
@@ -127,11 +133,14 @@ func group(all []workload.Workload) [][]workload.Workload {
 	return groups
 }
 
-// Order sorts rows as workloads are; a row is found when the first subject has it.
+// Order sorts rows as the first workloads of their names are; a row is found when the
+// first subject has it.
 func Order(result *report.Result) {
 	position := map[string]int{}
 	for i, w := range workload.All() {
-		position[w.Name] = i
+		if _, ok := position[w.Name]; !ok {
+			position[w.Name] = i
+		}
 	}
 	slices.SortStableFunc(result.Rows, func(a, b *report.Row) int { return position[a.Workload] - position[b.Workload] })
 }
@@ -207,7 +216,11 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 	}
 	for _, row := range rows {
 		r.result.Find(row.Row).Add(r.subject.name, row.sample, nil)
-		r.log("%-28s %-14s %12.1f %s  %v", w.Name, row.Phase, row.sample.Figure(w.Figure), w.Figure, time.Since(begin).Round(time.Millisecond))
+		phase := row.Phase
+		if w.Start > 0 {
+			phase = fmt.Sprintf("%s, start %d", phase, w.Start+1)
+		}
+		r.log("%-28s %-14s %12.1f %s  %v", w.Name, phase, row.sample.Figure(w.Figure), w.Figure, time.Since(begin).Round(time.Millisecond))
 	}
 }
 

@@ -53,7 +53,8 @@ type Row struct {
 	Cells map[string]*Cell `json:"cells"`
 }
 
-// Cell is a row's samples of one subject, one a round, or why there are none.
+// Cell is a row's samples of one subject, one a round, or of first calls one a start, or
+// why there are none.
 type Cell struct {
 	Samples []Sample `json:"samples,omitempty"`
 	Error   string   `json:"error,omitempty"`
@@ -133,7 +134,7 @@ func (s Sample) Figure(f Figure) float64 {
 	}
 }
 
-// Spread is the figure over the rounds. ok is false if there is none to publish:
+// Spread is the figure over the rounds and starts. ok is false if there is none to publish:
 // the subject did not run the workload, or one of its runs failed.
 func (row *Row) Spread(subject string, figure func(Sample) float64) (spread stats.Spread, ok bool) {
 	cell := row.Cells[subject]

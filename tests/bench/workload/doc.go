@@ -5,5 +5,6 @@
 //
 // A workload belongs to a group. The workloads of a group run one after another, in
 // the order of the table, against one server that was started on fresh data for
-// them; what one of them creates, the next may read.
+// them; what one of them creates, the next may read. What a server does only once, its
+// first calls, is measured on further starts, too: Workload.Start.
 package workload

@@ -48,7 +48,8 @@ type Env struct {
 	Profile func(ctx context.Context, again func(context.Context) error)
 
 	have    map[string]bool
-	touched int // updates of watched objects
+	filled  bool // by a step of preparation that no first call came after
+	touched int  // updates of watched objects
 }
 
 // loadConns is how many connections the closed loops use.
@@ -78,7 +79,7 @@ func (e *Env) once(name string, step func() error) error {
 	if err := step(); err != nil {
 		return fmt.Errorf("prepare %s: %w", name, err)
 	}
-	e.have[name] = true
+	e.have[name], e.filled = true, true
 	return nil
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // read is a workload of one GET, as often as the server answers it: the first time
-// (cold), then again and again (warm), then while what it reads is updated.
+// (cold, which firstCalls make on further servers, too), then again and again (warm),
+// then while what it reads is updated.
 type read struct {
 	name, title string
 	group       string
@@ -43,11 +44,8 @@ func (r read) workload() Workload {
 
 func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 	if !e.Subject.Floor {
-		if err := r.need(e, ctx); err != nil {
+		if err := r.first(ctx, e, pick(e, afterCall, afterLoad), publish); err != nil {
 			return err
-		}
-		if err := r.cold(ctx, e, publish); err != nil {
-			return fmt.Errorf("cold: %w", err)
 		}
 	}
 	n := loadConns
@@ -94,14 +92,13 @@ func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 }
 
 // cold measures the first answer, and looks into it.
-func (r read) cold(ctx context.Context, e *Env, publish Publish) error {
+func (r read) cold(ctx context.Context, e *Env, after time.Duration, publish Publish) error {
 	conns := e.conns(1)
 	defer load.CloseAll(conns)
 	if err := e.dial(ctx, conns); err != nil {
 		return err
 	}
-	// What the preparation has left to do is not the first answer's.
-	if err := pause(ctx, time.Second); err != nil {
+	if err := e.rest(ctx, after); err != nil {
 		return err
 	}
 	request := r.request(0)
@@ -238,7 +235,8 @@ const (
 
 const tableGroup = "reads and writes"
 
-var reads = func() []Workload {
+// tableReads are the reads of the table.
+var tableReads = func() []read {
 	gzipped := func(int) load.Request {
 		return load.Request{Path: podsPath, Accept: jsonType, Encoding: "gzip"}
 	}
@@ -247,7 +245,7 @@ var reads = func() []Workload {
 			return load.Request{Path: join(podsPath+"/"+podName(i*7%pods), query...), Accept: jsonType}
 		}
 	}
-	var all []Workload
+	var all []read
 	for _, r := range []read{
 		{name: "get-pod", title: "GET pod, linearizable, JSON", limit: 120, request: onePod(), items: 1, different: pods},
 		{name: "get-pod-rv0", title: "GET pod, resourceVersion=0", limit: 70, request: onePod("resourceVersion=0"), items: 1, different: pods},
@@ -262,16 +260,23 @@ var reads = func() []Workload {
 	} {
 		r.need, r.update = (*Env).pods, touchPod
 		r.group = tableGroup
-		all = append(all, r.workload())
+		all = append(all, r)
 	}
-	custom := read{
+	return append(all, read{
 		name: "list-custom-json", title: "LIST 4,000 custom resources", limit: 8e3, group: tableGroup,
 		need: (*Env).widgets, request: accepting(jsonType, widgetsPath), items: widgets, heavy: true,
 		update: func(i int) load.Request {
 			return patch(widgetsPath+fmt.Sprintf("/widget-%d", i%widgets), mergePatch, object{"spec": object{"size": i}})
 		},
+	})
+}()
+
+var reads = func() []Workload {
+	var all []Workload
+	for _, r := range tableReads {
+		all = append(all, r.workload())
 	}
-	return append(all, custom.workload())
+	return all
 }()
 
 // served waits until a path is answered with 200.

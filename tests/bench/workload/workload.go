@@ -15,6 +15,10 @@ type Workload struct {
 	// Title is the row's name in tables.
 	Title string
 	Group string
+	// Start tells apart the servers of a group: workloads have one together if both are
+	// the same. What runs on a further one, from 1 on, has the name of a workload that
+	// runs on the first, and takes more samples for its rows; a run does so once.
+	Start int
 	// Figure stands for the rows, in the phase Phase if there are several.
 	Figure report.Figure
 	Limits map[string]float64 // what Triune must reach, by phase
@@ -76,7 +80,7 @@ var ErrNoSize = errors.New("no server has answered this before, so the size is n
 // All lists the workloads, in the order in which they run.
 func All() []Workload {
 	var all []Workload
-	for _, part := range [][]Workload{starting, reads, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth} {
+	for _, part := range [][]Workload{starting, reads, firstCalls, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth} {
 		all = append(all, part...)
 	}
 	return all

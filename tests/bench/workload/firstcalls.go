@@ -1,0 +1,97 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// A server answers a first call of each kind once, and a collection of garbage falls into
+// it or does not. So first calls are made on further starts, too, which measure nothing
+// else.
+const (
+	furtherStarts = 4
+	// QuickStarts is how many of them quick runs make.
+	QuickStarts = 2
+)
+
+const (
+	// afterFilling is how long a server is left alone at least after the content was
+	// written, and afterLoad after what full runs measure between first calls.
+	afterFilling = time.Second
+	afterLoad    = time.Second
+	// afterCall is the same after another first call, or a short load.
+	afterCall = 100 * time.Millisecond
+	// look is how long a server has next to nothing to do before it is asked something,
+	// and maxLooks how often that is looked for.
+	look     = 100 * time.Millisecond
+	maxLooks = 20
+)
+
+// rest leaves the server alone before a first call: what came before has left something
+// to do, which is not the call's, such as a collection of garbage that has begun. It
+// takes as long as after, or as afterFilling if the server was filled since the last
+// time; and until less than a tenth of a core is used.
+func (e *Env) rest(ctx context.Context, after time.Duration) error {
+	if err := pause(ctx, e.atLeast(after)); err != nil {
+		return err
+	}
+	for range maxLooks {
+		before, err := e.clocks()
+		if err != nil {
+			return err
+		}
+		if err := pause(ctx, look); err != nil {
+			return err
+		}
+		now, err := e.clocks()
+		if err != nil {
+			return err
+		}
+		var used time.Duration
+		for _, t := range now.since(before).server {
+			used += t
+		}
+		if used < look/10 {
+			return nil
+		}
+	}
+	return nil // it never has nothing to do
+}
+
+func (e *Env) atLeast(after time.Duration) time.Duration {
+	if e.filled {
+		e.filled = false
+		return afterFilling
+	}
+	return after
+}
+
+// first prepares the server, and measures the first answer.
+func (r read) first(ctx context.Context, e *Env, after time.Duration, publish Publish) error {
+	if err := r.need(e, ctx); err != nil {
+		return err
+	}
+	if err := r.cold(ctx, e, after, publish); err != nil {
+		return fmt.Errorf("cold: %w", err)
+	}
+	return nil
+}
+
+// again is the first call alone, on a further start.
+func (r read) again(start int) Workload {
+	w := r.workload()
+	w.Start, w.Only = start, api
+	w.Run = func(ctx context.Context, e *Env, publish Publish) error { return r.first(ctx, e, afterCall, publish) }
+	return w
+}
+
+var firstCalls = func() []Workload {
+	var all []Workload
+	for start := range furtherStarts {
+		for _, r := range tableReads {
+			all = append(all, r.again(start+1))
+		}
+	}
+	return all
+}()
