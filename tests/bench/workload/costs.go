@@ -44,7 +44,7 @@ var starting = []Workload{
 		Name: "idle-cpu", Title: "idle CPU", Group: tableGroup, Figure: report.Percent,
 		Limits: map[string]float64{"": 0.3}, Only: api,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
-			length := pick(e, 20*time.Second, 60*time.Second)
+			length := pick(e, 12*time.Second, 60*time.Second)
 			spent, err := e.spent(ctx, func() error { return pause(ctx, length) })
 			if err != nil {
 				return err

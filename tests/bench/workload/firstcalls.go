@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"triune.dev/tests/bench/load"
 )
 
 // A server answers a first call of each kind once, and a collection of garbage falls into
@@ -78,12 +80,33 @@ func (r read) first(ctx context.Context, e *Env, after time.Duration, publish Pu
 	return nil
 }
 
-// again is the first call alone, on a further start.
+// again is the first call on a further start.
 func (r read) again(start int) Workload {
 	w := r.workload()
 	w.Start, w.Only = start, api
-	w.Run = func(ctx context.Context, e *Env, publish Publish) error { return r.first(ctx, e, afterCall, publish) }
+	w.Run = func(ctx context.Context, e *Env, publish Publish) error {
+		if err := r.first(ctx, e, afterCall, publish); err != nil {
+			return err
+		}
+		return r.known(ctx, e)
+	}
 	return w
+}
+
+// known leaves the server with what it knows on the first start when the next first call
+// is made: each object has been asked for, or the list once more and once after that.
+func (r read) known(ctx context.Context, e *Env) error {
+	n := max(2, r.different)
+	conns := e.conns(min(n/2, loadConns))
+	defer load.CloseAll(conns)
+	next, err := r.next(e)
+	if err != nil {
+		return err
+	}
+	if _, err := (load.Closed{MinOps: n, MaxOps: n}).Run(ctx, conns, next); err != nil {
+		return fmt.Errorf("after the first call: %w", err)
+	}
+	return nil
 }
 
 var firstCalls = func() []Workload {

@@ -43,7 +43,8 @@ func TestFirstCallsAreOfTheReads(t *testing.T) {
 	}
 }
 
-// TestFurtherStartsMeasureFirstCallsAlone: one request each, after the preparation.
+// TestFurtherStartsMeasureFirstCallsAlone: the one after the preparation, not the two that
+// follow.
 func TestFurtherStartsMeasureFirstCallsAlone(t *testing.T) {
 	var asked []string
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +81,7 @@ func TestFurtherStartsMeasureFirstCallsAlone(t *testing.T) {
 	if err := thing(1).Run(t.Context(), e, publish); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"/fill", "/version", "/things"}, asked); diff != "" {
+	if diff := cmp.Diff([]string{"/fill", "/version", "/things", "/things", "/things"}, asked); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{Cold}, phases); diff != "" {
@@ -105,30 +106,5 @@ func TestServerIsLeftAloneAfterItWasFilled(t *testing.T) {
 	}
 	if diff := cmp.Diff([]time.Duration{afterCall, afterFilling, afterCall, afterFilling}, got); diff != "" {
 		t.Error(diff)
-	}
-}
-
-// TestServerIsLeftAloneUntilItHasNothingToDo: what a call has left is not the next one's.
-func TestServerIsLeftAloneUntilItHasNothingToDo(t *testing.T) {
-	e := &Env{Processes: func() []Process { return []Process{{Name: "server", PID: os.Getpid()}} }}
-	ended := make(chan struct{})
-	go func() {
-		begin := time.Now()
-		for time.Since(begin) < 3*look {
-		}
-		close(ended)
-	}()
-	if err := e.rest(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-ended:
-	default:
-		t.Error("the server is at work")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := e.rest(ctx, 0); err == nil {
-		t.Error("the end of the run was waited out")
 	}
 }
