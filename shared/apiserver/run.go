@@ -135,8 +135,7 @@ func (s *Server) listen() (<-chan struct{}, error) {
 		return closed, nil
 	}
 	timeout := watchDrain + s.config.Generic.RequestTimeout
-	serving.Listener = gathering{serving.Listener}
-	stopped, _, err := serving.Serve(s.handlers.Edge, timeout, s.lifecycle.notAccepting)
+	stopped, err := serve(serving, s.handlers.Edge, timeout, s.lifecycle.notAccepting)
 	if err != nil {
 		return nil, fmt.Errorf("serve on %s: %w", serving.Listener.Addr(), err)
 	}

@@ -1,0 +1,420 @@
+package h2
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// linger is how long a connection that is over is read from: if it were closed at
+	// once, what is on the way to the client might not arrive.
+	linger = time.Second
+	// prefaceWithin is how long a client may take to begin.
+	prefaceWithin = 10 * time.Second
+	// defaultWindow and defaultMaxFrame hold until SETTINGS say something else (RFC 9113,
+	// section 6.5.2).
+	defaultWindow, defaultMaxFrame = 64<<10 - 1, 16 << 10
+	maxWindow                      = 1<<31 - 1
+	headerTable                    = 4 << 10
+	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
+	// over already.
+	waitingPerHandler = 4
+)
+
+// conn is a connection.
+type conn struct {
+	server  *server
+	net     *tls.Conn
+	records *recordConn // below net; nil where the listener is not [Listener]'s
+	tls     *tls.ConnectionState
+	remote  string
+	handler http.Handler
+	ctx     context.Context // of all requests; never ends
+
+	// framer belongs to the goroutine that reads.
+	framer *http2.Framer
+
+	mu      sync.Mutex
+	streams map[uint32]*stream // that are not closed; guarded by mu
+	lastID  uint32             // the client has opened; guarded by mu
+	err     error              // why the connection is over; guarded by mu
+	parting bool               // what is in the output is written although it is over; guarded by mu
+	leaving bool               // GOAWAY has been sent; guarded by mu
+	used    time.Time          // when the last stream was closed; guarded by mu
+	idle    *time.Timer        // guarded by mu
+
+	handlers int       // that run, of closed streams, too; guarded by mu
+	waiting  []*stream // for a handler to end; guarded by mu
+	// reset are the last streams that were ended by us while the client might still send.
+	reset     []uint32 // guarded by mu
+	nextReset int      // guarded by mu
+
+	output   *[]byte        // frames to be written, nil for none; guarded by mu
+	writing  bool           // somebody writes, or is about to; guarded by mu
+	inTime   bool           // timer will flush; guarded by mu
+	timer    *time.Timer    // guarded by mu
+	line     []*stream      // that wait for room or for the connection's window; guarded by mu
+	window   int64          // bytes of DATA that the client takes; guarded by mu
+	initial  int64          // window of new streams; guarded by mu
+	maxFrame uint32         // that the client takes; guarded by mu
+	block    bytes.Buffer   // guarded by mu
+	encoder  *hpack.Encoder // into block; guarded by mu
+
+	takes    int64 // bytes of DATA that the client may send; guarded by mu
+	consumed int64 // bytes of DATA that it has not been told it may send again; guarded by mu
+}
+
+// serve returns when the connection is over. Handlers may still run then; their contexts
+// have ended.
+func (c *conn) serve() {
+	c.mu.Lock()
+	c.idle = time.AfterFunc(c.server.IdleTimeout, c.whenIdle)
+	c.mu.Unlock()
+	err := c.begin()
+	if err == nil {
+		c.server.add(c)
+		defer c.server.remove(c)
+	}
+	for err == nil {
+		var f http2.Frame
+		if f, err = c.framer.ReadFrame(); err == nil {
+			err = c.handle(f)
+		}
+		var failed http2.StreamError
+		if errors.As(err, &failed) {
+			err = c.refuse(failed)
+		}
+	}
+	c.end(err)
+}
+
+// begin exchanges prefaces (RFC 9113, section 3.4).
+func (c *conn) begin() error {
+	if state := c.tls; state.Version == tls.VersionTLS12 && !adequate(state.CipherSuite) {
+		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
+	}
+	o := c.server.Options
+	c.mu.Lock()
+	out := c.spaceLocked(128)
+	*out = appendSettings(*out,
+		http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(o.MaxUploadPerStream)},
+		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(o.MaxConcurrentStreams)},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.server.maxHeaderList()},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(o.MaxUploadPerStream)},
+	)
+	c.takes = o.window()
+	if more := c.takes - defaultWindow; more > 0 {
+		*out = appendWindowUpdate(*out, 0, int(more))
+	}
+	c.flushLaterLocked()
+	c.mu.Unlock()
+
+	_ = c.net.SetReadDeadline(time.Now().Add(prefaceWithin)) // on a connection that is closed reading fails, too
+	in := bufio.NewReader(c.net)
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(in, preface); err != nil {
+		return err
+	}
+	if string(preface) != http2.ClientPreface {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.framer = http2.NewFramer(nil, in)
+	c.framer.SetMaxReadFrameSize(uint32(o.MaxUploadPerStream))
+	c.framer.SetReuseFrames()
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(headerTable, nil)
+	c.framer.MaxHeaderListSize = c.server.maxHeaderList()
+	f, err := c.framer.ReadFrame()
+	if err != nil {
+		return err
+	}
+	settings, ok := f.(*http2.SettingsFrame)
+	if !ok || settings.IsAck() {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	_ = c.net.SetReadDeadline(time.Time{})
+	return c.settings(settings)
+}
+
+// adequate tells of a cipher suite of TLS 1.2 whether HTTP/2 allows it (RFC 9113,
+// appendix A, forbids all but those with ephemeral keys and authenticated encryption).
+func adequate(suite uint16) bool {
+	switch suite {
+	case tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256:
+		return true
+	}
+	return false
+}
+
+// end tells the client why, if it is for the client to know, and closes the connection.
+func (c *conn) end(err error) {
+	code, tell := http2.ErrCodeNo, false
+	var failed http2.ConnectionError
+	switch {
+	case errors.As(err, &failed):
+		code, tell = http2.ErrCode(failed), true
+	case errors.Is(err, http2.ErrFrameTooLarge):
+		code, tell = http2.ErrCodeFrameSize, true
+	}
+	c.mu.Lock()
+	c.idle.Stop()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if tell && c.err == nil {
+		why := ""
+		if c.framer != nil && c.framer.ErrorDetail() != nil {
+			why = c.framer.ErrorDetail().Error()
+		}
+		out := c.spaceLocked(frameHeader + 8 + len(why))
+		*out = appendGoAway(*out, c.lastID, code, why)
+		_ = c.net.SetWriteDeadline(time.Now().Add(linger)) // it is closed soon, whatever happens
+		c.flushLocked()
+		c.parting = true // where somebody else writes
+	}
+	c.failLocked(fmt.Errorf("the connection is over: %w", err))
+	c.mu.Unlock()
+	if tell {
+		_ = c.net.SetReadDeadline(time.Now().Add(linger))
+		_, _ = io.Copy(io.Discard, c.net.NetConn()) // until the client has heard of it
+	}
+	_ = c.net.Close() // it is over, whatever that returns
+}
+
+// failLocked ends the connection. Whoever waits for it is woken.
+func (c *conn) failLocked(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	for _, s := range c.streams {
+		s.closeLocked(err)
+	}
+	c.line, c.waiting = nil, nil
+	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // wakes who reads, and that one closes it
+}
+
+// handle answers a frame. It belongs to the goroutine that reads.
+func (c *conn) handle(f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.MetaHeadersFrame:
+		return c.headers(f)
+	case *http2.DataFrame:
+		return c.data(f)
+	case *http2.SettingsFrame:
+		return c.settings(f)
+	case *http2.WindowUpdateFrame:
+		return c.windowUpdate(f)
+	case *http2.RSTStreamFrame:
+		return c.resetByClient(f)
+	case *http2.PingFrame:
+		if f.IsAck() {
+			return nil
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		out := c.controlLocked()
+		*out = appendPingAck(*out, f.Data)
+		c.flushLaterLocked()
+		return c.err
+	case *http2.GoAwayFrame:
+		if f.ErrCode != http2.ErrCodeNo {
+			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(f.DebugData()))
+		}
+		c.leave()
+		return nil
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+		}
+		return nil
+	case *http2.PushPromiseFrame:
+		return http2.ConnectionError(http2.ErrCodeProtocol) // is for servers (RFC 9113, section 8.4)
+	default:
+		return nil // unknown ones are ignored (RFC 9113, section 4.1)
+	}
+}
+
+// settings takes over what the client wants (RFC 9113, section 6.5).
+func (c *conn) settings(f *http2.SettingsFrame) error {
+	if f.IsAck() {
+		return nil
+	}
+	if f.NumSettings() > 100 {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := f.ForeachSetting(c.settingLocked); err != nil {
+		return err
+	}
+	out := c.controlLocked()
+	*out = appendSettingsAck(*out)
+	c.flushLaterLocked()
+	return c.err
+}
+
+func (c *conn) settingLocked(s http2.Setting) error {
+	if err := s.Valid(); err != nil {
+		return err
+	}
+	switch s.ID {
+	case http2.SettingHeaderTableSize:
+		c.encoder.SetMaxDynamicTableSize(min(s.Val, headerTable))
+	case http2.SettingMaxFrameSize:
+		c.maxFrame = s.Val
+	case http2.SettingInitialWindowSize:
+		more := int64(s.Val) - c.initial
+		c.initial = int64(s.Val)
+		for _, stream := range c.streams {
+			if stream.window += more; stream.window > maxWindow {
+				return http2.ConnectionError(http2.ErrCodeFlowControl)
+			}
+			stream.room.Signal()
+		}
+	}
+	return nil
+}
+
+func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.StreamID == 0 {
+		if c.window += int64(f.Increment); c.window > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+		c.passTurnLocked()
+		return nil
+	}
+	s, err := c.findLocked(f.StreamID)
+	if s == nil {
+		return err
+	}
+	if s.window += int64(f.Increment); s.window > maxWindow {
+		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
+	}
+	s.room.Signal()
+	return nil
+}
+
+// findLocked returns a stream, or nil if it is closed. That one has never been is an error
+// (RFC 9113, section 5.1).
+func (c *conn) findLocked(id uint32) (*stream, error) {
+	if s := c.streams[id]; s != nil {
+		return s, nil
+	}
+	if id > c.lastID && !c.leaving || id%2 == 0 { // who is leaving ignores new ones, which are closed thereby
+		return nil, http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	return nil, nil
+}
+
+func (c *conn) resetByClient(f *http2.RSTStreamFrame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, err := c.findLocked(f.StreamID)
+	if s != nil {
+		s.closeLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
+	}
+	return err
+}
+
+// refuse resets a stream of which a frame was not right.
+func (c *conn) refuse(e http2.StreamError) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.StreamID > c.lastID {
+		if c.leaving {
+			return c.err // the client knows that it is not answered
+		}
+		if e.StreamID%2 == 0 {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		c.lastID = e.StreamID
+	}
+	c.resetLocked(e.StreamID, e.Code)
+	c.flushLaterLocked()
+	return c.err
+}
+
+// resetLocked ends a stream before its time.
+func (c *conn) resetLocked(id uint32, code http2.ErrCode) {
+	if s := c.streams[id]; s != nil {
+		s.closeLocked(http2.StreamError{StreamID: id, Code: code})
+	}
+	c.reset[c.nextReset%len(c.reset)] = id
+	c.nextReset++
+	out := c.controlLocked()
+	*out = appendReset(*out, id, code)
+}
+
+// wasResetLocked tells whether a frame of a closed stream may have been sent before the
+// client knew, and is to be ignored (RFC 9113, section 5.1).
+func (c *conn) wasResetLocked(id uint32) bool {
+	for _, r := range c.reset {
+		if r == id {
+			return true
+		}
+	}
+	return false
+}
+
+// leave lets the requests that are there end, and takes no more (RFC 9113, section 6.8).
+func (c *conn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaveLocked()
+}
+
+func (c *conn) leaveLocked() {
+	if c.leaving || c.err != nil {
+		return
+	}
+	c.leaving = true
+	out := c.controlLocked()
+	*out = appendGoAway(*out, c.lastID, http2.ErrCodeNo, "")
+	c.flushLaterLocked()
+	if len(c.streams) == 0 {
+		c.lingerLocked()
+	}
+}
+
+// lingerLocked gives the client time to close the connection itself.
+func (c *conn) lingerLocked() {
+	c.idle.Stop()
+	c.idle = time.AfterFunc(linger, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.failLocked(http.ErrServerClosed)
+	})
+}
+
+func (c *conn) whenIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaving || c.err != nil {
+		return
+	}
+	unused := c.server.IdleTimeout
+	if len(c.streams) == 0 {
+		unused -= time.Since(c.used)
+	}
+	if unused <= 0 {
+		c.leaveLocked()
+		return
+	}
+	c.idle.Reset(unused)
+}

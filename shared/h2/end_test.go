@@ -1,0 +1,162 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// RFC 9113, section 5.4.2: RST_STREAM ends the request, and its stream counts no more.
+func TestRSTStreamCancelsTheRequest(t *testing.T) {
+	ended := make(chan error, 1)
+	o := bounds
+	o.MaxConcurrentStreams = 1
+	p := dial(t, started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			_, err := io.ReadAll(r.Body)
+			<-r.Context().Done()
+			if err == nil {
+				ended <- errors.New("the body ends as if it were whole")
+				return
+			}
+			ended <- r.Context().Err()
+		}
+	}), o, nil)))
+	p.open(1, "POST", "/", false)
+	p.ok(p.framer.WriteData(1, false, []byte("x")))
+	p.ok(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+	if err := within(t, ended, "the handler"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	p.get(3, "/other")
+	p.wantAnswer(3, "200", "")
+}
+
+// notices answers the first bytes, and tells what ends the request.
+func notices(wrote, ended chan error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		gone := w.(http.CloseNotifier).CloseNotify() //nolint:staticcheck // k8s.io/apiserver wants it
+		flush(w)
+		_, err := w.Write(make([]byte, 1<<20))
+		wrote <- err
+		<-gone
+		<-r.Context().Done()
+		ended <- r.Context().Err()
+	})
+}
+
+func TestAClientThatDisappearsEndsItsRequests(t *testing.T) {
+	wrote, ended := make(chan error, 1), make(chan error, 1)
+	p := dial(t, ours(t, notices(wrote, ended)), window(10))
+	p.get(1, "/")
+	p.await(func(f http2.Frame) bool { _, ok := f.(*http2.DataFrame); return ok })
+	_ = p.conn.NetConn().Close()
+	if err := within(t, wrote, "Write"); err == nil {
+		t.Error("Write succeeds")
+	}
+	within(t, ended, "the request's context")
+}
+
+func TestWriteDeadlineEndsTheStream(t *testing.T) {
+	wrote := make(chan error, 1)
+	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now()); err != nil {
+			t.Error(err)
+		}
+		_, err := w.Write(make([]byte, 1<<20))
+		wrote <- err
+	})), window(10))
+	p.get(1, "/")
+	p.wantReset(1, http2.ErrCodeInternal)
+	if err := within(t, wrote, "Write"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+	p.ping()
+}
+
+func TestReadDeadlineEndsReading(t *testing.T) {
+	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := http.NewResponseController(w).SetReadDeadline(time.Now()); err != nil {
+			t.Error(err)
+		}
+		if _, err := r.Body.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("Read: %v", err)
+		}
+		_, _ = io.WriteString(w, "too late")
+	})))
+	p.open(1, "POST", "/", false)
+	p.wantAnswer(1, "200", "too late")
+}
+
+// A deadline that is taken back, or of a request that is over, does nothing.
+func TestDeadlinesTakenBackDoNothing(t *testing.T) {
+	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		rc := http.NewResponseController(w)
+		for _, at := range []time.Time{time.Now().Add(time.Hour), {}} {
+			if err := errors.Join(rc.SetWriteDeadline(at), rc.SetReadDeadline(at), rc.EnableFullDuplex()); err != nil {
+				t.Error(err)
+			}
+		}
+		_, _ = io.WriteString(w, "in time")
+	})))
+	p.get(1, "/")
+	p.wantAnswer(1, "200", "in time")
+}
+
+// RFC 9113, section 6.8: requests in flight end as they would, and what is new is ignored
+// without harm to them.
+func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
+	begun, finish := make(chan struct{}), make(chan struct{})
+	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(begun)
+		<-finish
+		_, _ = io.Copy(w, r.Body)
+	}))
+	p := dial(t, server)
+	p.open(1, "POST", "/", false)
+	within(t, begun, "the handler")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	down := make(chan error, 1)
+	go func() { down <- server.Config.Shutdown(ctx) }()
+	if away := p.wantGoAway(http2.ErrCodeNo); away.LastStreamID != 1 {
+		t.Errorf("GOAWAY of %d, want 1", away.LastStreamID)
+	}
+	// A client may have sent these before it has heard of it.
+	p.open(3, "POST", "/", false)
+	p.ok(p.framer.WriteData(3, false, []byte("x")))
+	p.ok(p.framer.WriteWindowUpdate(3, 1))
+	p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: p.fields("x", "y"), EndHeaders: true, EndStream: true}))
+	p.ok(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
+	p.ok(p.framer.WriteData(1, true, []byte("whole")))
+	p.ping()
+	close(finish)
+	p.wantAnswer(1, "200", "whole")
+	p.wantClosed()
+	if err := within(t, down, "Shutdown"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIdleConnectionsAreClosed(t *testing.T) {
+	o := bounds
+	o.IdleTimeout = 50 * time.Millisecond
+	release := make(chan struct{})
+	p := dial(t, started(t, unstarted(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), o, nil)))
+	p.get(1, "/")
+	close(release)
+	p.wantGoAway(http2.ErrCodeNo)
+	p.wantClosed()
+}
+
+// Nothing of a connection outlives a client that never begins.
+func TestAClientThatNeverBeginsIsForgotten(t *testing.T) {
+	p := connect(t, ours(t, blocking(t)))
+	_ = p.conn.Close() // before the preface
+}

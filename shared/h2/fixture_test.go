@@ -1,0 +1,307 @@
+package h2
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is after how long a test gives up; none waits for it to pass.
+const patience = 20 * time.Second
+
+// bounds are those of the API server.
+var bounds = Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: time.Minute}
+
+// unstarted is a server with our HTTP/2, on a listener that wrap may change.
+func unstarted(handler http.Handler, o Options, wrap func(net.Listener) net.Listener) *httptest.Server {
+	s := httptest.NewUnstartedServer(handler)
+	if wrap != nil {
+		s.Listener = wrap(s.Listener)
+	}
+	s.Listener = Listener{s.Listener}
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	Configure(s.Config, o)
+	s.TLS = &tls.Config{NextProtos: []string{"h2", "http/1.1"}, DynamicRecordSizingDisabled: true}
+	return s
+}
+
+func started(t testing.TB, s *httptest.Server) *httptest.Server {
+	t.Helper()
+	s.StartTLS()
+	s.Client().Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	t.Cleanup(s.Close)
+	return s
+}
+
+func ours(t testing.TB, handler http.Handler) *httptest.Server {
+	t.Helper()
+	return started(t, unstarted(handler, bounds, nil))
+}
+
+// gos is a server with the HTTP/2 of net/http.
+func gos(t testing.TB, handler http.Handler) *httptest.Server {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// within receives what must come.
+func within[T any](t testing.TB, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing for %v", what, patience)
+		panic("unreachable")
+	}
+}
+
+// peer is a client that does as it likes.
+type peer struct {
+	t       testing.TB
+	conn    *tls.Conn
+	framer  *http2.Framer
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+	decoder *hpack.Decoder
+	host    string
+	pings   uint64  // sent by pingInto
+	pong    [8]byte // the last that read has seen
+	status  string  // of the last head
+}
+
+// connect begins TLS and nothing more.
+func connect(t testing.TB, s *httptest.Server) *peer {
+	t.Helper()
+	config := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = []string{"h2"}
+	config.ServerName = "example.com"
+	conn, err := tls.Dial("tcp", s.Listener.Addr().String(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.NetConn().Close() }) // may be closed already
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	p := &peer{t: t, conn: conn, framer: http2.NewFramer(conn, conn), host: "example.com"}
+	p.framer.AllowIllegalWrites = true
+	p.framer.SetMaxReadFrameSize(1 << 20)
+	p.encoder = hpack.NewEncoder(&p.block)
+	p.decoder = hpack.NewDecoder(4<<10, nil)
+	return p
+}
+
+// dial connects and exchanges prefaces. All of the server's SETTINGS have come then, and
+// the client's have been taken over.
+func dial(t testing.TB, s *httptest.Server, settings ...http2.Setting) *peer {
+	t.Helper()
+	p := connect(t, s)
+	p.preface(settings...)
+	f := p.await(func(f http2.Frame) bool { _, ok := f.(*http2.SettingsFrame); return ok })
+	if f.(*http2.SettingsFrame).IsAck() {
+		t.Fatal("the server does not begin with SETTINGS")
+	}
+	p.await(isAck)
+	p.ok(p.framer.WriteSettingsAck())
+	return p
+}
+
+func (p *peer) preface(settings ...http2.Setting) {
+	p.t.Helper()
+	_, err := io.WriteString(p.conn, http2.ClientPreface)
+	p.ok(err)
+	p.ok(p.framer.WriteSettings(settings...))
+}
+
+func isAck(f http2.Frame) bool {
+	s, ok := f.(*http2.SettingsFrame)
+	return ok && s.IsAck()
+}
+
+func (p *peer) ok(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// await reads frames until one is what is looked for.
+func (p *peer) await(is func(http2.Frame) bool) http2.Frame {
+	p.t.Helper()
+	for {
+		if f := p.next(); is(f) {
+			return f
+		}
+	}
+}
+
+// next reads a frame. Header blocks are decoded, each of which may change the table.
+func (p *peer) next() http2.Frame {
+	p.t.Helper()
+	f, err := p.framer.ReadFrame()
+	if err != nil {
+		p.t.Fatalf("read a frame: %v", err)
+	}
+	if head, ok := f.(*http2.HeadersFrame); ok {
+		fields, err := p.decoder.DecodeFull(head.HeaderBlockFragment())
+		p.ok(err)
+		for _, field := range fields {
+			if field.Name == ":status" {
+				p.status = field.Value
+			}
+		}
+	}
+	return f
+}
+
+// fields encodes a block of names and values.
+func (p *peer) fields(fields ...string) []byte {
+	p.block.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		p.ok(p.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}))
+	}
+	return bytes.Clone(p.block.Bytes())
+}
+
+// open begins a request, which has no body if end.
+func (p *peer) open(id uint32, method, path string, end bool, more ...string) {
+	p.t.Helper()
+	fields := append([]string{":method", method, ":scheme", "https", ":authority", p.host, ":path", path}, more...)
+	p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: id, BlockFragment: p.fields(fields...), EndStream: end, EndHeaders: true,
+	}))
+}
+
+func (p *peer) get(id uint32, path string) { p.t.Helper(); p.open(id, "GET", path, true) }
+
+// ping makes sure that the server has read all that was written before.
+func (p *peer) ping() {
+	p.t.Helper()
+	data := [8]byte{'p', 'i', 'n', 'g'}
+	p.ok(p.framer.WritePing(false, data))
+	p.await(func(f http2.Frame) bool { g, ok := f.(*http2.PingFrame); return ok && g.IsAck() && g.Data == data })
+}
+
+// wantReset reads until the stream is reset, which must be with the code.
+func (p *peer) wantReset(id uint32, code http2.ErrCode) {
+	p.t.Helper()
+	f := p.await(func(f http2.Frame) bool {
+		_, reset := f.(*http2.RSTStreamFrame)
+		_, away := f.(*http2.GoAwayFrame)
+		return away || reset && f.Header().StreamID == id
+	})
+	reset, ok := f.(*http2.RSTStreamFrame)
+	if !ok {
+		p.t.Fatalf("%v instead of RST_STREAM", f)
+	}
+	if reset.ErrCode != code {
+		p.t.Errorf("stream %d is reset with %v, want %v", id, reset.ErrCode, code)
+	}
+}
+
+// wantGoAway reads until the connection is ended, which must be with the code.
+func (p *peer) wantGoAway(code http2.ErrCode) *http2.GoAwayFrame {
+	p.t.Helper()
+	f := p.await(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }).(*http2.GoAwayFrame)
+	if f.ErrCode != code {
+		p.t.Errorf("GOAWAY with %v %q, want %v", f.ErrCode, f.DebugData(), code)
+	}
+	return f
+}
+
+// wantClosed reads until the connection is closed.
+func (p *peer) wantClosed() {
+	p.t.Helper()
+	for {
+		if _, err := p.framer.ReadFrame(); err != nil {
+			var slow net.Error
+			if errors.As(err, &slow) && slow.Timeout() {
+				p.t.Error("the connection is not closed")
+			}
+			return
+		}
+	}
+}
+
+// answer is what a server has sent on a stream.
+type answer struct {
+	status string
+	body   []byte
+	ended  bool
+	frames int // of DATA
+}
+
+// read reads until done says so, and keeps what the streams get.
+func (p *peer) read(into map[uint32]*answer, done func() bool) {
+	p.t.Helper()
+	for !done() {
+		f := p.next()
+		a := into[f.Header().StreamID]
+		if a == nil {
+			a = &answer{}
+			into[f.Header().StreamID] = a
+		}
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			a.status, a.ended = p.status, f.StreamEnded()
+		case *http2.DataFrame:
+			a.body, a.ended, a.frames = append(a.body, f.Data()...), f.StreamEnded(), a.frames+1
+		case *http2.PingFrame:
+			p.pong = f.Data
+		case *http2.RSTStreamFrame:
+			if f.ErrCode != http2.ErrCodeNo {
+				p.t.Fatalf("stream %d has been reset: %v", f.StreamID, f.ErrCode)
+			}
+		case *http2.GoAwayFrame:
+			if f.ErrCode != http2.ErrCodeNo {
+				p.t.Fatalf("GOAWAY %v %q", f.ErrCode, f.DebugData())
+			}
+		}
+	}
+}
+
+// wantAnswer reads the answer of a stream.
+func (p *peer) wantAnswer(id uint32, status, body string) {
+	p.t.Helper()
+	got := map[uint32]*answer{id: {}}
+	p.read(got, func() bool { return got[id].ended })
+	if a := got[id]; a.status != status || string(a.body) != body {
+		p.t.Errorf("stream %d: %s %q, want %s %q", id, a.status, clip(string(a.body)), status, clip(body))
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}
+
+// pattern is a body of which each part is another.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>8) ^ byte(i*7)
+	}
+	return b
+}
+
+func large(n int) string { return strings.Repeat("0123456789abcdef", n/16+1)[:n] }

@@ -1,0 +1,161 @@
+package h2
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// counting counts the writes of all connections.
+type counting struct {
+	net.Listener
+	writes atomic.Int64
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return countingConn{conn, &c.writes}, nil
+}
+
+type countingConn struct {
+	net.Conn
+	writes *atomic.Int64
+}
+
+func (c countingConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// A large answer is written in pieces of four records.
+func TestRecordsOfALargeAnswerShareWrites(t *testing.T) {
+	const size = 4 << 20
+	for _, window := range []int{64 << 10, 1<<20 - 1, size} {
+		count := &counting{}
+		server := started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			body := pattern(size)
+			for len(body) > 0 {
+				_, _ = w.Write(body[:64<<10])
+				body = body[64<<10:]
+			}
+		}), bounds, func(l net.Listener) net.Listener { count.Listener = l; return count }))
+		server.Client().Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window}
+		resp, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close() // has been read
+		if err != nil || !bytes.Equal(body, pattern(size)) {
+			t.Errorf("a window of %d: the answer is another: %d bytes, %v", window, len(body), err)
+		}
+		n := count.writes.Load()
+		t.Logf("a window of %d: %d writes", window, n)
+		if window == size && n > 140 {
+			t.Errorf("a window of %d: %d writes", window, n)
+		}
+	}
+}
+
+// Frames of many streams for which there is one event share writes. On one processor the
+// order of goroutines is nearly always the same; a few tries make it always.
+func TestFramesOfManyStreamsShareWrites(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const streams, rounds = 80, 20
+	var writes int64
+	for range 5 {
+		if writes = events(t, streams, rounds); writes < streams*rounds/2 {
+			t.Logf("%d frames: %d writes", streams*rounds, writes)
+			return
+		}
+	}
+	t.Errorf("%d frames: %d writes", streams*rounds, writes)
+}
+
+// events sends events to many streams of one connection, each when all have got the one
+// before, and returns how many writes that took.
+func events(t *testing.T, streams, rounds int) int64 {
+	t.Helper()
+	var mu sync.Mutex
+	wake := make(chan struct{})
+	next := func() <-chan struct{} {
+		mu.Lock()
+		defer mu.Unlock()
+		return wake
+	}
+	ring := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		close(wake)
+		wake = make(chan struct{})
+	}
+	count := &counting{}
+	server := started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rung := next()
+		flush(w)
+		for range rounds {
+			select {
+			case <-rung:
+			case <-r.Context().Done():
+				return
+			}
+			rung = next()
+			_, _ = w.Write([]byte("e"))
+			flush(w)
+		}
+	}), bounds, func(l net.Listener) net.Listener { count.Listener = l; return count }))
+	bodies := make([]io.ReadCloser, streams)
+	for i := range bodies {
+		resp, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		bodies[i] = resp.Body
+	}
+	begin := count.writes.Load()
+	for range rounds {
+		ring()
+		for i, body := range bodies {
+			var one [1]byte
+			if _, err := io.ReadFull(body, one[:]); err != nil || one[0] != 'e' {
+				t.Fatalf("stream %d: %q, %v", i, one, err)
+			}
+		}
+	}
+	return count.writes.Load() - begin
+}
+
+// What a handler has written arrives without a flush, too: it may wait for the client then.
+func TestWhatIsNotFlushedArrives(t *testing.T) {
+	const size = 100_000 // a full output and a part of one
+	arrived := make(chan struct{})
+	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(pattern(size))
+		select {
+		case <-arrived:
+		case <-r.Context().Done():
+		}
+	}))
+	resp, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body := make([]byte, size)
+	if _, err := io.ReadFull(resp.Body, body); err != nil || !bytes.Equal(body, pattern(size)) {
+		t.Fatal(err)
+	}
+	close(arrived)
+	if rest, err := io.ReadAll(resp.Body); len(rest) > 0 || err != nil {
+		t.Errorf("%d bytes more, %v", len(rest), err)
+	}
+}

@@ -1,0 +1,171 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+)
+
+var errMalformed = errors.New("h2: malformed request")
+
+// malformed is the error of a stream whose request is (RFC 9113, section 8.1.1).
+func (s *stream) malformed() error {
+	return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol, Cause: errMalformed}
+}
+
+// newRequest makes the request of a header block (RFC 9113, section 8.3.1). Order and
+// number of pseudo-header fields, names and values have been checked by the framer.
+func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
+	method, path := f.PseudoValue("method"), f.PseudoValue("path")
+	scheme, authority := f.PseudoValue("scheme"), f.PseudoValue("authority")
+	if f.PseudoValue("protocol") != "" {
+		return s.malformed() // SETTINGS do not offer it (RFC 8441, section 4)
+	}
+	regular := f.RegularFields()
+	length := int64(-1)
+	if f.StreamEnded() {
+		length = 0
+	}
+	expects := false
+	var trailer http.Header
+	header := make(http.Header, len(regular))
+	values := make([]string, 0, len(regular)) // of all fields that come once
+	for _, field := range regular {
+		switch field.Name {
+		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+			return s.malformed() // section 8.2.2
+		case "te":
+			if field.Value != "trailers" {
+				return s.malformed()
+			}
+		case "host":
+			if authority == "" {
+				authority = field.Value
+			}
+			continue
+		case "content-length":
+			n, err := strconv.ParseUint(field.Value, 10, 63)
+			if err != nil || f.StreamEnded() && n > 0 && !f.Truncated {
+				return s.malformed()
+			}
+			if was, ok := header["Content-Length"]; ok && was[0] != field.Value {
+				return s.malformed()
+			}
+			length = int64(n)
+		case "expect":
+			if httpguts.HeaderValuesContainsToken([]string{field.Value}, "100-continue") {
+				expects = true
+				continue
+			}
+		case "trailer":
+			trailer = announce(trailer, field.Value)
+			continue
+		}
+		key := canonical(field.Name)
+		if was, ok := header[key]; ok {
+			if field.Name == "cookie" { // section 8.2.3
+				was[0] += "; " + field.Value
+			} else if field.Name != "content-length" {
+				header[key] = append(was, field.Value)
+			}
+			continue
+		}
+		values = append(values, field.Value)
+		header[key] = values[len(values)-1 : len(values) : len(values)]
+	}
+
+	if method == "" {
+		return s.malformed()
+	}
+	address := &url.URL{Host: authority}
+	target := authority
+	if method == http.MethodConnect {
+		if path != "" || scheme != "" || authority == "" {
+			return s.malformed() // section 8.5
+		}
+	} else {
+		var err error
+		if address, err = url.ParseRequestURI(path); err != nil || scheme != "https" && scheme != "http" {
+			return s.malformed()
+		}
+		target = path
+	}
+
+	s.allCame = f.StreamEnded()
+	request := http.Request{
+		Method: method, URL: address, Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: header, ContentLength: length, Host: authority, RequestURI: target,
+		RemoteAddr: s.conn.remote, TLS: s.conn.tls, Body: http.NoBody, Trailer: trailer,
+	}
+	if !s.allCame {
+		s.body = &body{s: s, takes: int64(s.conn.server.MaxUploadPerStream), expected: length, proceed: expects}
+		s.body.came.L = &s.conn.mu
+		request.Body = s.body
+	}
+	ctx, cancel := context.WithCancel(s.conn.ctx)
+	s.cancel = cancel
+	s.request = request.WithContext(ctx)
+	return nil
+}
+
+// announce notes the names of trailers, but for those that must not be (RFC 9110,
+// section 6.5.1).
+func announce(trailer http.Header, names string) http.Header {
+	for name := range strings.SplitSeq(names, ",") {
+		key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+		if !httpguts.ValidTrailerHeader(key) {
+			continue
+		}
+		if trailer == nil {
+			trailer = http.Header{}
+		}
+		trailer[key] = nil
+	}
+	return trailer
+}
+
+// headersTooLarge answers requests whose header list is longer than SETTINGS allow, and
+// of which nothing is known for sure.
+func headersTooLarge(w http.ResponseWriter, _ *http.Request) {
+	http.Error(w, "request header fields too large", http.StatusRequestHeaderFieldsTooLarge)
+}
+
+// names are header fields in both spellings. Others are converted each time.
+var names = sync.OnceValue(func() (n struct{ canonical, lower map[string]string }) {
+	n.canonical, n.lower = map[string]string{}, map[string]string{}
+	for _, key := range []string{
+		"Accept", "Accept-Encoding", "Audit-Id", "Authorization", "Cache-Control", "Content-Encoding", "Content-Length",
+		"Content-Type", "Cookie", "Date", "Etag", "If-None-Match", "Impersonate-Group", "Impersonate-User", "Last-Modified",
+		"Location", "Retry-After", "Strict-Transport-Security", "Traceparent", "User-Agent", "Vary", "Warning", "Www-Authenticate",
+		"X-Content-Type-Options", "X-Forwarded-For", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
+		"X-Remote-Group", "X-Remote-User",
+	} {
+		low := strings.ToLower(key)
+		n.canonical[low], n.lower[key] = key, low
+	}
+	return n
+})
+
+// canonical is how net/http spells the name of a header field.
+func canonical(lower string) string {
+	if key, ok := names().canonical[lower]; ok {
+		return key
+	}
+	return textproto.CanonicalMIMEHeaderKey(lower)
+}
+
+// lower is how HTTP/2 spells the name of a header field (RFC 9113, section 8.2.1).
+func lower(key string) string {
+	if low, ok := names().lower[key]; ok {
+		return low
+	}
+	return strings.ToLower(key)
+}

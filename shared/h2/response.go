@@ -1,0 +1,402 @@
+package h2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2/hpack"
+)
+
+// response is the [http.ResponseWriter] of a stream. It belongs to the goroutine of the
+// handler, and can be flushed, told of the end of the connection ([http.CloseNotifier],
+// which k8s.io/apiserver wants), and used with [http.ResponseController].
+type response struct {
+	s       *stream
+	handler http.Handler
+	header  http.Header
+
+	status   int   // 0 before WriteHeader
+	head     *head // of WriteHeader, until it is sent
+	trailers []string
+	declared int64 // content-length by the handler, -1 for none
+	written  int64
+	isHead   bool
+
+	buf  *[]byte // of pieces; nil for none
+	sent bool    // the head is; set with conn.mu held, under which others than the handler read it
+	over bool    // the handler has returned
+}
+
+// head is what WriteHeader knows of a header block. The handler may change its headers
+// afterwards.
+type head struct {
+	fields                                   []hpack.HeaderField
+	hasType, hasEncoding, hasLength, hasDate bool
+}
+
+var (
+	pieces = sync.Pool{New: func() any { b := make([]byte, 0, piece); return &b }}
+	heads  = sync.Pool{New: func() any { return &head{fields: make([]hpack.HeaderField, 0, 16)} }}
+)
+
+// piece is the size in bytes up to which what a handler writes is gathered until it
+// flushes or returns.
+const piece = 4 << 10
+
+var errOver = errors.New("h2: written after the handler has returned")
+
+func (r *response) begin(s *stream, handler http.Handler) {
+	r.s, r.handler, r.declared = s, handler, -1
+	r.header = make(http.Header, 8)
+	r.isHead = s.request.Method == http.MethodHead
+}
+
+// Header implements [http.ResponseWriter].
+func (r *response) Header() http.Header { return r.header }
+
+// WriteHeader implements [http.ResponseWriter].
+func (r *response) WriteHeader(status int) {
+	if r.status != 0 || r.over {
+		return
+	}
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	}
+	h := r.newHead(status)
+	if status < 200 {
+		_ = r.s.send(part{head: h.fields, interim: true, flush: true}) // that the client is gone is told by the next one
+		h.release()
+		return
+	}
+	r.status, r.head = status, h
+	if length := r.header.Get("Content-Length"); length != "" {
+		if n, err := strconv.ParseUint(length, 10, 63); err == nil {
+			r.declared = int64(n)
+		}
+	}
+	for _, names := range r.header["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); httpguts.ValidTrailerHeader(key) && !slices.Contains(r.trailers, key) {
+				r.trailers = append(r.trailers, key)
+			}
+		}
+	}
+	if httpguts.HeaderValuesContainsToken(r.header["Connection"], "close") {
+		r.s.conn.leave()
+	}
+}
+
+// newHead takes over the headers as they are.
+func (r *response) newHead(status int) *head {
+	h := heads.Get().(*head)
+	h.fields = append(h.fields, hpack.HeaderField{Name: ":status", Value: code(status)})
+	for key, values := range r.header {
+		switch key {
+		case "Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade":
+			continue // RFC 9113, section 8.2.2
+		case "Content-Length":
+			if len(values) == 0 || status < 200 || status == http.StatusNoContent {
+				continue // RFC 9110, section 8.6
+			}
+			if _, err := strconv.ParseUint(values[0], 10, 63); err != nil {
+				continue
+			}
+			h.hasLength = true
+		case "Content-Type":
+			h.hasType = true
+		case "Content-Encoding":
+			h.hasEncoding = len(values) > 0 && values[0] != ""
+		case "Date":
+			h.hasDate = true
+		}
+		if strings.HasPrefix(key, http.TrailerPrefix) {
+			continue
+		}
+		h.fields = appendFields(h.fields, key, values)
+	}
+	return h
+}
+
+func (h *head) release() {
+	clear(h.fields)
+	*h = head{fields: h.fields[:0]}
+	heads.Put(h)
+}
+
+func appendFields(fields []hpack.HeaderField, key string, values []string) []hpack.HeaderField {
+	name := lower(key)
+	if !httpguts.ValidHeaderFieldName(name) {
+		return fields
+	}
+	for _, value := range values {
+		if httpguts.ValidHeaderFieldValue(value) {
+			// What is never the same again would only push others out of the table.
+			fields = append(fields, hpack.HeaderField{Name: name, Value: value, Sensitive: name == "audit-id"})
+		}
+	}
+	return fields
+}
+
+func code(status int) string {
+	if status == http.StatusOK {
+		return "200"
+	}
+	return strconv.Itoa(status)
+}
+
+// complete adds what the head lacks when the first bytes of the body are known: all of
+// them where length is not negative.
+func (r *response) complete(body []byte, length int64) []hpack.HeaderField {
+	h := r.head
+	allowed := bodyAllowed(r.status)
+	if !h.hasLength && allowed && length >= 0 && (length > 0 || !r.isHead) {
+		h.fields = append(h.fields, hpack.HeaderField{Name: "content-length", Value: strconv.FormatInt(length, 10)})
+	}
+	if !h.hasType && !h.hasEncoding && allowed && len(body) > 0 {
+		h.fields = append(h.fields, hpack.HeaderField{Name: "content-type", Value: http.DetectContentType(body)})
+	}
+	if !h.hasDate {
+		h.fields = append(h.fields, hpack.HeaderField{Name: "date", Value: date()})
+	}
+	return h.fields
+}
+
+// bodyAllowed is as in RFC 9110, section 6.4.1.
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+var dates atomic.Pointer[struct {
+	second int64
+	text   string
+}]
+
+// date is the time as in RFC 9110, section 6.6.1.
+func date() string {
+	now := time.Now()
+	if d := dates.Load(); d != nil && d.second == now.Unix() {
+		return d.text
+	}
+	text := now.UTC().Format(http.TimeFormat)
+	dates.Store(&struct {
+		second int64
+		text   string
+	}{now.Unix(), text})
+	return text
+}
+
+// Write implements [http.ResponseWriter].
+func (r *response) Write(p []byte) (int, error) {
+	if err := r.count(len(p)); err != nil {
+		return 0, err
+	}
+	if r.isHead {
+		return len(p), nil
+	}
+	if r.fits(len(p)) {
+		*r.buf = append(*r.buf, p...)
+		return len(p), nil
+	}
+	if err := r.forward(p, false); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// WriteString implements [io.StringWriter].
+func (r *response) WriteString(p string) (int, error) {
+	if len(p) > piece {
+		return r.Write([]byte(p))
+	}
+	if err := r.count(len(p)); err != nil {
+		return 0, err
+	}
+	if r.isHead {
+		return len(p), nil
+	}
+	if !r.fits(len(p)) {
+		if err := r.forward(nil, false); err != nil {
+			return 0, err
+		}
+		r.fits(len(p))
+	}
+	*r.buf = append(*r.buf, p...)
+	return len(p), nil
+}
+
+// count checks that n more bytes may be written.
+func (r *response) count(n int) error {
+	if r.over {
+		return errOver
+	}
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	if !bodyAllowed(r.status) {
+		return http.ErrBodyNotAllowed
+	}
+	r.written += int64(n)
+	if r.declared >= 0 && r.written > r.declared {
+		return http.ErrContentLength
+	}
+	return nil
+}
+
+// fits tells whether n more bytes can be gathered, and has a buffer for them.
+func (r *response) fits(n int) bool {
+	if r.buf == nil {
+		if n > piece {
+			return false
+		}
+		r.buf = pieces.Get().(*[]byte)
+	}
+	return len(*r.buf)+n <= piece
+}
+
+func (r *response) gathered() []byte {
+	if r.buf == nil {
+		return nil
+	}
+	return *r.buf
+}
+
+// forward gives what has been gathered, and p, to the connection.
+func (r *response) forward(p []byte, flush bool) error {
+	send := part{a: r.gathered(), b: p, flush: flush}
+	if !r.sent {
+		first := send.a
+		if len(first) == 0 {
+			first = p
+		}
+		send.head = r.complete(first, -1)
+	}
+	err := r.s.send(send)
+	if r.sent {
+		r.dropHead()
+	}
+	r.dropBuffer()
+	return err
+}
+
+func (r *response) dropHead() {
+	if r.head != nil {
+		r.head.release()
+		r.head = nil
+	}
+}
+
+func (r *response) dropBuffer() {
+	if r.buf != nil {
+		*r.buf = (*r.buf)[:0]
+		pieces.Put(r.buf)
+		r.buf = nil
+	}
+}
+
+// drop gives back what a response holds that is not finished.
+func (r *response) drop() {
+	r.over = true
+	r.dropHead()
+	r.dropBuffer()
+}
+
+// Flush implements [http.Flusher].
+func (r *response) Flush() { _ = r.FlushError() } // the interface has no error
+
+// FlushError is what [http.ResponseController] calls.
+func (r *response) FlushError() error {
+	if r.over {
+		return errOver
+	}
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	return r.forward(nil, true)
+}
+
+// finish ends the response when the handler has returned.
+func (r *response) finish() {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	body := r.gathered()
+	last := part{a: body, trailers: r.trailing(), end: true, flush: true}
+	if !r.sent {
+		length := int64(len(body))
+		if r.isHead {
+			length = r.written
+		}
+		if len(last.trailers) > 0 {
+			length = -1
+		}
+		last.head = r.complete(body, length)
+	}
+	_ = r.s.send(last) // nobody is left to hear of it
+	r.drop()
+}
+
+// trailing are the trailers: those that were announced, and those that have the prefix.
+func (r *response) trailing() []hpack.HeaderField {
+	var fields []hpack.HeaderField
+	for _, key := range r.trailers {
+		fields = appendFields(fields, key, r.header[key])
+	}
+	for key, values := range r.header {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok && httpguts.ValidTrailerHeader(textproto.CanonicalMIMEHeaderKey(name)) {
+			fields = appendFields(fields, name, values)
+		}
+	}
+	return fields
+}
+
+// proceedLocked sends 100 Continue, unless the final head is on its way.
+func (r *response) proceedLocked() {
+	if r.sent || r.s.failedLocked() != nil {
+		return
+	}
+	c := r.s.conn
+	c.appendHeadLocked(r.s.id, []hpack.HeaderField{{Name: ":status", Value: "100"}}, false)
+	c.flushLaterLocked()
+}
+
+// CloseNotify implements [http.CloseNotifier].
+func (r *response) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	context.AfterFunc(r.s.request.Context(), func() { gone <- true })
+	return gone
+}
+
+// SetReadDeadline is what [http.ResponseController] calls.
+func (r *response) SetReadDeadline(t time.Time) error {
+	s := r.s
+	if s.body == nil {
+		return nil
+	}
+	s.deadline(&s.readTimer, t, func() {
+		if s.body.err == nil {
+			s.body.err = os.ErrDeadlineExceeded
+		}
+		s.body.came.Broadcast()
+	})
+	return nil
+}
+
+// SetWriteDeadline is what [http.ResponseController] calls.
+func (r *response) SetWriteDeadline(t time.Time) error {
+	r.s.deadline(&r.s.writeTime, t, r.s.tooLateLocked)
+	return nil
+}
+
+// EnableFullDuplex is what [http.ResponseController] calls: HTTP/2 always is.
+func (r *response) EnableFullDuplex() error { return nil }

@@ -1,0 +1,211 @@
+package h2
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"k8s.io/klog/v2"
+)
+
+// stream is a request and its response.
+type stream struct {
+	conn     *conn
+	id       uint32
+	request  *http.Request
+	cancel   context.CancelFunc
+	response response
+
+	// All below is guarded by conn.mu.
+
+	err       error // why the stream is closed, of both sides
+	allSent   bool  // END_STREAM by us
+	allCame   bool  // END_STREAM by the client
+	window    int64 // bytes of DATA that the client takes
+	room      sync.Cond
+	inLine    bool
+	body      *body // nil for requests without
+	readTimer *time.Timer
+	writeTime *time.Timer
+}
+
+// headers opens a stream, or ends the body of one (RFC 9113, sections 5.1 and 8.1).
+func (c *conn) headers(f *http2.MetaHeadersFrame) error {
+	id := f.StreamID
+	if f.HasPriority() && f.Priority.StreamDep == id {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.streams[id]; s != nil {
+		return s.trailersLocked(f)
+	}
+	switch {
+	case id%2 == 0:
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case id <= c.lastID && c.wasResetLocked(id):
+		return nil
+	case id <= c.lastID:
+		return http2.ConnectionError(http2.ErrCodeStreamClosed)
+	case c.leaving:
+		return nil // the client knows that it is not answered
+	}
+	c.lastID = id
+	if len(c.streams) >= c.server.MaxConcurrentStreams {
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	}
+	s := &stream{conn: c, id: id, window: c.initial, room: sync.Cond{L: &c.mu}}
+	handler := c.handler
+	if f.Truncated {
+		handler = http.HandlerFunc(headersTooLarge)
+	}
+	if err := s.newRequest(f); err != nil {
+		return err
+	}
+	s.response.begin(s, handler)
+	c.streams[id] = s
+	return c.startLocked(s)
+}
+
+// startLocked runs the handler of a stream, or lets it wait where a client has reset
+// streams whose handlers still run.
+func (c *conn) startLocked(s *stream) error {
+	if c.handlers < c.server.MaxConcurrentStreams {
+		c.handlers++
+		go s.run()
+		return nil
+	}
+	if len(c.waiting) >= waitingPerHandler*c.server.MaxConcurrentStreams {
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	c.waiting = append(c.waiting, s)
+	return nil
+}
+
+func (s *stream) run() {
+	returned := false
+	defer func() {
+		if !returned {
+			s.aborted(recover())
+		}
+		s.conn.handlerDone()
+	}()
+	s.response.handler.ServeHTTP(&s.response, s.request)
+	s.response.finish()
+	returned = true
+}
+
+// aborted resets the stream of a handler that has panicked or ended its goroutine.
+func (s *stream) aborted(why any) {
+	c := s.conn
+	if why != nil && why != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
+		stack := make([]byte, 64<<10)
+		stack = stack[:runtime.Stack(stack, false)]
+		klog.Background().Error(nil, "handler has panicked", "client", c.remote, "panic", why, "stack", string(stack))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.response.drop()
+	if s.err == nil {
+		c.resetLocked(s.id, http2.ErrCodeInternal)
+	}
+	c.flushLocked()
+}
+
+// handlerDone lets the next one run.
+func (c *conn) handlerDone() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handlers--
+	for len(c.waiting) > 0 {
+		s := c.waiting[0]
+		c.waiting[0] = nil
+		c.waiting = c.waiting[1:]
+		if s.err != nil {
+			s.response.drop()
+			continue // reset while it waited
+		}
+		c.handlers++
+		go s.run()
+		return
+	}
+}
+
+// failedLocked is why nothing may be sent any more, or nil.
+func (s *stream) failedLocked() error {
+	if s.err != nil {
+		return s.err
+	}
+	return s.conn.err
+}
+
+// endLocked is called when all of the response is in the output.
+func (s *stream) endLocked() {
+	s.allSent = true
+	if s.allCame {
+		s.closeLocked(errClosed)
+		return
+	}
+	// The client need not send the rest (RFC 9113, section 8.1).
+	s.conn.resetLocked(s.id, http2.ErrCodeNo)
+}
+
+// closeLocked forgets a stream. Whoever waits for it is woken.
+func (s *stream) closeLocked(err error) {
+	if s.err != nil {
+		return
+	}
+	c := s.conn
+	s.err = err
+	delete(c.streams, s.id)
+	s.cancel()
+	s.room.Signal()
+	if s.body != nil {
+		s.body.closeLocked()
+	}
+	if s.readTimer != nil {
+		s.readTimer.Stop()
+	}
+	if s.writeTime != nil {
+		s.writeTime.Stop()
+	}
+	if len(c.streams) == 0 && c.err == nil {
+		c.used = time.Now()
+		if c.leaving {
+			c.lingerLocked()
+		}
+	}
+}
+
+// deadline arms a timer of the stream, which calls f with the mutex held.
+func (s *stream) deadline(timer **time.Timer, t time.Time, f func()) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if *timer != nil {
+		(*timer).Stop()
+		*timer = nil
+	}
+	if t.IsZero() || s.err != nil {
+		return
+	}
+	var armed *time.Timer
+	armed = time.AfterFunc(time.Until(t), func() {
+		s.conn.mu.Lock()
+		defer s.conn.mu.Unlock()
+		if *timer == armed && s.err == nil { // it may have been set anew meanwhile
+			f()
+		}
+	})
+	*timer = armed
+}
+
+// tooLateLocked ends a stream whose time to be written is over.
+func (s *stream) tooLateLocked() {
+	s.closeLocked(os.ErrDeadlineExceeded)
+	s.conn.resetLocked(s.id, http2.ErrCodeInternal)
+	s.conn.flushLaterLocked()
+}
