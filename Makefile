@@ -119,7 +119,7 @@ test: test-unit test-api ## the fast suite: package tests, then kubectl against 
 # Only what needs no binaries: tests/e2e and its like are the business of test-api.
 .PHONY: test-unit
 test-unit: ## the tests of every package
-	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/deploy/image ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
+	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/deploy/image ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
 
 # The tests of package faults that make runs.
 FAULTS = Watchers|Informers|EtcdWatches|Linearizability
@@ -141,7 +141,7 @@ test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers
 
 .PHONY: test-full
 test-full: e2e ## test without -short, and e2e
-	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/pins ./tests/tools/...)
+	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
