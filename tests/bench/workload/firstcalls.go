@@ -83,7 +83,7 @@ func (r read) first(ctx context.Context, e *Env, after time.Duration, publish Pu
 // again is the first call on a further start.
 func (r read) again(start int) Workload {
 	w := r.workload()
-	w.Start, w.Only = start, api
+	w.Start, w.Only, w.Slow = start, api, r.apart
 	w.Run = func(ctx context.Context, e *Env, publish Publish) error {
 		if err := r.first(ctx, e, afterCall, publish); err != nil {
 			return err

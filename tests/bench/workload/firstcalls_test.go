@@ -25,8 +25,8 @@ func TestFirstCallsAreOfTheReads(t *testing.T) {
 		}
 		if w.Start > 0 {
 			starts[w.Start] = append(starts[w.Start], w.Row(Cold, 0), w.Row(Warm, 0))
-			if w.Slow || w.Applies(Subject{Floor: true}) || !w.Applies(Subject{Tiers: true, Replicated: true}) {
-				t.Errorf("%s, start %d: slow, or of other servers than the first", w.Name, w.Start)
+			if w.Slow != (w.Name == "list-custom-json") || w.Applies(Subject{Floor: true}) || !w.Applies(Subject{Tiers: true, Replicated: true}) {
+				t.Errorf("%s, start %d: slow or not, or of other servers than the first", w.Name, w.Start)
 			}
 		}
 	}

@@ -29,6 +29,9 @@ type read struct {
 	// different is the number of different requests, if there are more than one. Each is
 	// made once before the warm phase, for of most objects it would be the first.
 	different int
+	// apart: what it reads is written for it alone, which takes long. Quick runs make its
+	// first call on one start.
+	apart bool
 	// heavy answers are lists, which take a server long: few make a run.
 	heavy  bool
 	update func(i int) load.Request
@@ -264,7 +267,7 @@ var tableReads = func() []read {
 	}
 	return append(all, read{
 		name: "list-custom-json", title: "LIST 4,000 custom resources", limit: 8e3, group: tableGroup,
-		need: (*Env).widgets, request: accepting(jsonType, widgetsPath), items: widgets, heavy: true,
+		need: (*Env).widgets, request: accepting(jsonType, widgetsPath), items: widgets, heavy: true, apart: true,
 		update: func(i int) load.Request {
 			return patch(widgetsPath+fmt.Sprintf("/widget-%d", i%widgets), mergePatch, object{"spec": object{"size": i}})
 		},
