@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -175,6 +176,22 @@ func TestHookThatFailsEndsRun(t *testing.T) {
 		t.Errorf("Run: %v", err)
 	}
 	<-others
+}
+
+// TestListenerThatFailsEndsRun: a server that nobody can reach any more is not one.
+func TestListenerThatFailsEndsRun(t *testing.T) {
+	var listener net.Listener
+	s := newServer(t, func(c *Config) {
+		listen(t, c.Generic)
+		listener = c.Generic.SecureServing.Listener
+	})
+	r := run(t, s)
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.wait(); !errors.Is(err, net.ErrClosed) || !strings.HasPrefix(err.Error(), "serve on "+listener.Addr().String()) {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func TestPreShutdownHooksAllRun(t *testing.T) {

@@ -80,11 +80,7 @@ func (s Prepared) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stopped, err := s.listen()
-	if err != nil {
-		stopAudit()
-		return err
-	}
+	stopped := s.listen(group)
 	group.Go(func() error { s.completePaths(failed); return nil })
 	if next := s.config.Next; next != nil && next.Run != nil {
 		group.Go(func() error { return next.Run(failed) })
@@ -125,21 +121,22 @@ func (s *Server) startAudit() (stop func(), err error) {
 	}, nil
 }
 
-// listen starts the listener, if the server has one, and returns a channel that is
-// closed when it has stopped.
-func (s *Server) listen() (<-chan struct{}, error) {
+// listen serves in the group, if the server has a listener, and returns a channel that is
+// closed when everything accepted has been answered after the end of accepting.
+func (s *Server) listen(group *errgroup.Group) <-chan struct{} {
+	stopped := make(chan struct{})
 	serving := s.config.Generic.SecureServing
 	if serving == nil {
-		closed := make(chan struct{})
-		close(closed)
-		return closed, nil
+		close(stopped)
+		return stopped
 	}
-	timeout := watchDrain + s.config.Generic.RequestTimeout
-	stopped, err := serve(serving, s.handlers.Edge, timeout, s.lifecycle.notAccepting)
-	if err != nil {
-		return nil, fmt.Errorf("serve on %s: %w", serving.Listener.Addr(), err)
-	}
-	return stopped, nil
+	server := newHTTPServer(serving, s.handlers.Edge, s.lifecycle.notAccepting)
+	group.Go(func() error { return serve(server, serving.Listener) })
+	go func() {
+		defer close(stopped)
+		shutDown(server, watchDrain+s.config.Generic.RequestTimeout, s.lifecycle.notAccepting)
+	}()
+	return stopped
 }
 
 // completePaths closes muxComplete when every pending signal has come.

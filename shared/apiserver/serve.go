@@ -34,16 +34,11 @@ const (
 	keepAlive       = 3 * time.Minute
 )
 
-// serve answers requests on a listener until stop is closed, and those in flight for
-// timeout after that; then it closes the channel that it returns. It is
-// [server.SecureServingInfo.Serve] with an HTTP/2 of ours.
-func serve(info *server.SecureServingInfo, handler http.Handler, timeout time.Duration, stop <-chan struct{}) (<-chan struct{}, error) {
-	config, err := tlsConfig(info, stop)
-	if err != nil {
-		return nil, err
-	}
+// newHTTPServer makes a server with an HTTP/2 of ours. In all else it is the one of
+// [server.SecureServingInfo.Serve].
+func newHTTPServer(info *server.SecureServingInfo, handler http.Handler, stop <-chan struct{}) *http.Server {
 	s := &http.Server{
-		Addr: info.Listener.Addr().String(), Handler: handler, TLSConfig: config,
+		Addr: info.Listener.Addr().String(), Handler: handler, TLSConfig: tlsConfig(info, stop),
 		MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
 		ErrorLog: slog.NewLogLogger(complaints{}, slog.LevelError),
 	}
@@ -56,30 +51,32 @@ func serve(info *server.SecureServingInfo, handler http.Handler, timeout time.Du
 		}
 		h2.Configure(s, h2.Options{MaxConcurrentStreams: streams, MaxUploadPerStream: uploadPerStream, IdleTimeout: idleTimeout})
 	}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-stop
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
-			klog.Background().Error(err, "shut down the server", "address", s.Addr)
-		}
-	}()
+	return s
+}
+
+// serve answers requests until the server is shut down; then it returns nil.
+func serve(s *http.Server, listener net.Listener) error {
 	klog.Background().Info("serving", "address", s.Addr)
-	listener := h2.Listener{Listener: keptAlive{info.Listener}}
-	go func() {
-		err := s.Serve(tls.NewListener(listener, config))
-		if !errors.Is(err, http.ErrServerClosed) {
-			panic(fmt.Sprintf("serve on %s: %v", s.Addr, err)) // there is nobody to go on for
-		}
-	}()
-	return stopped, nil
+	err := s.Serve(tls.NewListener(h2.Listener{Listener: keptAlive{listener}}, s.TLSConfig))
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve on %s: %w", s.Addr, err)
+}
+
+// shutDown ends a server when stop is closed: requests in flight have timeout to end.
+func shutDown(s *http.Server, timeout time.Duration, stop <-chan struct{}) {
+	<-stop
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		klog.Background().Error(err, "shut down the server", "address", s.Addr)
+	}
 }
 
 // tlsConfig follows the certificates that the flags name. A client's is asked for and not
 // verified: that is for authentication.
-func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) (*tls.Config, error) {
+func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) *tls.Config {
 	config := &tls.Config{
 		MinVersion:   cmp.Or(info.MinTLSVersion, tls.VersionTLS12),
 		CipherSuites: info.CipherSuites, CurvePreferences: info.CurvePreferences,
@@ -101,7 +98,7 @@ func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) (*tls.Confi
 		config.ClientAuth = tls.RequestClientCert
 	}
 	if info.ClientCA == nil && info.Cert == nil && len(info.SNICerts) == 0 {
-		return config, nil
+		return config
 	}
 	dynamic := dynamiccertificates.NewDynamicServingCertificateController(config, info.ClientCA, info.Cert, info.SNICerts, nil)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -132,7 +129,7 @@ func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) (*tls.Confi
 	}
 	go dynamic.Run(1, stop)
 	config.GetConfigForClient = dynamic.GetConfigForClient
-	return config, nil
+	return config
 }
 
 // keptAlive has the kernel ask clients that are silent whether they are there.

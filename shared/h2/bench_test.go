@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -80,16 +79,10 @@ func BenchmarkList(b *testing.B) {
 // BenchmarkEvent is of an event to 500 watches, 100 on each connection.
 func BenchmarkEvent(b *testing.B) {
 	const connections, streams = 5, 100
-	var mu sync.Mutex
-	wake := make(chan struct{})
-	next := func() <-chan struct{} {
-		mu.Lock()
-		defer mu.Unlock()
-		return wake
-	}
+	bell := newBell()
 	event := pattern(500)
 	measured(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rung := next()
+		rung := bell.next()
 		flush(w)
 		for {
 			select {
@@ -97,7 +90,7 @@ func BenchmarkEvent(b *testing.B) {
 			case <-r.Context().Done():
 				return
 			}
-			rung = next()
+			rung = bell.next()
 			_, _ = w.Write(event)
 			flush(w)
 		}
@@ -117,10 +110,7 @@ func BenchmarkEvent(b *testing.B) {
 		}
 		into := make([]byte, len(event))
 		for b.Loop() {
-			mu.Lock()
-			close(wake)
-			wake = make(chan struct{})
-			mu.Unlock()
+			bell.ring()
 			for _, body := range bodies {
 				if _, err := io.ReadFull(body, into); err != nil {
 					b.Fatal(err)

@@ -34,10 +34,7 @@ type body struct {
 // leastChunk is the least that is allocated for bytes of a body, which may come one by one.
 const leastChunk = 512
 
-var (
-	errClosed     = errors.New("h2: the stream is closed")
-	errBodyClosed = http.ErrBodyReadAfterClose
-)
+var errClosed = errors.New("h2: the stream is closed")
 
 // data takes a part of a request's body (RFC 9113, section 6.1).
 func (c *conn) data(f *http2.DataFrame) error {
@@ -144,7 +141,7 @@ func (b *body) Read(p []byte) (int, error) {
 	for len(b.chunks) == 0 || b.closed {
 		switch {
 		case b.closed && errors.Is(b.err, io.EOF), b.closed && b.err == nil:
-			return 0, errBodyClosed
+			return 0, http.ErrBodyReadAfterClose
 		case b.err != nil:
 			b.handOverLocked()
 			return 0, b.err
@@ -204,7 +201,7 @@ func (b *body) closeLocked() {
 	if !b.s.allCame {
 		b.err = fmt.Errorf("read the request's body: %w", b.s.err)
 		if errors.Is(b.s.err, errClosed) {
-			b.err = errBodyClosed
+			b.err = http.ErrBodyReadAfterClose
 		}
 	}
 	b.dropLocked()

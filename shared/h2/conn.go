@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,7 +58,8 @@ type conn struct {
 
 	handlers int       // that run, of closed streams, too; guarded by mu
 	waiting  []*stream // for a handler to end; guarded by mu
-	// reset are the last streams that were ended by us while the client might still send.
+	// reset are the last streams that were ended by us while the client might still send,
+	// at nextReset the oldest where there are as many as are remembered.
 	reset     []uint32 // guarded by mu
 	nextReset int      // guarded by mu
 
@@ -92,12 +94,20 @@ func (c *conn) serve() {
 		if f, err = c.framer.ReadFrame(); err == nil {
 			err = c.handle(f)
 		}
-		var failed http2.StreamError
-		if errors.As(err, &failed) {
-			err = c.refuse(failed)
+		if err != nil {
+			err = c.refuseOnly(err)
 		}
 	}
 	c.end(err)
+}
+
+// refuseOnly goes on after an error that is of one stream.
+func (c *conn) refuseOnly(err error) error {
+	var failed http2.StreamError
+	if errors.As(err, &failed) {
+		return c.refuse(failed)
+	}
+	return err
 }
 
 // begin exchanges prefaces (RFC 9113, section 3.4).
@@ -355,8 +365,12 @@ func (c *conn) resetLocked(id uint32, code http2.ErrCode) {
 	if s := c.streams[id]; s != nil {
 		s.closeLocked(http2.StreamError{StreamID: id, Code: code})
 	}
-	c.reset[c.nextReset%len(c.reset)] = id
-	c.nextReset++
+	if len(c.reset) < 2*c.server.MaxConcurrentStreams {
+		c.reset = append(c.reset, id)
+	} else {
+		c.reset[c.nextReset%len(c.reset)] = id
+		c.nextReset++
+	}
 	out := c.controlLocked()
 	*out = appendReset(*out, id, code)
 }
@@ -364,12 +378,7 @@ func (c *conn) resetLocked(id uint32, code http2.ErrCode) {
 // wasResetLocked tells whether a frame of a closed stream may have been sent before the
 // client knew, and is to be ignored (RFC 9113, section 5.1).
 func (c *conn) wasResetLocked(id uint32) bool {
-	for _, r := range c.reset {
-		if r == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.reset, id)
 }
 
 // leave lets the requests that are there end, and takes no more (RFC 9113, section 6.8).

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -305,3 +306,25 @@ func pattern(n int) []byte {
 }
 
 func large(n int) string { return strings.Repeat("0123456789abcdef", n/16+1)[:n] }
+
+// bell wakes many at once, again and again.
+type bell struct {
+	mu   sync.Mutex
+	wake chan struct{} // closed by the next ring; guarded by mu
+}
+
+func newBell() *bell { return &bell{wake: make(chan struct{})} }
+
+// next is closed when the bell rings.
+func (b *bell) next() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.wake
+}
+
+func (b *bell) ring() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.wake)
+	b.wake = make(chan struct{})
+}

@@ -168,6 +168,8 @@ func TestAnswersAreThoseOfGosServer(t *testing.T) {
 		{name: "5 MiB at once", handler: bytewise(5 << 20)},
 		{name: "5 MiB in pieces", handler: bytewise(1<<20, 3<<20, 1<<20)},
 		{name: "HEAD", request: method("HEAD"), handler: writes()},
+		{name: "HEAD with a body", request: method("HEAD"), handler: writes("hello")},
+		{name: "HEAD with a body that is flushed", request: method("HEAD"), handler: writes("<html>", "FLUSH")},
 		{name: "HEAD with content-length", request: method("HEAD"), handler: with("Content-Length", "1234", writes())},
 		{name: "HEAD with a typed body", request: method("HEAD"), handler: with("Content-Type", "text/x", writes("hello"))},
 		{name: "HEAD flushed", request: method("HEAD"), handler: writes("FLUSH", "hello")},

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -84,22 +83,10 @@ func TestFramesOfManyStreamsShareWrites(t *testing.T) {
 // before, and returns how many writes that took.
 func events(t *testing.T, streams, rounds int) int64 {
 	t.Helper()
-	var mu sync.Mutex
-	wake := make(chan struct{})
-	next := func() <-chan struct{} {
-		mu.Lock()
-		defer mu.Unlock()
-		return wake
-	}
-	ring := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		close(wake)
-		wake = make(chan struct{})
-	}
+	bell := newBell()
 	count := &counting{}
 	server := started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rung := next()
+		rung := bell.next()
 		flush(w)
 		for range rounds {
 			select {
@@ -107,7 +94,7 @@ func events(t *testing.T, streams, rounds int) int64 {
 			case <-r.Context().Done():
 				return
 			}
-			rung = next()
+			rung = bell.next()
 			_, _ = w.Write([]byte("e"))
 			flush(w)
 		}
@@ -123,7 +110,7 @@ func events(t *testing.T, streams, rounds int) int64 {
 	}
 	begin := count.writes.Load()
 	for range rounds {
-		ring()
+		bell.ring()
 		for i, body := range bodies {
 			var one [1]byte
 			if _, err := io.ReadFull(body, one[:]); err != nil || one[0] != 'e' {

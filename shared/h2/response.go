@@ -202,6 +202,7 @@ func (r *response) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	if r.isHead {
+		r.keep(p)
 		return len(p), nil
 	}
 	if r.fits(len(p)) {
@@ -223,6 +224,7 @@ func (r *response) WriteString(p string) (int, error) {
 		return 0, err
 	}
 	if r.isHead {
+		r.keep([]byte(p))
 		return len(p), nil
 	}
 	if !r.fits(len(p)) {
@@ -264,6 +266,13 @@ func (r *response) fits(n int) bool {
 	return len(*r.buf)+n <= piece
 }
 
+// keep gathers what the answer to HEAD does not send: its Content-Type is told by it.
+func (r *response) keep(p []byte) {
+	if !r.sent && r.fits(0) {
+		*r.buf = append(*r.buf, p[:min(len(p), piece-len(*r.buf))]...)
+	}
+}
+
 func (r *response) gathered() []byte {
 	if r.buf == nil {
 		return nil
@@ -280,6 +289,9 @@ func (r *response) forward(p []byte, flush bool) error {
 			first = p
 		}
 		send.head = r.complete(first, -1)
+	}
+	if r.isHead {
+		send.a = nil
 	}
 	err := r.s.send(send)
 	if r.sent {
@@ -341,6 +353,9 @@ func (r *response) finish() {
 			length = -1
 		}
 		last.head = r.complete(body, length)
+	}
+	if r.isHead {
+		last.a = nil
 	}
 	_ = r.s.send(last) // nobody is left to hear of it
 	r.drop()

@@ -66,7 +66,6 @@ func (s *server) serve(nc *tls.Conn, handler http.Handler) {
 		window: defaultWindow, initial: defaultWindow, maxFrame: defaultMaxFrame,
 	}
 	c.records, _ = nc.NetConn().(*recordConn)
-	c.reset = make([]uint32, 2*s.MaxConcurrentStreams)
 	c.encoder = hpack.NewEncoder(&c.block)
 	c.serve()
 }

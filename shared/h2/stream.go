@@ -23,7 +23,6 @@ type stream struct {
 	// All below is guarded by conn.mu.
 
 	err       error // why the stream is closed, of both sides
-	allSent   bool  // END_STREAM by us
 	allCame   bool  // END_STREAM by the client
 	window    int64 // bytes of DATA that the client takes
 	room      sync.Cond
@@ -145,7 +144,6 @@ func (s *stream) failedLocked() error {
 
 // endLocked is called when all of the response is in the output.
 func (s *stream) endLocked() {
-	s.allSent = true
 	if s.allCame {
 		s.closeLocked(errClosed)
 		return
