@@ -327,7 +327,8 @@ func TestMeets(t *testing.T) {
 				if values != "" {
 					term.Values = []string{"db", values}
 				}
-				if got, err := c.Meets(e, term); got != meets || (err != nil) != want.err {
+				judge := c.Judge(term)
+				if got, err := judge.Meets(e); got != meets || (err != nil) != want.err {
 					t.Errorf("%s: entry %d meets %q: %t, %v", name, i, values, got, err)
 				}
 			}

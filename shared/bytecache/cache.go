@@ -25,6 +25,9 @@ type Options struct {
 	// whether the object has it. known is false where they cannot, and Labels or Fields is
 	// to be asked. nil if they never can.
 	Label, Field func(e *Entry, name string) (value string, has, known bool)
+	// Sketch finds out that of the labels of an object, from its bytes, as it comes; nil, or
+	// ok is false, where that would take long.
+	Sketch func(data []byte) (s Sketch, ok bool)
 	// Indexes are kept from the load on, not only from the second query on. Their Values
 	// mean nothing.
 	Indexes []Term
@@ -296,6 +299,11 @@ func (c *Cache) entry(key string, stored []byte, revision int64) *Entry {
 		stored, e.Stale, e.Err = c.options.Open(key, stored)
 	}
 	e.hold(stored)
+	if c.options.Sketch != nil && e.Err == nil {
+		if sketch, ok := c.options.Sketch(stored); ok {
+			e.absent = ^sketch
+		}
+	}
 	return e
 }
 

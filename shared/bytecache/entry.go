@@ -21,6 +21,8 @@ type Entry struct {
 	// because it is encrypted with a key that is no longer the one to use.
 	Stale bool
 
+	// absent are the bits that the Sketch of its labels does not have; 0 if there is none.
+	absent Sketch
 	// hash is that of the key, 0 until it was asked for.
 	hash atomic.Uint64
 

@@ -22,6 +22,8 @@ type index struct {
 	unread int
 	// asked is the number of the query that used it last.
 	asked uint64
+	// bits are those of every object that has the label.
+	bits Sketch
 }
 
 // indexed is a place in an index.
@@ -37,7 +39,8 @@ func newIndex(field bool, key string) *index {
 		}
 		return a.entry.Key < b.entry.Key
 	}
-	return &index{field: field, key: key, tree: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
+	bits, _ := (&Term{Field: field, Key: key}).bits()
+	return &index{field: field, key: key, bits: bits, tree: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 }
 
 // covers tells whether the index answers a term.
@@ -46,7 +49,7 @@ func (ix *index) covers(t Term) bool { return ix.field == t.Field && ix.key == t
 // place finds an entry's place, at every call the same; ok is false if it has none. unread
 // is 1 where that cannot be found out, else 0.
 func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool, unread int) {
-	if e == nil {
+	if e == nil || e.absent&ix.bits != 0 {
 		return indexed{}, false, 0
 	}
 	value, has, err := c.valueOf(e, ix.field, ix.key)

@@ -19,6 +19,8 @@ type Term struct {
 	Values []string
 }
 
+func (t *Term) wants(value string) bool { return t.Values == nil || slices.Contains(t.Values, value) }
+
 // Selection is the answer to Select.
 type Selection struct {
 	// Entries are in the order of their keys.
@@ -95,13 +97,6 @@ func (c *Cache) Indexed(t Term) bool {
 
 func (c *Cache) coveredLocked(t Term) bool {
 	return slices.ContainsFunc(c.indexes, func(ix *index) bool { return ix.covers(t) })
-}
-
-// Meets tells whether an entry of this cache meets a term, reading no more of it than that
-// takes. The error says that it cannot be found out.
-func (c *Cache) Meets(e *Entry, t Term) (bool, error) {
-	value, has, err := c.valueOf(e, t.Field, t.Key)
-	return has && (t.Values == nil || slices.Contains(t.Values, value)), err
 }
 
 // selectLocked reads an index. It unlocks mu, as soon as it has a copy of the index

@@ -63,6 +63,16 @@ func (l *Labels) OfEntry(e *bytecache.Entry) (labels map[string]string, ok bool)
 	return labels, ok
 }
 
+// Sketch is that of the labels of a stored object; ok is false where the bytes do not say
+// them plainly, or are JSON, of which all has to be read. It is meant for bytecache.Options.
+func (l *Labels) Sketch(data []byte) (s bytecache.Sketch, ok bool) {
+	if !bytes.HasPrefix(data, protobufMagic) {
+		return 0, false
+	}
+	ok = eachLabel(data, func(key, value []byte) { s.Add(key, value) })
+	return s, ok
+}
+
 // OneOfEntry is OfEntry for the value of one label, which takes less. It is meant for
 // bytecache.Options.
 func (l *Labels) OneOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {

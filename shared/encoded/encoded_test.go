@@ -253,6 +253,7 @@ func TestLabels(t *testing.T) {
 					t.Errorf("%s (-decoded +read):\n%s", kind, diff)
 				}
 				eachLabelAlone(t, tc.e, labels)
+				sketched(t, tc.e, labels)
 			}
 		})
 	}
@@ -263,6 +264,26 @@ func TestLabels(t *testing.T) {
 	malformed := bytecache.NewEntry("", 0, []byte(`{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"n","labels":{"a":1}}}`))
 	if got, err := custom.Labels(malformed); err != nil || len(got) != 0 {
 		t.Errorf("labels that are numbers: %v, %v; want none, as the decoded object has", got, err)
+	}
+}
+
+// sketched looks at the labels of an entry through their sketch, which no custom resource has.
+func sketched(t *testing.T, e *bytecache.Entry, labels map[string]string) {
+	t.Helper()
+	var l Labels
+	s, ok := l.Sketch(e.Data())
+	if builtIn := bytes.HasPrefix(e.Data(), protobufMagic); ok != builtIn {
+		t.Fatalf("there is a sketch: %t, want %t", ok, builtIn)
+	}
+	var want bytecache.Sketch
+	for key, value := range labels {
+		want.Add([]byte(key), []byte(value))
+	}
+	if ok && s != want {
+		t.Errorf("the sketch is %x, want %x", s, want)
+	}
+	if allocs := testing.AllocsPerRun(10, func() { _, _ = l.Sketch(e.Data()) }); allocs > 0 {
+		t.Errorf("a sketch allocates %v times", allocs)
 	}
 }
 

@@ -60,7 +60,7 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 		return c.Attributes(obj)
 	}
 	var plainLabels encoded.Labels
-	o.Label = plainLabels.OneOfEntry
+	o.Label, o.Sketch = plainLabels.OneOfEntry, plainLabels.Sketch
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
 		if labels, ok := plainLabels.OfEntry(e); ok {
 			return labels, nil

@@ -120,6 +120,10 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 	// What has an index that did not help is asked for again and again, of objects of which a
 	// large part meets it: their attributes are found out once and kept.
 	terms := slices.DeleteFunc(h.terms(p), h.config.Cache.Indexed)
+	judges := make([]bytecache.Judge, len(terms))
+	for i, t := range terms {
+		judges[i] = h.config.Cache.Judge(t)
+	}
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		if !p.below(e.Key) {
 			return false
@@ -137,7 +141,7 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 			}
 		}
 		m.last = e.Key
-		if h.misses(terms, e) {
+		if misses(judges, e) {
 			return true
 		}
 		var ok bool
@@ -222,11 +226,11 @@ func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
 	return err == nil && found.Get(p.indexed.Field) == p.indexed.Value
 }
 
-// misses tells of an entry that it does not meet one of the terms, reading no more of it
+// misses tells of an entry that it does not meet one of some terms, reading no more of it
 // than that takes.
-func (h *Handlers) misses(terms []bytecache.Term, e *bytecache.Entry) bool {
-	for _, t := range terms {
-		if meets, err := h.config.Cache.Meets(e, t); err == nil && !meets {
+func misses(judges []bytecache.Judge, e *bytecache.Entry) bool {
+	for i := range judges {
+		if meets, err := judges[i].Meets(e); err == nil && !meets {
 			return true
 		}
 	}
