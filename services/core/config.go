@@ -40,6 +40,7 @@ import (
 	triuneadmission "triune.dev/shared/admission"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authn"
+	"triune.dev/shared/authz"
 	"triune.dev/shared/inprocess"
 	"triune.dev/shared/options"
 	"triune.dev/shared/storage"
@@ -282,7 +283,7 @@ func (c *Config) rememberCertificates(context.Context) error {
 
 func (c *Config) addAuthorization(ctx context.Context) error {
 	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(ctx, c.options.CompletedOptions.CompletedOptions,
-		c.Generic.EgressSelector, c.Generic.APIServerID, c.Informers)
+		c.Generic.EgressSelector, c.Generic.APIServerID, authz.WithBindings(c.Informers))
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
 	}

@@ -21,7 +21,7 @@ type rules struct {
 }
 
 func newRules(factory informers.SharedInformerFactory, age func() time.Duration, limit time.Duration) rules {
-	v1 := factory.Rbac().V1()
+	v1 := WithBindings(factory).Rbac().V1()
 	return rules{
 		RBACAuthorizer: rbac.New(
 			&rbac.RoleGetter{Lister: v1.Roles().Lister()},
