@@ -112,7 +112,10 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 
 	handler := genericapifilters.WithAuthentication(http.HandlerFunc(tell), info.Authenticator,
 		outage.Refuse(scheme.Codecs, genericapifilters.Unauthorized(scheme.Codecs)), info.APIAudiences, info.RequestHeaderConfig)
-	handler = outage.Track(handler)
+	tracked := handler
+	handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		tracked.ServeHTTP(w, req.WithContext(outage.Track(req.Context())))
+	})
 	handler = genericapifilters.WithRequestInfo(handler, &request.RequestInfoFactory{
 		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 	})

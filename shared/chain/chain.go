@@ -7,7 +7,7 @@
 // by the tier that serves the request, and by it alone, so each request is
 // audited, counted and authorized once, whatever the number of tiers it passed.
 //
-//	audit init, request info · recovery · deadline · wait groups · CORS ·
+//	audit init, request info, latencies · recovery · wait groups · deadline · CORS ·
 //	authentication · OWNERSHIP ─ not ours ─► next tier
 //	                     │ ours
 //	tracing · audit · impersonation · fairness · authorization · the handler
@@ -190,7 +190,6 @@ func edge(handler http.Handler, c Config) http.Handler {
 			return genericfilters.WithCORS(next, g.CorsAllowedOriginList, nil, nil, nil, "true")
 		}),
 		began(g.TracerProvider, "authentication"),
-		before(outage.Track),
 		before(func(next http.Handler) http.Handler {
 			return genericapifilters.WithAuthentication(next, g.Authentication.Authenticator, refused,
 				g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
@@ -200,7 +199,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	forked := &fork{
 		longRunning: g.LongRunningFunc,
 		long:        compose(handler, nested, authenticated...),
-		short:       bounded(withStack(compose(handler, nested, authenticated...)), g),
+		short:       bounded(compose(handler, nested, authenticated...), g),
 	}
 	parts := []part{around(func(next http.Handler) http.Handler {
 		return genericfilters.WithPanicRecovery(next, g.RequestInfoResolver)
@@ -208,7 +207,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
 		parts = append(parts, around(func(next http.Handler) http.Handler { return routine.WithRoutine(next, g.LongRunningFunc) }))
 	}
-	parts = append(parts, before(genericapifilters.WithLatencyTrackers), around(genericfilters.WithHTTPLogging))
+	parts = append(parts, around(genericfilters.WithHTTPLogging))
 	if g.ShutdownSendRetryAfter {
 		parts = append(parts, before(func(next http.Handler) http.Handler { return genericfilters.WithRetryAfter(next, c.NotAccepting) }))
 	}
@@ -240,14 +239,6 @@ func (f *fork) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		handler = f.long
 	}
 	handler.ServeHTTP(w, req)
-}
-
-// bounded gives requests a deadline, and has a shutdown wait for them.
-func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
-	handler = genericfilters.WithTimeoutForNonLongRunningRequests(handler, g.LongRunningFunc)
-	handler = genericapifilters.WithRequestDeadline(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator,
-		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
-	return genericfilters.WithWaitGroup(handler, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
 }
 
 // shutdown is the signal that ends watches.

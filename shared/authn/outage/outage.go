@@ -31,12 +31,8 @@ type key struct{}
 // note holds the message of the first report.
 type note struct{ message atomic.Pointer[string] }
 
-// Track returns a handler that makes reports about its requests possible.
-func Track(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		next.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), key{}, &note{})))
-	})
-}
+// Track returns the context of a request about which there may be a report.
+func Track(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, &note{}) }
 
 // Report notes why the credential of the request that ctx belongs to could not be
 // examined, in words for the client. Without Track it does nothing. It may be

@@ -32,11 +32,12 @@ func TestRefuse(t *testing.T) {
 				}
 				refused.ServeHTTP(w, req)
 			})
+			ctx := t.Context()
 			if test.tracked {
-				handler = Track(handler)
+				ctx = Track(ctx)
 			}
 			recorder := httptest.NewRecorder()
-			handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil))
+			handler.ServeHTTP(recorder, httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/pods", nil))
 			if recorder.Code != test.code {
 				t.Fatalf("got %d, want %d", recorder.Code, test.code)
 			}
