@@ -49,6 +49,7 @@ func TestCore(t *testing.T) {
 	t.Run("discovery equals upstream's", c.testDiscovery)
 	t.Run("storage", c.testStorage)
 	t.Run("selectable fields", c.testSelectableFields)
+	t.Run("printed", c.testPrinted)
 	t.Run("issuer", c.testIssuer)
 	t.Run("bootstrap objects", c.testBootstrapObjects)
 	t.Run("unknown paths", c.testUnknownPaths)

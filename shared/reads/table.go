@@ -129,6 +129,14 @@ func (h *Handlers) include(object *runtime.RawExtension, s tableStyle) error {
 	return nil
 }
 
+// decodeRow decodes the object of a row, as far as it is printed or sent.
+func (h *Handlers) decodeRow(e *bytecache.Entry, revision int64, s tableStyle) (runtime.Object, error) {
+	if s.includeObject == metav1.IncludeObject {
+		return h.config.Version.Decode(e, revision)
+	}
+	return h.config.Version.DecodePrinted(e, revision)
+}
+
 // encodeTable is the whole body of a Table.
 func encodeTable(table *metav1.Table, version schema.GroupVersion) ([]byte, error) {
 	codecs := apihelpers.GetMetaInternalVersionCodecs()
@@ -174,7 +182,7 @@ func (h *Handlers) getTable(w http.ResponseWriter, req *http.Request, c choice, 
 	if !ok || h.config.Scope.TableConvertor == nil {
 		return false
 	}
-	obj, err := h.config.Version.Decode(e, e.Revision)
+	obj, err := h.decodeRow(e, e.Revision, style)
 	if err != nil {
 		return false
 	}
@@ -301,7 +309,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 	}
 	objects := make([]runtime.Object, count)
 	for at, i := range missing[:count] {
-		obj, err := h.config.Version.Decode(entries[i], entries[i].Revision)
+		obj, err := h.decodeRow(entries[i], entries[i].Revision, s)
 		if err != nil {
 			h.broken.Store(entries[i])
 			return err

@@ -77,7 +77,7 @@ func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, 
 	if row := h.tables.get(key, now); row != nil {
 		return row, nil
 	}
-	obj, err := h.config.Version.Decode(e, revision)
+	obj, err := h.decodeRow(e, revision, s)
 	if err != nil {
 		return nil, err
 	}
