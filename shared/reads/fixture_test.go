@@ -194,7 +194,10 @@ func (w *world) add(t testing.TB, c kindConfig) *resource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.cache, err = w.space.Cache("/registry"+prefix+"/", bytecache.Options{Open: c.open, Labels: r.version.Labels, Fields: r.version.Fields})
+	plain := new(encoded.Labels)
+	r.cache, err = w.space.Cache("/registry"+prefix+"/", bytecache.Options{
+		Open: c.open, Labels: r.version.Labels, Fields: r.version.Fields, Label: plain.OneOfEntry, Sketch: plain.Sketch,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
