@@ -85,7 +85,7 @@ func (b *bound) within(ctx context.Context, w http.ResponseWriter, req *http.Req
 func (b *bound) handle(w http.ResponseWriter, req *http.Request, ended chan<- any) {
 	defer func() {
 		panicked := recover()
-		if panicked != nil && panicked != http.ErrAbortHandler {
+		if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
 			stack := make([]byte, 64<<10)
 			panicked = fmt.Sprintf("%v\n%s", panicked, stack[:runtime.Stack(stack, false)])
 		}
