@@ -80,7 +80,7 @@ var costs = []struct {
 	name        string
 	fair        bool
 	allocations float64
-}{{"max in flight", false, 92}, {"priority and fairness", true, 145}}
+}{{"max in flight", false, 82}, {"priority and fairness", true, 134}}
 
 // BenchmarkChain is what the filters cost around a handler that does nothing, for
 // a GET of one object. Who asks and what they may do is known at once: these costs
