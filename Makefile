@@ -177,7 +177,7 @@ bench-quick: build ## the same in minutes, without what is large
 	$(GO) run ./tests/cmd/bench -quick -rounds=1 -servers=kube-apiserver,triune,floor $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -name=quick)
 
 .PHONY: verify
-verify: verify-format verify-house verify-vet verify-lint ## format, house rules, vet, lint
+verify: verify-format verify-house verify-vet verify-lint verify-allocations ## format, house rules, vet, lint, allocations
 
 .PHONY: verify-format
 verify-format: ## gofmt
@@ -199,6 +199,12 @@ verify-vet: ## go vet
 verify-lint: ## golangci-lint
 	$(call step,verify-lint-build,$(GO) run ./tests/tools/cmd/tools golangci-lint)
 	$(call step,verify-lint,GOMEMLIMIT=4GiB .tools/golangci-lint run --concurrency $(PARALLEL) $(PACKAGES))
+
+# The packages with bounds of what a request, a list or an event may allocate.
+COUNTED = bytecache chain encoded eventlog h2 reads
+.PHONY: verify-allocations
+verify-allocations: ## what hot functions allocate
+	$(call step,verify-allocations,$(GOTEST) -run 'Alloc|Shares' $(COUNTED:%=./shared/%) ./services/extensions/internal/customresource)
 
 ##@ Change
 
