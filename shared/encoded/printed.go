@@ -2,6 +2,7 @@ package encoded
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,35 +14,35 @@ import (
 // parts that are not decoded for one: paths of field numbers, as in generated.proto of the
 // API. Metadata are not among them, which a row is sent with.
 var unprinted = map[schema.GroupVersionKind]cut{
-	{Version: "v1", Kind: "Pod"}: newCut(
-		[]uint8{podSpec, 1},  // volumes
-		[]uint8{podSpec, 18}, // affinity
-		[]uint8{podSpec, 22}, // tolerations
-		[]uint8{podSpec, 33}, // topologySpreadConstraints
-		[]uint8{podSpec, 34}, // ephemeralContainers
-	).with(newContainersCut(2)).with(newContainersCut(20)), // containers, initContainers
+	{Version: "v1", Kind: "Pod"}: newCut(slices.Concat([][]uint8{
+		{podSpec, 1},  // volumes
+		{podSpec, 18}, // affinity
+		{podSpec, 22}, // tolerations
+		{podSpec, 33}, // topologySpreadConstraints
+		{podSpec, 34}, // ephemeralContainers
+	}, ofContainers(2), ofContainers(20))...), // containers, initContainers
 	{Version: "v1", Kind: "Node"}: newCut([]uint8{3, 8}), // status.images
 }
 
 const podSpec = 2
 
-// newContainersCut is for a field of containers in the spec of a pod, which are counted and
-// told apart by their names, and of which some are restartable.
-func newContainersCut(field uint8) cut {
-	return newCut(
-		[]uint8{podSpec, field, 3},  // command
-		[]uint8{podSpec, field, 4},  // args
-		[]uint8{podSpec, field, 6},  // ports
-		[]uint8{podSpec, field, 7},  // env
-		[]uint8{podSpec, field, 8},  // resources
-		[]uint8{podSpec, field, 9},  // volumeMounts
-		[]uint8{podSpec, field, 10}, // livenessProbe
-		[]uint8{podSpec, field, 11}, // readinessProbe
-		[]uint8{podSpec, field, 12}, // lifecycle
-		[]uint8{podSpec, field, 15}, // securityContext
-		[]uint8{podSpec, field, 19}, // envFrom
-		[]uint8{podSpec, field, 22}, // startupProbe
-	)
+// ofContainers are the parts of a field of containers in the spec of a pod, which are counted
+// and told apart by their names, and of which some are restartable.
+func ofContainers(field uint8) [][]uint8 {
+	return [][]uint8{
+		{podSpec, field, 3},  // command
+		{podSpec, field, 4},  // args
+		{podSpec, field, 6},  // ports
+		{podSpec, field, 7},  // env
+		{podSpec, field, 8},  // resources
+		{podSpec, field, 9},  // volumeMounts
+		{podSpec, field, 10}, // livenessProbe
+		{podSpec, field, 11}, // readinessProbe
+		{podSpec, field, 12}, // lifecycle
+		{podSpec, field, 15}, // securityContext
+		{podSpec, field, 19}, // envFrom
+		{podSpec, field, 22}, // startupProbe
+	}
 }
 
 // DecodePrinted is Decode for the printer of a Table, which need not see all of an object.
@@ -93,18 +94,6 @@ func (c cut) at(path []uint8) cut {
 		o.all = true
 	} else {
 		o.part = o.part.at(path[1:])
-	}
-	return c
-}
-
-// with leaves out what another one does, too. No path of the one may begin with one of the
-// other.
-func (c cut) with(other cut) cut {
-	for number, o := range other {
-		for len(c) <= number {
-			c = append(c, omission{})
-		}
-		c[number] = omission{c[number].all || o.all, c[number].part.with(o.part)}
 	}
 	return c
 }

@@ -82,7 +82,7 @@ func TestOverheadOfAMessageIsBounded(t *testing.T) {
 	}
 }
 
-func TestDecodingSharesTheBytes(t *testing.T) {
+func TestMessagesAllocateNoBytes(t *testing.T) {
 	m := messages["modification"]
 	m.Event.Value = make([]byte, 1<<20)
 	encoded := appendMessage(nil, &m)

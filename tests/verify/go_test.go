@@ -82,6 +82,43 @@ func TestProgramsAreThin(t *testing.T) {
 	}
 }
 
+// TestAllocationsAreVerified: `make verify` runs the tests that count allocations, which it
+// finds by their names.
+func TestAllocationsAreVerified(t *testing.T) {
+	_, rest, _ := strings.Cut(strings.ReplaceAll(read(t, "Makefile"), "\\\n", " "), "\nCOUNTED = ")
+	line, _, _ := strings.Cut(rest, "\n")
+	counted := map[string]bool{} // whether there is such a test
+	for _, dir := range strings.Fields(line) {
+		counted[dir] = false
+	}
+	for _, name := range list(t, "_test.go") {
+		for _, declared := range parse(t, name, 0).Decls {
+			function, ok := declared.(*ast.FuncDecl)
+			if !ok || !counts(function) {
+				continue
+			}
+			if _, ok := counted[path.Dir(name)]; !ok || !strings.Contains(function.Name.Name, "Alloc") {
+				t.Errorf("%s: %s counts allocations, and `make verify-allocations` does not run it", name, function.Name.Name)
+			}
+			counted[path.Dir(name)] = true
+		}
+	}
+	for dir, found := range counted {
+		if !found {
+			t.Errorf("Makefile: COUNTED has %s, where nothing counts allocations", dir)
+		}
+	}
+}
+
+func counts(function *ast.FuncDecl) (found bool) {
+	ast.Inspect(function, func(node ast.Node) bool {
+		called, ok := node.(*ast.SelectorExpr)
+		found = found || ok && called.Sel.Name == "AllocsPerRun"
+		return !found
+	})
+	return found
+}
+
 func parse(t *testing.T, name string, mode parser.Mode) *ast.File {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, read(t, name), mode)
