@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/pprof"
 	"runtime"
+	"sync"
 
 	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -95,3 +97,37 @@ type lastRoute struct{ handler http.Handler }
 
 // Handle implements the mux that package statusz wants.
 func (r *lastRoute) Handle(_ string, handler http.Handler) { r.handler = handler }
+
+// mutexSampling is one of how many times that a goroutine waited for a lock is in a
+// profile, see [runtime.SetMutexProfileFraction].
+const mutexSampling = 10
+
+// mutexProfile answers /debug/pprof/mutex. The runtime notes nothing about locks unless it
+// is told to, and then for everybody who takes one; so it is told to while somebody asks
+// for a profile of some seconds. kube-apiserver never does, and its profile is empty.
+type mutexProfile struct {
+	mu    sync.Mutex
+	asked int // requests that are being answered
+}
+
+func (p *mutexProfile) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.FormValue("seconds") != "" {
+		p.add(1)
+		defer p.add(-1)
+	}
+	pprof.Handler("mutex").ServeHTTP(w, req)
+}
+
+// add counts a request that has come or gone.
+func (p *mutexProfile) add(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.asked
+	p.asked += n
+	switch {
+	case before == 0:
+		runtime.SetMutexProfileFraction(mutexSampling)
+	case p.asked == 0:
+		runtime.SetMutexProfileFraction(0)
+	}
+}

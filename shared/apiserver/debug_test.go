@@ -1,14 +1,19 @@
 package apiserver
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -83,6 +88,56 @@ func TestVerbosityCanBeSet(t *testing.T) {
 	}
 	if w := do(serving(newServer(t, nil)), "GET", "/debug/flags/v"); w.Code != http.StatusNotFound {
 		t.Errorf("without profiling: %d", w.Code)
+	}
+}
+
+// TestMutexesAreNotedWhileAsked for a profile of some seconds, by several at once, and not
+// otherwise.
+func TestMutexesAreNotedWhileAsked(t *testing.T) {
+	h := serving(newServer(t, func(c *Config) { c.Generic.EnableProfiling = true }))
+	noted := func() int { return runtime.SetMutexProfileFraction(-1) }
+	if w := do(h, "GET", "/debug/pprof/mutex"); w.Code != http.StatusOK || noted() != 0 {
+		t.Errorf("without seconds: %d, sampling %d", w.Code, noted())
+	}
+	if w := do(h, "GET", "/debug/pprof/mutex?seconds=no"); w.Code != http.StatusBadRequest || noted() != 0 {
+		t.Errorf("seconds that are none: %d, sampling %d", w.Code, noted())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var contended sync.Mutex
+	for range 2 {
+		go wrestle(ctx, &contended)
+	}
+	var asking sync.WaitGroup
+	for _, seconds := range []string{"1", "2"} {
+		asking.Go(func() {
+			w := do(h, "GET", "/debug/pprof/mutex?seconds="+seconds)
+			if w.Code != http.StatusOK {
+				t.Errorf("%s s: %d %s", seconds, w.Code, w.Body)
+				return
+			}
+			unzip, err := gzip.NewReader(w.Body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if profile, err := io.ReadAll(unzip); err != nil || !bytes.Contains(profile, []byte("apiserver.wrestle")) {
+				t.Errorf("%s s: who waited is not in the profile: %v", seconds, err)
+			}
+		})
+	}
+	asking.Wait()
+	if noted() != 0 {
+		t.Errorf("afterwards: sampling %d", noted())
+	}
+}
+
+// wrestle takes a lock that others want, again and again.
+func wrestle(ctx context.Context, mu *sync.Mutex) {
+	for ctx.Err() == nil {
+		mu.Lock()
+		runtime.Gosched()
+		mu.Unlock()
 	}
 }
 

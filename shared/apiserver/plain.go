@@ -40,6 +40,7 @@ func (s *Server) addPlainRoutes() {
 	if g.EnableProfiling {
 		s.UnlistedHandle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 		s.UnlistedHandlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))
+		s.UnlistedHandle("/debug/pprof/mutex", new(mutexProfile))
 		s.UnlistedHandle("/debug/pprof/profile", http.HandlerFunc(pprof.Profile))
 		s.UnlistedHandle("/debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
 		s.UnlistedHandle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))

@@ -7,16 +7,17 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"triune.dev/tests/bench/load"
 )
 
-// profileSeconds is the length of a profile; the load is on a little longer.
-const profileSeconds = 4
+// kinds are the profiles that are taken, and their names below /debug/pprof: of processor
+// time, of what is allocated, and of what locks make others wait.
+var kinds = map[string]string{"cpu": "profile", "alloc": "allocs", "mutex": "mutex"}
 
-// profile takes profiles of processor time and of allocations of all processes while
-// a load is on. The files are <dir>/<subject>/<workload>.<process>.<kind>.prof.
-func profile(ctx context.Context, dir, subject, workload string, processes map[string]load.Target, again func(context.Context) error) error {
+// profile takes profiles of all processes while a load is on. The files are <dir>/<subject>/<workload>.<process>.<kind>.prof.
+func profile(ctx context.Context, dir, subject, workload string, processes map[string]load.Target, length time.Duration, again func(context.Context) error) error {
 	dir = filepath.Join(dir, subject)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -35,11 +36,11 @@ func profile(ctx context.Context, dir, subject, workload string, processes map[s
 	}
 	take(func() error { return again(ctx) })
 	for name, target := range processes {
-		for kind, path := range map[string]string{"cpu": "profile", "alloc": "allocs"} {
+		for kind, path := range kinds {
 			take(func() error {
 				conn := load.Dial(target)
 				defer conn.Close()
-				data, err := conn.Get(ctx, load.Request{Path: fmt.Sprintf("/debug/pprof/%s?seconds=%d", path, profileSeconds)})
+				data, err := conn.Get(ctx, load.Request{Path: fmt.Sprintf("/debug/pprof/%s?seconds=%.0f", path, length.Seconds())})
 				if err != nil {
 					return err
 				}

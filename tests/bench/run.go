@@ -225,12 +225,12 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 }
 
 // profiler takes the profiles of a workload's load, if this server's are wanted.
-func (r *run) profiler(up *server, w workload.Workload) func(context.Context, func(context.Context) error) {
+func (r *run) profiler(up *server, w workload.Workload) func(context.Context, time.Duration, func(context.Context) error) {
 	if !up.env.Profiling || !r.subject.ours() {
 		return nil
 	}
-	return func(ctx context.Context, again func(context.Context) error) {
-		if err := profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, again); err != nil {
+	return func(ctx context.Context, length time.Duration, again func(context.Context) error) {
+		if err := profile(ctx, r.Profiles, r.subject.name, w.Name, up.profiled, length, again); err != nil {
 			r.log("%s: profile: %s", w.Name, report.OneLine(err))
 		}
 	}

@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"fmt"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -8,14 +10,15 @@ import (
 )
 
 // One read, one write and one watch against the real triune, and against the floor
-// with what triune has answered.
+// with what triune has answered, and profiles of each of them.
 func TestTriuneIsMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-full runs it: it needs bin/triune and half a minute")
 	}
+	profiles := t.TempDir()
 	result, err := Run(t.Context(), Options{
 		Match: regexp.MustCompile("^(start|create-configmap|watch-500)$"), Quick: true, Scale: 0.01, Rounds: 1,
-		Subjects: []string{report.Ours, report.Floor}, Floor: self(t), Log: t.Output(),
+		Subjects: []string{report.Ours, report.Floor}, Floor: self(t), Profiles: profiles, Log: t.Output(),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +38,15 @@ func TestTriuneIsMeasured(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s has no figure of %s", want.subject, want.workload)
+		}
+	}
+	for _, workload := range []string{"create-configmap", "watch-500"} {
+		for kind := range kinds {
+			file := filepath.Join(profiles, report.Ours, fmt.Sprintf("%s.triune.%s.prof", workload, kind))
+			top, err := topOf(t.Context(), file)
+			if err != nil || len(top) == 0 {
+				t.Errorf("%s of %s: %d functions, %v", kind, workload, len(top), err)
+			}
 		}
 	}
 }

@@ -43,6 +43,7 @@ var starting = []Workload{
 	{
 		Name: "idle-cpu", Title: "idle CPU", Group: tableGroup, Figure: report.Percent,
 		Limits: map[string]float64{"": 0.3}, Only: api,
+		Slow: true, // of a few seconds of it one collection of garbage is much
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
 			length := pick(e, 12*time.Second, 60*time.Second)
 			spent, err := e.spent(ctx, func() error { return pause(ctx, length) })
@@ -56,6 +57,7 @@ var starting = []Workload{
 				s.Notes[name+" %"] = percent
 			}
 			publish("", 0, s)
+			e.profileIdle(ctx)
 			return nil
 		},
 	},

@@ -43,9 +43,9 @@ type Env struct {
 	// Profiling tells that profiles of some servers are taken in this round, for which
 	// their load is on once more.
 	Profiling bool
-	// Profile is called with the load of a workload still on; nil does not profile this
-	// server.
-	Profile func(ctx context.Context, again func(context.Context) error)
+	// Profile takes profiles of some length, in whole seconds, while again has the load of
+	// a workload on; nil does not profile this server.
+	Profile func(ctx context.Context, length time.Duration, again func(context.Context) error)
 
 	have    map[string]bool
 	filled  bool // by a step of preparation that no first call came after

@@ -17,20 +17,29 @@ type grow struct {
 	name, title string
 	figure      report.Figure
 	base        int // the smallest size
-	cost        func(ctx context.Context, e *Env, size int) (report.Sample, error)
+	cost        cost
 }
+
+// cost measures at one size, and returns the load of the measurement, which is on once
+// more for the profile of the largest size. It is nil where that was taken already.
+type cost func(ctx context.Context, e *Env, size int) (s report.Sample, again func(context.Context) error, err error)
 
 func (g grow) workload() Workload {
 	return Workload{
 		Name: "grow-" + g.name, Title: g.title, Group: "growth: " + g.name, Figure: g.figure, Slow: true, Only: single,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
+			var again func(context.Context) error
 			for _, factor := range factors {
 				size := g.base * factor
-				s, err := g.cost(ctx, e, size)
-				if err != nil {
+				var s report.Sample
+				var err error
+				if s, again, err = g.cost(ctx, e, size); err != nil {
 					return fmt.Errorf("at %d: %w", size, err)
 				}
 				publish(fmt.Sprint(size), float64(size), s)
+			}
+			if again != nil {
+				e.profile(ctx, again)
 			}
 			return nil
 		},
@@ -69,20 +78,29 @@ func (e *Env) grownTo(ctx context.Context, size int) error {
 }
 
 // repeat measures one request, often.
-func repeat(ctx context.Context, e *Env, next load.Next) (report.Sample, error) {
-	conns := e.conns(8)
+func repeat(ctx context.Context, e *Env, next load.Next) (s report.Sample, again func(context.Context) error, err error) {
+	const callers = 8
+	conns := e.conns(callers)
 	defer load.CloseAll(conns)
 	if err := e.dial(ctx, conns); err != nil {
-		return report.Sample{}, err
+		return s, nil, err
 	}
 	loop := load.Closed{For: pick(e, time.Second, 3*time.Second), MinOps: 16}
-	return e.measure(ctx, func() (load.Result, error) { return loop.Run(ctx, conns, next) })
+	s, err = e.measure(ctx, func() (load.Result, error) { return loop.Run(ctx, conns, next) })
+	again = func(ctx context.Context) error {
+		conns := e.conns(callers)
+		defer load.CloseAll(conns)
+		// What was under way when the measurement ended has been asked for, too.
+		_, err := load.Closed{For: profileFor}.Run(ctx, conns, func(i int) load.Request { return next(s.Ops + callers + i) })
+		return err
+	}
+	return s, again, err
 }
 
-func growList(selector string) func(context.Context, *Env, int) (report.Sample, error) {
-	return func(ctx context.Context, e *Env, size int) (report.Sample, error) {
+func growList(selector string) cost {
+	return func(ctx context.Context, e *Env, size int) (report.Sample, func(context.Context) error, error) {
 		if err := e.grownTo(ctx, size); err != nil {
-			return report.Sample{}, err
+			return report.Sample{}, nil, err
 		}
 		request := load.Request{Path: grownMaps, Accept: jsonType, MinSize: int64(size) * 100}
 		if selector != "" {
@@ -92,24 +110,24 @@ func growList(selector string) func(context.Context, *Env, int) (report.Sample, 
 	}
 }
 
-func growGet(ctx context.Context, e *Env, size int) (report.Sample, error) {
+func growGet(ctx context.Context, e *Env, size int) (report.Sample, func(context.Context) error, error) {
 	if err := e.grownTo(ctx, size); err != nil {
-		return report.Sample{}, err
+		return report.Sample{}, nil, err
 	}
 	return repeat(ctx, e, func(i int) load.Request {
 		return load.Request{Path: grownMaps + fmt.Sprintf("/map-%d", i%size), Accept: jsonType, MinSize: 100}
 	})
 }
 
-func growCreate(ctx context.Context, e *Env, size int) (report.Sample, error) {
+func growCreate(ctx context.Context, e *Env, size int) (report.Sample, func(context.Context) error, error) {
 	if err := e.grownTo(ctx, size); err != nil {
-		return report.Sample{}, err
+		return report.Sample{}, nil, err
 	}
 	return repeat(ctx, e, func(i int) load.Request { return post(grownMaps, configMap(fmt.Sprintf("more-%d-%d", size, i), i)) })
 }
 
 // growWatchers is the cost of one event for all watchers together.
-func growWatchers(ctx context.Context, e *Env, size int) (s report.Sample, err error) {
+func growWatchers(ctx context.Context, e *Env, size int) (s report.Sample, _ func(context.Context) error, err error) {
 	err = fan{accept: jsonType, watchers: size, events: pick(e, 20, 50), burst: 1}.run(ctx, e, func(measured report.Sample) {
 		s = measured
 		for name := range s.CPU {
@@ -117,16 +135,16 @@ func growWatchers(ctx context.Context, e *Env, size int) (s report.Sample, err e
 		}
 		s.Client *= float64(size)
 	})
-	return s, err
+	return s, nil, err
 }
 
-func growDefinitions(ctx context.Context, e *Env, size int) (report.Sample, error) {
+func growDefinitions(ctx context.Context, e *Env, size int) (report.Sample, func(context.Context) error, error) {
 	made, err := e.define(ctx, fmt.Sprintf("grow%d.triune.dev", size), size)
 	if err != nil {
-		return report.Sample{}, err
+		return report.Sample{}, nil, err
 	}
 	s := made.spent.per(size)
 	s.Value = made.resident / 1e3 / float64(size)
 	s.Notes = map[string]float64{"s until served": made.took.Seconds()}
-	return s, nil
+	return s, e.defineAgain, nil
 }

@@ -58,12 +58,14 @@ func hop(ctx context.Context, e *Env, enter string, custom bool, publish Publish
 		return err
 	}
 	request := load.Request{Path: join(path, "resourceVersion=0"), Accept: jsonType, MinSize: 100}
+	next := func(int) load.Request { return request }
 	s, err := e.measure(ctx, func() (load.Result, error) {
-		return load.Closed{For: pick(e, time.Second, 5*time.Second)}.Run(ctx, conns, func(int) load.Request { return request })
+		return load.Closed{For: pick(e, time.Second, 5*time.Second)}.Run(ctx, conns, next)
 	})
 	if err != nil {
 		return err
 	}
 	publish("", 0, s)
+	e.profileReads(ctx, conns, next)
 	return nil
 }

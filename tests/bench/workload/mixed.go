@@ -71,6 +71,10 @@ func runMixed(ctx context.Context, e *Env, publish Publish) error {
 		return err
 	}
 	publish("", 0, best)
+	e.profile(ctx, func(ctx context.Context) error {
+		_, err := load.Paced{PerSecond: best.Value / 2, For: profileFor}.Run(ctx, conns, func(i int) load.Request { return mix(offset + i) })
+		return err
+	})
 	return nil
 }
 

@@ -81,10 +81,7 @@ func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 		return err
 	}
 	publish(Warm, 0, warm)
-	e.profile(ctx, func(ctx context.Context) error {
-		_, err := load.Closed{For: profileFor}.Run(ctx, conns, next)
-		return err
-	})
+	e.profileReads(ctx, conns, next)
 	if e.Subject.Floor || r.update == nil || e.Quick && r.underUpdate == 0 {
 		return nil
 	}

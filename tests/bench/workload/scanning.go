@@ -93,6 +93,7 @@ func measureList(ctx context.Context, e *Env, next load.Next, n int, publish Pub
 	}
 	s.Notes = map[string]float64{"objects": float64(n)}
 	publish("", 0, s)
+	e.profileReads(ctx, conns, next)
 	return nil
 }
 
@@ -133,5 +134,6 @@ func largeLists(ctx context.Context, e *Env, publish Publish) error {
 	}
 	s.Notes = map[string]float64{"list MB": s.Body / 1e6, "rise MB": float64(s.AllMemory().Peak)/1e6 - before/1e6}
 	publish("", 0, s)
+	e.profileReads(ctx, conns, func(int) load.Request { return request })
 	return nil
 }

@@ -146,6 +146,12 @@ func storedCustomResources(ctx context.Context, e *Env, publish Publish) error {
 	publish("", 0, report.Sample{Value: rise / stored, Memory: memory, Notes: map[string]float64{
 		"objects": float64(n), "stored MB": stored / 1e6, "rise MB": rise / 1e6, "rise after 5 s MB": (soon - before) / 1e6, "creates/s": float64(n) / took.Seconds(),
 	}})
+	e.profile(ctx, func(ctx context.Context) error {
+		conns := e.conns(loadConns)
+		defer load.CloseAll(conns)
+		_, err := load.Closed{For: profileFor}.Run(ctx, conns, func(i int) load.Request { return post(applicationsPath, application(n+i)) })
+		return err
+	})
 	return nil
 }
 

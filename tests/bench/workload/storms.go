@@ -136,6 +136,13 @@ func restartStorm(ctx context.Context, e *Env, publish Publish) error {
 		Value: took.Seconds(), Memory: memory,
 		Notes: map[string]float64{"informers": float64(n), "s to readyz": ready.Seconds(), "lists again": float64(lists), "s of CPU since the start": now.server[e.Processes()[0].Name].Seconds()},
 	})
+	if e.Profile == nil {
+		return nil
+	}
+	if err := e.Restart(ctx); err != nil {
+		return err
+	}
+	e.profile(ctx, func(context.Context) error { return catchUp() })
 	return nil
 }
 

@@ -17,7 +17,8 @@ type write struct {
 	limit       float64 // µs
 	need        func(*Env, context.Context) error
 	request     func(i int) load.Request
-	// count is how many can be sent; 0 is without end.
+	// count is how many can be sent, and as many again where profiles are taken; 0 is
+	// without end.
 	count int
 	// floor tells whether the floor has a figure for it.
 	floor bool
@@ -67,9 +68,6 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 		e.Sizes[w.name] = int64(s.Body)
 	}
 	publish("", 0, s)
-	if w.count > 0 {
-		return nil
-	}
 	return e.profileWrites(ctx, func(ctx context.Context) error {
 		_, err := loop.Run(ctx, conns, func(i int) load.Request { return next(s.Ops + i) })
 		return err
@@ -146,8 +144,12 @@ var writes = func() []Workload {
 				if err := e.namespace(ctx, writing); err != nil {
 					return err
 				}
+				n := deletedObjects
+				if e.Profiling {
+					n *= 2
+				}
 				return e.once("deleted", func() error {
-					return e.fill(ctx, deletedObjects, func(i int) load.Request {
+					return e.fill(ctx, n, func(i int) load.Request {
 						return post(writtenMaps, configMap(fmt.Sprintf(deletedMapsName, i), i))
 					})
 				})
