@@ -41,6 +41,7 @@ import (
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authn"
 	"triune.dev/shared/authz"
+	"triune.dev/shared/fairness"
 	"triune.dev/shared/inprocess"
 	"triune.dev/shared/options"
 	"triune.dev/shared/storage"
@@ -193,7 +194,7 @@ func (c *Config) addLimits(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.options.Features.ApplyTo(c.Generic, client, c.Informers); err != nil {
+	if err := fairness.Apply(c.options.Features, c.Generic, client, c.Informers); err != nil {
 		return err
 	}
 	if err := c.options.EgressSelector.ApplyTo(c.Generic); err != nil {

@@ -32,6 +32,7 @@ import (
 	"triune.dev/shared/authz"
 	"triune.dev/shared/chain"
 	"triune.dev/shared/delegate"
+	"triune.dev/shared/fairness"
 	"triune.dev/shared/inprocess"
 	"triune.dev/shared/peer"
 )
@@ -76,7 +77,7 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	if err := o.peers(c); err != nil {
 		return nil, err
 	}
-	if err := o.Features.ApplyTo(g, c.Client, c.Informers); err != nil {
+	if err := fairness.Apply(o.Features, g, c.Client, c.Informers); err != nil {
 		return nil, fmt.Errorf("--enable-priority-and-fairness: %w", err)
 	}
 	if o.Tier.Resources != nil {
