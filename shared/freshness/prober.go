@@ -105,28 +105,37 @@ func (p *Prober) join(key string) (*question, int) {
 		q.keys = append(q.keys, key)
 	}
 	if p.sent < concurrent {
-		p.sendLocked()
+		p.sent++
+		go p.ask(p.takeLocked())
 	}
 	return q, at
 }
 
-// sendLocked sends the question that waits.
-func (p *Prober) sendLocked() {
-	q := p.waiting
-	p.waiting, q.following = q.following, nil
-	p.sent++
-	go p.ask(q)
+// ask sends one question after another, until none waits. It keeps its goroutine, for
+// the way to an etcd in the same process needs a stack that has grown.
+func (p *Prober) ask(q *question) {
+	for q != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		q.mods, q.revision, q.err = p.etcd.ModRevisions(ctx, p.anchor, q.keys)
+		cancel()
+		close(q.done)
+		q = p.next()
+	}
 }
 
-func (p *Prober) ask(q *question) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	q.mods, q.revision, q.err = p.etcd.ModRevisions(ctx, p.anchor, q.keys)
-	cancel()
-	close(q.done)
+// next is the question that waits. Without one, the place of its sender is free.
+func (p *Prober) next() *question {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sent--
-	if p.waiting != nil {
-		p.sendLocked()
+	if p.waiting == nil {
+		p.sent--
+		return nil
 	}
+	return p.takeLocked()
+}
+
+func (p *Prober) takeLocked() *question {
+	q := p.waiting
+	p.waiting, q.following = q.following, nil
+	return q
 }

@@ -70,6 +70,8 @@ type Handlers struct {
 	blocks    blocks
 	counts    counts
 	tables    tables
+	// level: at the last look the cache had all that etcd had.
+	level atomic.Bool
 	// broken is an object that could not be encoded in the middle of an answer.
 	broken atomic.Pointer[bytecache.Entry]
 }

@@ -140,9 +140,71 @@ func TestStale(t *testing.T) {
 			"/api/v1/pods?labelSelector=app&limit=1":       true,
 			"/api/v1/pods?fieldSelector=metadata.name%3Da": true,
 		} {
-			if _, fell := pods.compare(t, path, nil); fell != fallback {
-				t.Errorf("%s: GET %s by the fallback: %t, want %t", name, path, fell, fallback)
+			for _, level := range []bool{false, true} {
+				pods.handlers.level.Store(level) // when it was last looked
+				if _, fell := pods.compare(t, path, nil); fell != fallback {
+					t.Errorf("%s: GET %s by the fallback: %t, want %t", name, path, fell, fallback)
+				}
 			}
+		}
+	}
+}
+
+// counting counts what it is asked, and is ahead of the event log on demand.
+type counting struct {
+	Consistency
+	keys, revisions atomic.Int64
+	ahead           atomic.Bool
+}
+
+func (c *counting) Confirm(ctx context.Context, key string) (freshness.Confirmed, error) {
+	c.keys.Add(1)
+	confirmed, err := c.Consistency.Confirm(ctx, key)
+	if c.ahead.Load() {
+		confirmed.Revision++ // another key has been written
+	}
+	return confirmed, err
+}
+
+func (c *counting) Revision(ctx context.Context) (int64, error) {
+	c.revisions.Add(1)
+	revision, err := c.Consistency.Revision(ctx)
+	if c.ahead.Load() {
+		revision++
+	}
+	return revision, err
+}
+
+// TestWordOnAKey is asked of etcd only where its revision does not say it all: at first,
+// and where the cache has not got there yet.
+func TestWordOnAKey(t *testing.T) {
+	w := newWorld(t)
+	pods := w.pods(t)
+	pods.create(t, pod("default", "a", 1))
+	pods.settle(t)
+	etcd := &counting{Consistency: pods.handlers.config.Consistency}
+	pods.handlers.config.Consistency = etcd
+	pods.handlers.level.Store(false)
+	for _, step := range []struct {
+		name            string
+		ahead           bool
+		keys, revisions int64
+	}{
+		{"at first", false, 1, 0},
+		{"level", false, 0, 1},
+		{"still level", false, 0, 1},
+		{"etcd is ahead", true, 1, 1},
+		{"it was at the last look", true, 1, 0},
+		{"it is no more", false, 1, 0},
+		{"level again", false, 0, 1},
+	} {
+		etcd.ahead.Store(step.ahead)
+		etcd.keys.Store(0)
+		etcd.revisions.Store(0)
+		a := ask(t, pods.ours, "/api/v1/namespaces/default/pods/a", nil)
+		if a.status != http.StatusOK || etcd.keys.Load() != step.keys || etcd.revisions.Load() != step.revisions {
+			t.Errorf("%s: status %d; asked about keys %d times, want %d; about the revision %d times, want %d",
+				step.name, a.status, etcd.keys.Load(), step.keys, etcd.revisions.Load(), step.revisions)
 		}
 	}
 }
