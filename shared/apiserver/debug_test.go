@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"k8s.io/apiserver/pkg/server/flagz"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -188,5 +189,6 @@ func TestRequestsWaitUntilPrepared(t *testing.T) {
 		}()
 		cancel()
 		<-gone
+		time.Sleep(time.Second) // until the workers of the chain have gone
 	})
 }

@@ -29,7 +29,7 @@ import (
 // WithTimeoutForNonLongRunningRequests of k8s.io/apiserver do, and copies a request once
 // for both, of its headers no more than the map.
 func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
-	b := &bound{next: withStack(handler), timeout: g.RequestTimeout}
+	b := &bound{next: handler, timeout: g.RequestTimeout}
 	b.asked = genericapifilters.WithRequestDeadline(http.HandlerFunc(b.run), g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
 	return genericfilters.WithWaitGroup(b, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
@@ -40,6 +40,7 @@ type bound struct {
 	// asked is for requests that may ask for a timeout of their own.
 	asked   http.Handler
 	timeout time.Duration
+	workers workers
 }
 
 // ServeHTTP implements http.Handler.
@@ -70,7 +71,7 @@ func (b *bound) within(ctx context.Context, w http.ResponseWriter, req *http.Req
 	own.Header = maps.Clone(req.Header)
 	late := &lateWriter{w: w, header: maps.Clone(w.Header())}
 	ended := make(chan any, 1)
-	go b.handle(responsewriter.WrapForHTTP1Or2(late), own, ended)
+	b.workers.do(work{b.handle, responsewriter.WrapForHTTP1Or2(late), own, ended})
 	select {
 	case panicked := <-ended:
 		if panicked != nil {

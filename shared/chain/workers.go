@@ -1,0 +1,124 @@
+package chain
+
+import (
+	"net/http"
+	"sync"
+	"time"
+)
+
+// workers run the handlers of short requests, of which each has a goroutine of its own,
+// because it may be late. A goroutine that is new begins with a small stack, which is
+// copied to a larger one while the request goes through the chain, and given back when it
+// is answered; so those that have run one wait for another. The zero value is ready.
+type workers struct {
+	mu sync.Mutex
+	// idle wait for work, who worked last at the end; guarded by mu, as is all below.
+	idle []*worker
+	// unused is how many of idle nobody has needed since the last look.
+	unused  int
+	looking bool
+}
+
+// worker is a goroutine that works, or waits for work.
+type worker struct{ work chan work }
+
+// work is what a worker does: handle runs to its end.
+type work struct {
+	handle func(http.ResponseWriter, *http.Request, chan<- any)
+	w      http.ResponseWriter
+	req    *http.Request
+	ended  chan<- any
+}
+
+const (
+	// maxIdle workers wait; a stack that is not used is halved by each collection of
+	// garbage.
+	maxIdle = 256
+	// idleTime is how long a worker waits at least, and at most twice as long: a server
+	// that stops has none soon.
+	idleTime = 100 * time.Millisecond
+)
+
+// do has some worker do the work, and does not wait for it.
+func (p *workers) do(w work) {
+	if idle := p.take(); idle != nil {
+		idle.work <- w
+		return
+	}
+	go p.begin(w)
+}
+
+func (p *workers) take() *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := len(p.idle) - 1
+	if last < 0 {
+		return nil
+	}
+	idle := p.idle[last]
+	p.idle[last] = nil
+	p.idle = p.idle[:last]
+	p.unused = min(p.unused, last)
+	return idle
+}
+
+// begin is what a new worker does. It gets the stack that handlers need in one step, while
+// there is nothing on it.
+func (p *workers) begin(first work) {
+	reserve(0)
+	own := &worker{make(chan work, 1)}
+	first.handle(first.w, first.req, first.ended)
+	first = work{} // nothing of a request is held until the next one
+	for p.wait(own) {
+		next, ok := <-own.work
+		if !ok {
+			return
+		}
+		next.handle(next.w, next.req, next.ended)
+	}
+}
+
+// wait puts a worker among the idle ones. It returns false if there are enough.
+func (p *workers) wait(own *worker) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) == maxIdle {
+		return false
+	}
+	p.idle = append(p.idle, own)
+	if !p.looking {
+		p.looking = true
+		time.AfterFunc(idleTime, p.look)
+	}
+	return true
+}
+
+// look sends home the workers that were idle all the time since the last look.
+func (p *workers) look() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	home := p.idle[:p.unused]
+	for _, idle := range home {
+		close(idle.work)
+	}
+	kept := copy(p.idle, p.idle[p.unused:])
+	clear(p.idle[kept:])
+	p.idle = p.idle[:kept]
+	p.unused = kept
+	if p.looking = kept > 0; p.looking {
+		time.AfterFunc(idleTime, p.look)
+	}
+}
+
+// stackSize is a little more than half of the stack that is wanted, in bytes:
+// stacks are powers of two.
+const stackSize = 17 << 10
+
+// reserve has a frame of stackSize. Its argument keeps the compiler from seeing
+// that nothing is done with it.
+//
+//go:noinline
+func reserve(i int) byte {
+	var frame [stackSize]byte
+	return frame[i]
+}

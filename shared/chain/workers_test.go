@@ -1,0 +1,61 @@
+package chain
+
+import (
+	"net/http"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWorkers wait for the next request, as many as are needed and not more than are
+// allowed, and go when they are not.
+func TestWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p workers
+		idle := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if len(p.idle) != want {
+				t.Errorf("%s: %d workers are idle, want %d", when, len(p.idle), want)
+			}
+		}
+		gate := make(chan struct{})
+		wait := func(_ http.ResponseWriter, _ *http.Request, ended chan<- any) {
+			<-gate
+			ended <- nil
+		}
+		do := func(n int) {
+			ended := make(chan any, n)
+			for range n {
+				p.do(work{handle: wait, ended: ended})
+			}
+			for range n {
+				gate <- struct{}{}
+			}
+			for range n {
+				<-ended
+			}
+		}
+		do(1)
+		idle("after the first", 1)
+		do(1)
+		idle("the second is the first's", 1)
+		do(3)
+		idle("three at once", 3)
+		p.do(work{handle: func(http.ResponseWriter, *http.Request, chan<- any) { runtime.Goexit() }})
+		idle("one has left", 2)
+		time.Sleep(idleTime + idleTime/2)
+		do(1)
+		time.Sleep(idleTime)
+		idle("one was needed", 1)
+		time.Sleep(2 * idleTime)
+		idle("none was needed", 0)
+		do(maxIdle + 40)
+		idle("many at once", maxIdle)
+		time.Sleep(3 * idleTime)
+		idle("the end", 0)
+	})
+}
