@@ -5,7 +5,7 @@ import (
 )
 
 // Cursor reads the changes of a resource after a revision. It is used by one
-// goroutine and needs no closing.
+// goroutine, its owner, and needs no closing.
 type Cursor struct {
 	cache *Cache
 	// revision: everything at or before it has been read, or was not wanted.
@@ -16,6 +16,8 @@ type Cursor struct {
 	// era and history are the cache's when revision was true.
 	era     int32
 	history int
+	// push is nil for a cursor whose owner is always woken.
+	push *push
 }
 
 // Changes is what Next returns.
@@ -57,6 +59,9 @@ func (c *Cache) CursorFor(ctx context.Context, revision int64, i Interest) (*Cur
 // others, the context's and those of etcd and the event log, leave it where it was:
 // Next may be called again.
 func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, error) {
+	if cur.push != nil {
+		return cur.nextPushed(ctx)
+	}
 	for {
 		changes, wake, err := cur.available(ctx, true)
 		if wake == nil {
@@ -96,7 +101,7 @@ func (cur *Cursor) leave(wake *alarm) {
 		cur.goOn(wake.from)
 		return
 	}
-	c.alarms.leave(cur.interest, wake)
+	c.alarms.leave(cur, wake)
 	cur.goOn(place{c.revisionLocked(), c.log.end, c.log.section})
 }
 
@@ -118,7 +123,7 @@ func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, 
 			if err := c.Load(ctx); err != nil {
 				return Changes{}, nil, err
 			}
-		case (cur.section != c.log.section || cur.number < c.log.first()) && cur.revision < c.log.floor:
+		case cur.forgottenLocked():
 			c.mu.Unlock()
 			changes, err := cur.fromHistory(ctx)
 			if err != nil || len(changes.List) > 0 {
@@ -127,7 +132,7 @@ func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, 
 		default:
 			changes, more := cur.readLocked()
 			if sleep && len(changes.List) == 0 && !more {
-				wake = c.alarms.sleep(cur.interest)
+				wake = c.alarms.sleep(cur)
 			}
 			c.mu.Unlock()
 			if len(changes.List) > 0 || !more {
@@ -135,6 +140,13 @@ func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, 
 			}
 		}
 	}
+}
+
+// forgottenLocked tells, with the cache's lock held, whether the log has not all that the
+// cursor has not read.
+func (cur *Cursor) forgottenLocked() bool {
+	log := &cur.cache.log
+	return (cur.section != log.section || cur.number < log.first()) && cur.revision < log.floor
 }
 
 // survive is called, with the cache's lock held, after resets: what this cursor has

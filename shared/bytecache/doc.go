@@ -23,7 +23,9 @@
 // then it waits. It owns no buffer, so a reader that does not read holds nothing; if
 // the log has moved on meanwhile, it continues from the history of the event log. One
 // that says what it is interested in ([Interest]) sleeps through everything else, and
-// goes on behind it.
+// goes on behind it. For one that can be pushed to ([Cursor.PushTo]) changes are handed on
+// while its owner sleeps, by one goroutine for many; the owner is woken for what cannot be
+// handed on without waiting.
 //
 // What a reset of the event log does: every Cache reads its keys again. A Cursor that
 // has read everything up to the reset goes on, any other one ends with an
@@ -35,7 +37,8 @@
 // the stored bytes themselves, compressed or not, a Snapshot for as long as somebody holds it, and the
 // block of the log, of 256 kB or one revision, in which a reader is stuck.
 //
-// Locks, in the order in which they are taken: a Space's, a Cache's. Neither is held
+// Locks, in the order in which they are taken: that of a Cursor that can be pushed to,
+// which its owner holds while it is awake; a Space's; a Cache's. Neither of the latter is held
 // while etcd or the event log is asked, an index is built or cursors are woken, and
 // a Cache's, which all readers need, not while a value is decrypted.
 //

@@ -102,6 +102,7 @@ func TestConcurrentReaders(t *testing.T) {
 	space.Reset(1000)
 	ctx := t.Context()
 	var group sync.WaitGroup
+	var pushed atomic.Int64
 	over, pokes := make(chan struct{}), make(chan struct{})
 	go func() { // wakes some while they are woken
 		defer close(pokes)
@@ -121,6 +122,7 @@ func TestConcurrentReaders(t *testing.T) {
 		group.Go(func() { watchToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 5)), last) })
 		group.Go(func() { readToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 6)), last) })
 		group.Go(func() { o.watchSome(ctx, t, cache, rand.New(rand.NewPCG(reader, 8)), last, pokes) })
+		group.Go(func() { o.listenToTheEnd(ctx, t, cache, rand.New(rand.NewPCG(reader, 9)), last, &pushed) })
 	}
 	r := rand.New(rand.NewPCG(7, 7))
 	for at := o.revision.Load(); at < last; {
@@ -146,6 +148,9 @@ func TestConcurrentReaders(t *testing.T) {
 	group.Wait()
 	if held := space.Budget().Held(); held > 20_000 {
 		t.Errorf("%d bytes of forms are held", held)
+	}
+	if pushed.Load() == 0 {
+		t.Error("nothing was pushed")
 	}
 }
 

@@ -1,6 +1,7 @@
 package bytecache
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -32,6 +33,9 @@ type alarm struct {
 	// from is where those who wake go on: nothing before it concerns them. It is set
 	// when the alarm is roused, and read after it was rung.
 	from place
+	// pushed are the sleepers that need not be woken. They are guarded by the cache's mu
+	// until the alarm is roused, and nobody's but the ringer's from then on.
+	pushed []*Cursor
 }
 
 func newAlarm() *alarm { return &alarm{rung: make(chan struct{})} }
@@ -43,6 +47,9 @@ const manyAsleep = 256
 
 // ring is called once, without any lock: those who wake want them.
 func (a *alarm) ring() {
+	for some := range slices.Chunk(a.pushed, pushedAtOnce) {
+		go a.push(some)
+	}
 	if a.asleep.Load() > manyAsleep {
 		go close(a.rung) // it blocks on nothing, and ends at once
 		return
@@ -65,8 +72,9 @@ type alarms struct {
 	fields map[string]int
 }
 
-// sleep returns the alarm for an interest, and counts a sleeper.
-func (s *alarms) sleep(i Interest) *alarm {
+// sleep returns the alarm for the interest of a cursor, which sleeps on it from now on.
+func (s *alarms) sleep(cur *Cursor) *alarm {
+	i := cur.interest
 	a := s.each[i]
 	if a == nil {
 		if s.each == nil {
@@ -78,14 +86,29 @@ func (s *alarms) sleep(i Interest) *alarm {
 			s.fields[i.Field]++
 		}
 	}
-	a.asleep.Add(1)
+	if cur.push != nil {
+		cur.push.alarm, cur.push.at = a, len(a.pushed)
+		a.pushed = append(a.pushed, cur)
+	} else {
+		a.asleep.Add(1)
+	}
 	return a
 }
 
 // leave is for a sleeper who is awake before the alarm was roused.
-func (s *alarms) leave(i Interest, a *alarm) {
-	if a.asleep.Add(-1) == 0 {
-		s.forget(i)
+func (s *alarms) leave(cur *Cursor, a *alarm) {
+	if cur.push == nil {
+		a.asleep.Add(-1)
+	} else {
+		last := len(a.pushed) - 1
+		a.pushed[cur.push.at] = a.pushed[last]
+		a.pushed[cur.push.at].push.at = cur.push.at
+		a.pushed[last] = nil
+		a.pushed = a.pushed[:last]
+		cur.push.alarm = nil
+	}
+	if a.asleep.Load() == 0 && len(a.pushed) == 0 {
+		s.forget(cur.interest)
 	}
 }
 

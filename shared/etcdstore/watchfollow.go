@@ -89,6 +89,7 @@ type Following struct {
 	// reached: every event at or before it has been returned by Next.
 	reached int64
 	marks   marks
+	pusher  bytecache.Pusher
 }
 
 // Follow settles where the watch starts: a change made after it has returned is
@@ -206,6 +207,25 @@ func (f *Following) Next(ctx context.Context) (bytecache.Changes, error) {
 	return changes, nil
 }
 
+// PushTo has what Next would return handed to p while Next waits, as far as p takes it; see
+// [bytecache.Pusher]. It is called before Next.
+func (f *Following) PushTo(p bytecache.Pusher) {
+	f.pusher = p
+	f.cursor.PushTo((*pushedTo)(f), f.marks.poke)
+}
+
+// pushedTo is a Following in whose place somebody else is told.
+type pushedTo Following
+
+// Push implements bytecache.Pusher.
+func (f *pushedTo) Push(changes bytecache.Changes, batch *bytecache.Batch) bool {
+	if !f.pusher.Push(changes, batch) {
+		return false
+	}
+	f.reached = max(f.reached, changes.Revision)
+	return true
+}
+
 // Poke makes Next return. Any goroutine may call it.
 func (f *Following) Poke() { f.marks.wake() }
 
@@ -240,5 +260,8 @@ func (f *Following) Rewind(ctx context.Context, revision int64) error {
 		return err
 	}
 	f.cursor, f.reached = cursor, revision
+	if f.pusher != nil {
+		f.cursor.PushTo((*pushedTo)(f), f.marks.poke)
+	}
 	return nil
 }

@@ -247,6 +247,33 @@ func (s *stream) send(p part) error {
 	return nil
 }
 
+// trySend is send for pieces of size bytes that need not wait.
+func (s *stream) trySend(pieces [][]byte, size int) bool {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.failedLocked() != nil || len(c.line) > 0 || int64(size) > min(s.window, c.window) || c.pendingLocked()+size > outputFull+record {
+		return false
+	}
+	for _, p := range pieces {
+		for len(p) > 0 {
+			n := min(len(p), int(c.maxFrame), record-frameHeader)
+			p, _ = c.appendDataLocked(s, p, nil, n, false)
+		}
+	}
+	if c.pendingLocked() >= outputFull/2 {
+		c.flushLaterLocked() // there is room again for those who come next
+	}
+	return true
+}
+
+// Flush has the output sent, and does not wait for that.
+func (c *conn) Flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.flushLaterLocked()
+}
+
 // appendHeadLocked appends a header block. Blocks must be appended in the order in which
 // they are compressed.
 func (c *conn) appendHeadLocked(id uint32, fields []hpack.HeaderField, end bool) {

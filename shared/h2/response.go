@@ -301,6 +301,25 @@ func (r *response) forward(p []byte, flush bool) error {
 	return err
 }
 
+// TryWrite gives pieces of the body to the connection, all of them or, where that would
+// have to wait for the client or for others, none. They are sent when flush is called, or
+// before. It may be called in any goroutine, by one at a time and while the handler does
+// not use the response, which it must have flushed.
+func (r *response) TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool) {
+	if !r.sent || r.buf != nil || r.isHead || r.over || r.declared >= 0 {
+		return nil, false
+	}
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if !r.s.trySend(pieces, size) {
+		return nil, false
+	}
+	r.written += int64(size)
+	return r.s.conn, true
+}
+
 func (r *response) dropHead() {
 	if r.head != nil {
 		r.head.release()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -507,4 +508,7 @@ func ask(t testing.TB, server *httptest.Server, path string, header http.Header)
 	return a
 }
 
-var plainClient = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
+var plainClient = &http.Client{Transport: &http.Transport{
+	DisableCompression: true, MaxIdleConnsPerHost: 64,
+	ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // of a test
+}}

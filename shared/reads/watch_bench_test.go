@@ -63,23 +63,27 @@ func BenchmarkWatchDelivery(b *testing.B) {
 }
 
 // BenchmarkWatch500 is 500 watchers of all pods over TLS and HTTP/2, 50 to a
-// connection. The clients are another process: the figures are CPU of the server,
-// of etcd and of the writer, less what the same writes cost without watchers.
+// connection, which are pushed to while they sleep, woken, or served by k8s.io/apiserver and
+// Go's HTTP/2. The clients are another process: the figures are CPU of the server, of etcd
+// and of the writer, less what the same writes cost without watchers.
 func BenchmarkWatch500(b *testing.B) {
 	const watchers = 500
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
-		for _, by := range []string{"ours", "upstream"} {
+		for _, by := range []string{"pushed", "woken", "upstream"} {
 			b.Run(accept+"/"+by, func(b *testing.B) {
 				w := newHistoryWorld(b, bytecache.Config{}).pods(b).watched(b, false)
 				w.create(b, fullPod(7))
-				handler := w.handler
-				if by == "upstream" {
-					handler = w.theirs.Config.Handler.ServeHTTP
+				server := w.pushing
+				switch by {
+				case "woken":
+					handler := func(rw http.ResponseWriter, req *http.Request) { w.handler(withoutTryWrite{rw}, req) }
+					server.Config.Handler = w.route(handler, handler)
+				case "upstream":
+					server = httptest.NewUnstartedServer(w.theirs.Config.Handler)
+					server.EnableHTTP2 = true
+					server.StartTLS()
+					b.Cleanup(server.Close)
 				}
-				server := httptest.NewUnstartedServer(w.route(handler, handler))
-				server.EnableHTTP2 = true
-				server.StartTLS()
-				b.Cleanup(server.Close)
 				b.Cleanup(server.CloseClientConnections)
 				written := int64(0)
 				write := func(burst int) {
@@ -113,6 +117,11 @@ func BenchmarkWatch500(b *testing.B) {
 		}
 	}
 }
+
+// withoutTryWrite is a response that only its handler can write to.
+type withoutTryWrite struct{ http.ResponseWriter }
+
+func (w withoutTryWrite) Flush() { w.ResponseWriter.(http.Flusher).Flush() }
 
 // clients are watchers in another process.
 type clients struct {

@@ -3,6 +3,7 @@ package reads
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/etcdstore/kv"
 	"triune.dev/shared/freshness"
+	"triune.dev/shared/h2"
 )
 
 // historyFeed is an event log that knows the past as long as etcd does.
@@ -74,6 +76,8 @@ type watched struct {
 	cached       *etcdstore.Store
 	handler      http.HandlerFunc
 	theirs, mine *httptest.Server
+	// pushing serves ours over an HTTP/2 that others than the handlers can write to.
+	pushing *httptest.Server
 }
 
 func (r *resource) watched(t testing.TB, uncached bool) *watched {
@@ -102,7 +106,13 @@ func (r *resource) watched(t testing.TB, uncached bool) *watched {
 	}
 	w.theirs = httptest.NewServer(r.route(upstream, upstream))
 	w.mine = httptest.NewServer(r.route(w.handler, w.handler))
+	w.pushing = httptest.NewUnstartedServer(r.route(w.handler, w.handler))
+	h2.Configure(w.pushing.Config, h2.Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: time.Minute})
+	w.pushing.TLS = &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}
+	w.pushing.StartTLS()
 	t.Cleanup(func() {
+		w.pushing.CloseClientConnections()
+		w.pushing.Close()
 		w.theirs.CloseClientConnections()
 		w.theirs.Close()
 		w.mine.CloseClientConnections()

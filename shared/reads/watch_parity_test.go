@@ -201,14 +201,14 @@ func TestWatchLiveAsUpstream(t *testing.T) {
 	pods, custom := world.pods(t).watched(t, false), world.widgets(t).watched(t, false)
 	type stream struct {
 		name string
-		pair [2]transcript
+		pair [3]transcript
 	}
 	var streams []*stream
 	var done, opened sync.WaitGroup
 	start := func(w *watched, path, accept string) {
 		s := &stream{name: path + " as " + accept}
 		streams = append(streams, s)
-		for i, base := range []string{w.theirs.URL, w.mine.URL} {
+		for i, base := range []string{w.theirs.URL, w.mine.URL, w.pushing.URL} {
 			opened.Add(1)
 			done.Go(func() {
 				resp := open(t, plainClient, context.Background(), base+path, accept)
@@ -263,6 +263,9 @@ func TestWatchLiveAsUpstream(t *testing.T) {
 	for _, s := range streams {
 		if diff := cmp.Diff(s.pair[0], s.pair[1]); diff != "" {
 			t.Errorf("%s (-k8s.io/apiserver +ours):\n%s", s.name, diff)
+		}
+		if diff := cmp.Diff(s.pair[1], s.pair[2]); diff != "" {
+			t.Errorf("%s (-ours +ours, pushed):\n%s", s.name, diff)
 		}
 		events += len(s.pair[1].Body)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"runtime"
 	"strconv"
@@ -96,7 +97,8 @@ func (w *watched) reflect(t *testing.T, i interest, end *atomic.Int64, random *r
 		if random.IntN(2) == 0 {
 			leave = 1 + random.IntN(40)
 		}
-		resp := open(t, plainClient, ctx, w.mine.URL+i.path()+query, "application/json")
+		server := []*httptest.Server{w.mine, w.pushing}[random.IntN(2)]
+		resp := open(t, plainClient, ctx, server.URL+i.path()+query, "application/json")
 		stream := events(resp.Body)
 		initial := fresh
 		if fresh {

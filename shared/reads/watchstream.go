@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	"k8s.io/apiserver/pkg/server/httplog"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	compbasemetrics "k8s.io/component-base/metrics"
@@ -22,8 +23,8 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// watchStream is one WATCH. It belongs to the goroutine of its handler, and owns no
-// memory but itself: what it sends is shared, and a buffer is borrowed while several
+// watchStream is one WATCH. It belongs to the goroutine of its handler, or while that waits
+// for changes to who pushes them ([watchStream.Push]), and owns no memory but itself: what it sends is shared, and a buffer is borrowed while several
 // frames are put together.
 type watchStream struct {
 	*watches
@@ -52,6 +53,8 @@ type watchStream struct {
 	held atomic.Pointer[[]*bytecache.Change]
 	// dirty: something was written after the last flush.
 	dirty bool
+	// direct is nil where others than the handler's goroutine cannot write.
+	direct directWriter
 }
 
 // run sends the stream.
@@ -196,6 +199,10 @@ func (s *watchStream) live() error {
 	deadline, _ := s.ctx.Deadline()
 	s.follow.StartBookmarks(deadline)
 	defer s.follow.StopBookmarks()
+	if direct, ok := responsewriter.GetOriginal(s.w).(directWriter); ok && s.media.table == nil {
+		s.direct = direct
+		s.follow.PushTo(s)
+	}
 	for {
 		changes, err := s.follow.Next(s.ctx)
 		select {
@@ -234,6 +241,53 @@ const (
 	// of. They are read again if the client goes on, maybe from history.
 	letGoAfter = time.Second
 )
+
+// directWriter is a response that can be written to without waiting for the client, and
+// while its handler sleeps; package h2 has one.
+type directWriter interface {
+	// TryWrite takes all of the pieces and returns true, or nothing and returns false. They
+	// are sent when flush is called, or before.
+	TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool)
+}
+
+// pushedMost is how many changes are pushed at once; more are worth waking a goroutine.
+const pushedMost = 8
+
+// Push implements bytecache.Pusher: it does what deliver does, without its goroutine.
+func (s *watchStream) Push(changes bytecache.Changes, batch *bytecache.Batch) bool {
+	if len(changes.List) > pushedMost || s.skip > 0 || s.ctx.Err() != nil {
+		return false
+	}
+	pieces := batch.Pieces[:0]
+	for _, c := range changes.List {
+		event, err := s.event(c)
+		if err != nil {
+			return false // to be told to the client
+		}
+		if event == nothing {
+			continue
+		}
+		frame, err := s.frames.change(c, s.media, event)
+		if err != nil {
+			return false
+		}
+		pieces = append(pieces, frame)
+	}
+	batch.Pieces = pieces
+	if len(pieces) > 0 {
+		flush, ok := s.direct.TryWrite(pieces)
+		if !ok {
+			return false
+		}
+		batch.Flush(flush)
+		s.count.Add(float64(len(pieces)))
+		for _, frame := range pieces {
+			s.sizes.Observe(float64(len(frame)))
+		}
+	}
+	s.reached = changes.Revision
+	return true
+}
 
 // deliver writes what the changes mean to the client. It returns false if it had to
 // let go of them before the end; then it has set the cursor back to where it was.
