@@ -67,15 +67,19 @@ func (p *workers) take() *worker {
 func (p *workers) begin(first work) {
 	reserve(0)
 	own := &worker{make(chan work, 1)}
-	first.handle(first.w, first.req, first.ended)
-	first = work{} // nothing of a request is held until the next one
-	for p.wait(own) {
-		next, ok := <-own.work
-		if !ok {
-			return
-		}
+	own.work <- first
+	for own.one() && p.wait(own) {
+	}
+}
+
+// one does the next work, of which nothing is held afterwards. It returns false if there is
+// none to come.
+func (w *worker) one() bool {
+	next, ok := <-w.work
+	if ok {
 		next.handle(next.w, next.req, next.ended)
 	}
+	return ok
 }
 
 // wait puts a worker among the idle ones. It returns false if there are enough.

@@ -223,7 +223,7 @@ func TestWatchLiveAsUpstream(t *testing.T) {
 		}
 	}
 	pods.create(t, pod("ns-0", "first", 1))
-	from := fmt.Sprintf("&timeoutSeconds=3&resourceVersion=%d", pods.revision(t))
+	from := fmt.Sprintf("&timeoutSeconds=6&resourceVersion=%d", pods.revision(t))
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json" + asPartial, "application/vnd.kubernetes.protobuf" + asPartialBeta, asTable, asTableBeta} {
 		for _, query := range []string{"", "&labelSelector=app%3Dred", "&labelSelector=app%21%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1"} {
 			start(pods, "/api/v1/pods?watch=1"+query+from, accept)

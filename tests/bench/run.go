@@ -103,12 +103,12 @@ func save(o Options, result *report.Result) error {
 	return o.Save(result)
 }
 
-// selected are the workloads of a run. A quick one leaves out the slow ones unless
+// selected are the workloads of a run. A quick one leaves out the slow and long ones unless
 // a pattern names them, and has fewer further starts.
 func selected(all []workload.Workload, o Options) []workload.Workload {
 	return slices.DeleteFunc(all, func(w workload.Workload) bool {
 		return !o.Match.MatchString(w.Name) ||
-			o.Quick && (w.Slow && o.Match.String() == "" || w.Start > workload.QuickStarts)
+			o.Quick && ((w.Slow || w.Long) && o.Match.String() == "" || w.Start > workload.QuickStarts)
 	})
 }
 

@@ -43,7 +43,7 @@ var starting = []Workload{
 	{
 		Name: "idle-cpu", Title: "idle CPU", Group: tableGroup, Figure: report.Percent,
 		Limits: map[string]float64{"": 0.3}, Only: api,
-		Slow: true, // of a few seconds of it one collection of garbage is much
+		Long: true, // of a few seconds of it one collection of garbage is much
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
 			length := pick(e, 12*time.Second, 60*time.Second)
 			spent, err := e.spent(ctx, func() error { return pause(ctx, length) })

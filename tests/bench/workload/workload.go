@@ -22,8 +22,9 @@ type Workload struct {
 	// Figure stands for the rows, in the phase Phase if there are several.
 	Figure report.Figure
 	Limits map[string]float64 // what Triune must reach, by phase
-	// Slow workloads are left out of quick runs.
-	Slow bool
+	// Slow workloads are left out of quick runs, and run once in others; Long ones are left
+	// out of quick runs.
+	Slow, Long bool
 	// Only restricts it to some subjects; nil is all.
 	Only func(Subject) bool
 	// Run measures, and hands over each row as soon as it is known.
