@@ -63,16 +63,19 @@ type conn struct {
 	reset     []uint32 // guarded by mu
 	nextReset int      // guarded by mu
 
-	output   *[]byte        // frames to be written, nil for none; guarded by mu
-	writing  bool           // somebody writes, or is about to; guarded by mu
-	inTime   bool           // timer will flush; guarded by mu
-	timer    *time.Timer    // guarded by mu
-	line     []*stream      // that wait for room or for the connection's window; guarded by mu
-	window   int64          // bytes of DATA that the client takes; guarded by mu
-	initial  int64          // window of new streams; guarded by mu
-	maxFrame uint32         // that the client takes; guarded by mu
-	block    bytes.Buffer   // guarded by mu
-	encoder  *hpack.Encoder // into block; guarded by mu
+	output *[]byte // frames to be written, nil for none; guarded by mu
+	// ahead are full outputs to be written before it, of aheadBytes; guarded by mu.
+	ahead      []*[]byte
+	aheadBytes int
+	writing    bool           // somebody writes, or is about to; guarded by mu
+	inTime     bool           // timer will flush; guarded by mu
+	timer      *time.Timer    // guarded by mu
+	line       []*stream      // that wait for room or for the connection's window; guarded by mu
+	window     int64          // bytes of DATA that the client takes; guarded by mu
+	initial    int64          // window of new streams; guarded by mu
+	maxFrame   uint32         // that the client takes; guarded by mu
+	block      bytes.Buffer   // guarded by mu
+	encoder    *hpack.Encoder // into block; guarded by mu
 
 	takes    int64 // bytes of DATA that the client may send; guarded by mu
 	consumed int64 // bytes of DATA that it has not been told it may send again; guarded by mu

@@ -21,6 +21,9 @@ const (
 	few = 4 << 10
 	// unflushed is how long the rest of what a handler has written is kept for what follows.
 	unflushed = time.Millisecond
+	// outputPushed is how far the output may grow by what does not wait for it: a change that
+	// a hundred watches of a connection are to hear of.
+	outputPushed = 4 * outputFull
 	// outputTooLong is where a client is not waited for that has asked for so many answers
 	// and reads none.
 	outputTooLong = 1 << 20
@@ -52,10 +55,26 @@ func release(b *[]byte) {
 
 // pendingLocked is the number of bytes in the output.
 func (c *conn) pendingLocked() int {
-	if c.output == nil {
-		return 0
+	n := c.aheadBytes
+	if c.output != nil {
+		n += len(*c.output)
 	}
-	return len(*c.output)
+	return n
+}
+
+// takeLocked takes what is to be written next.
+func (c *conn) takeLocked() *[]byte {
+	if len(c.ahead) == 0 {
+		out := c.output
+		c.output = nil
+		return out
+	}
+	out := c.ahead[0]
+	c.aheadBytes -= len(*out)
+	if c.ahead = c.ahead[1:]; len(c.ahead) == 0 {
+		c.ahead = nil
+	}
+	return out
 }
 
 // spaceLocked returns the output with space for n more bytes.
@@ -142,8 +161,7 @@ func (c *conn) letOthersLocked() {
 
 // writeLocked writes the output once. Its caller has set writing.
 func (c *conn) writeLocked() {
-	out := c.output
-	c.output = nil
+	out := c.takeLocked()
 	c.passTurnLocked()
 	c.mu.Unlock()
 	err := c.write(*out)
@@ -252,8 +270,13 @@ func (s *stream) trySend(pieces [][]byte, size int) bool {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.failedLocked() != nil || len(c.line) > 0 || int64(size) > min(s.window, c.window) || c.pendingLocked()+size > outputFull+record {
+	if s.failedLocked() != nil || len(c.line) > 0 || int64(size) > min(s.window, c.window) || c.pendingLocked()+size > outputPushed {
 		return false
+	}
+	if c.output != nil && len(*c.output)+size > outputFull {
+		c.ahead = append(c.ahead, c.output)
+		c.aheadBytes += len(*c.output)
+		c.output = nil
 	}
 	for _, p := range pieces {
 		for len(p) > 0 {
