@@ -16,14 +16,16 @@
 // handler. Everything that both sides know is under the mutex of the connection, which
 // nobody holds while writing to the network. What a handler has not flushed is written
 // within a millisecond, if nothing follows. A handler that writes to the network is woken
-// by the end of the connection alone; others by their stream's, too.
+// by the end of the connection alone; others by their stream's, too. While a handler sleeps
+// others can write for it, if nobody would have to wait for that (TryWrite of a response).
 //
 // # Fairness
 //
 // A large answer fills the output to 64 KiB and waits until that is written. Who waits for
 // room in the output, or for the connection's window, waits in line, and takes what one
 // buffer holds when it is its turn. Who waits for the window of its own stream keeps
-// nobody else waiting.
+// nobody else waiting. What is written for handlers that sleep waits for nothing: it fills
+// further outputs, 256 KiB in all, and is refused beyond.
 //
 // # What a client may cost
 //
