@@ -8,9 +8,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"runtime"
+	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,108 +27,98 @@ import (
 )
 
 // bounded gives short requests a deadline, answers for the handlers that miss it, and has
-// a shutdown wait for them. It does what WithRequestDeadline and
-// WithTimeoutForNonLongRunningRequests of k8s.io/apiserver do, and copies a request once
-// for both, of its headers no more than the map.
+// a shutdown wait for them. It does what WithRequestDeadline,
+// WithTimeoutForNonLongRunningRequests and WithWaitGroup of k8s.io/apiserver do, but runs
+// the handler where it is called and not in a goroutine of its own: who is late is answered
+// for by another one, and the filters in front see the end when the handler has come to it.
 func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
-	b := &bound{next: handler, timeout: g.RequestTimeout}
+	b := &bound{next: handler, timeout: g.RequestTimeout, group: g.NonLongRunningRequestWaitGroup}
 	b.asked = genericapifilters.WithRequestDeadline(http.HandlerFunc(b.run), g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
-	return genericfilters.WithWaitGroup(b, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
+	uncounted := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { b.serve(&lateWriter{w: w}, req) })
+	b.closing = genericfilters.WithWaitGroup(uncounted, g.LongRunningFunc, b.group)
+	return b
 }
 
 type bound struct {
-	next http.Handler
-	// asked is for requests that may ask for a timeout of their own.
-	asked   http.Handler
+	next    http.Handler
 	timeout time.Duration
-	workers workers
+	group   genericfilters.RequestWaitGroup
+	// closing is for requests that the group does not take any more. It refuses most.
+	closing http.Handler
+	// asked is for requests that may ask for a timeout of their own.
+	asked http.Handler
 }
 
 // ServeHTTP implements http.Handler.
 func (b *bound) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	// A parameter's name may be written with escapes.
-	if query := req.URL.RawQuery; strings.Contains(query, "timeout") || strings.Contains(query, "%") {
-		b.asked.ServeHTTP(w, req)
+	if b.group.Add(1) != nil {
+		b.closing.ServeHTTP(w, req)
 		return
 	}
+	late := &lateWriter{w: w, group: b.group}
+	defer late.leave()
+	b.serve(late, req)
+}
+
+// lateKey is the key of the *lateWriter of a request that may ask for a timeout.
+type lateKey struct{}
+
+func (b *bound) serve(late *lateWriter, req *http.Request) {
 	ctx := req.Context()
+	// A parameter's name may be written with escapes.
+	if query := req.URL.RawQuery; strings.Contains(query, "timeout") || strings.Contains(query, "%") {
+		b.asked.ServeHTTP(late.w, req.WithContext(context.WithValue(ctx, lateKey{}, late)))
+		return
+	}
 	began, ok := apirequest.ReceivedTimestampFrom(ctx)
 	if !ok {
 		began = time.Now()
 	}
 	ctx, cancel := context.WithDeadline(ctx, began.Add(b.timeout))
 	defer cancel()
-	b.within(ctx, w, req)
+	b.within(ctx, late, req)
 }
 
 // run is within for a request whose context has its deadline.
-func (b *bound) run(w http.ResponseWriter, req *http.Request) { b.within(req.Context(), w, req) }
-
-// within waits for the handler, but no longer than for the end of ctx.
-func (b *bound) within(ctx context.Context, w http.ResponseWriter, req *http.Request) {
-	// A handler that is late goes on after the answer, beside those around here who still
-	// look at the request and the writer.
-	own := req.WithContext(ctx)
-	own.Header = maps.Clone(req.Header)
-	late := &lateWriter{w: w, header: maps.Clone(w.Header())}
-	ended := make(chan any, 1)
-	b.workers.do(work{b.handle, responsewriter.WrapForHTTP1Or2(late), own, ended})
-	select {
-	case panicked := <-ended:
-		if panicked != nil {
-			panic(panicked)
-		}
-	case <-ctx.Done():
-		giveUp(ctx, late, req, ended)
-	}
+func (b *bound) run(_ http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
+	b.within(ctx, ctx.Value(lateKey{}).(*lateWriter), req)
 }
 
-// handle sends what the handler has panicked with, or nil, when it returns.
-func (b *bound) handle(w http.ResponseWriter, req *http.Request, ended chan<- any) {
+// within runs the handler, and has it answered for when ctx ends before.
+func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request) {
+	late.header, late.req, late.kind = maps.Clone(late.w.Header()), req, req.Header["Content-Type"]
+	stop := context.AfterFunc(ctx, func() { late.giveUp(ctx) })
+	returned := false
 	defer func() {
-		panicked := recover()
-		if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
-			stack := make([]byte, 64<<10)
-			panicked = fmt.Sprintf("%v\n%s", panicked, stack[:runtime.Stack(stack, false)])
+		stop()
+		if late.end(ctx) {
+			late.ended(ctx, returned, recover())
 		}
-		ended <- panicked
 	}()
-	b.next.ServeHTTP(w, req)
-}
-
-// giveUp answers in the place of a handler that is late.
-func giveUp(ctx context.Context, w *lateWriter, req *http.Request, ended <-chan any) {
-	began, method, path := time.Now(), req.Method, req.URL.Path
-	// Also where the answer is to panic.
-	defer func() {
-		go func() {
-			panicked := <-ended
-			status := metrics.PostTimeoutHandlerOK
-			if panicked != nil {
-				status = metrics.PostTimeoutHandlerPanic
-			}
-			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, status)
-			utilruntime.HandleErrorWithContext(ctx, nil, "A handler has ended after the timeout of its request",
-				"after", time.Since(began), "method", method, "path", path, "panic", panicked)
-		}()
-	}()
-	httplog.SetStacktracePredicate(ctx, func(int) bool { return false })
-	info, _ := apirequest.RequestInfoFrom(ctx)
-	defer metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, http.StatusGatewayTimeout)
-	w.timeOut()
+	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req.WithContext(ctx))
+	returned = true
 }
 
 // lateWriter is the writer of a handler that may be late. From the timeout on it is
-// nobody's: the real one belongs to the server again.
+// nobody's: the real one belongs to who answers for the handler.
 type lateWriter struct {
 	w http.ResponseWriter
+	// group is that of requests a shutdown waits for; nil where this is none of them.
+	group genericfilters.RequestWaitGroup
+	left  atomic.Bool
+	req   *http.Request
+	// kind is the Content-Type of req, whose headers are the handler's to change.
+	kind []string
 
 	mu sync.Mutex
 	// header is what the handler sets, until it writes; guarded by mu, as is all below.
 	header http.Header
-	// begun: the handler has written a status. taken: it has the connection.
-	begun, taken, timedOut bool
+	// begun: the handler has written a status. taken: it has the connection. over: it has
+	// returned.
+	begun, taken, over, timedOut bool
+	gaveUp                       time.Time
 }
 
 var _ responsewriter.UserProvidedDecorator = &lateWriter{}
@@ -209,16 +201,121 @@ func (l *lateWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// timeOut answers with 504, unless the handler has begun to: then it panics, so that the
-// client sees that what it has got is not the whole.
-func (l *lateWriter) timeOut() {
+// leave is called when the request has been answered, and when its handler has ended.
+func (l *lateWriter) leave() {
+	if l.group != nil && !l.left.Swap(true) {
+		l.group.Done()
+	}
+}
+
+// end is called when the handler has returned, or panicked. It tells whether that was too
+// late.
+func (l *lateWriter) end(ctx context.Context) (late bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timedOut = true
+	if !l.timedOut && !l.begun && !l.taken && ctx.Err() != nil {
+		l.giveUpLocked(ctx) // what was to come has not
+	}
+	l.over = true
+	return l.timedOut
+}
+
+// giveUp is called when the time of a request is over.
+func (l *lateWriter) giveUp(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over && !l.timedOut {
+		l.giveUpLocked(ctx)
+	}
+}
+
+// giveUpLocked answers in the place of a handler that is late: with 504, unless the handler
+// has begun to. Then the answer is broken off, so that the client sees that what it has got
+// is not the whole.
+func (l *lateWriter) giveUpLocked(ctx context.Context) {
+	defer l.leave()
+	l.timedOut, l.gaveUp = true, time.Now()
+	httplog.SetStacktracePredicate(ctx, func(int) bool { return false })
+	told := l.req.WithContext(ctx)
+	told.Header = http.Header{"Content-Type": l.kind}
+	info, _ := apirequest.RequestInfoFrom(ctx)
+	metrics.RecordRequestTermination(told, info, metrics.APIServerComponent, http.StatusGatewayTimeout)
+	switch {
+	case l.taken:
+	case l.begun:
+		abort(l.w)
+	default:
+		if l.req.ProtoMajor == 1 {
+			// Another request must not wait for this handler.
+			l.w.Header().Set("Connection", "close")
+		}
+		l.w.Header().Set("Content-Length", strconv.Itoa(len(timedOut)))
+		l.w.WriteHeader(http.StatusGatewayTimeout)
+		_, _ = l.w.Write(timedOut) // to a client that may have gone
+		end(l.w)
+	}
+}
+
+// ended accounts for a handler that was late. The filters in front hear of an answer that
+// was broken off.
+func (l *lateWriter) ended(ctx context.Context, returned bool, panicked any) {
+	status := metrics.PostTimeoutHandlerOK
+	if !returned {
+		status = metrics.PostTimeoutHandlerPanic
+		panicked = fmt.Sprintf("%v\n%s", panicked, debug.Stack())
+	}
+	metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, status)
+	utilruntime.HandleErrorWithContext(ctx, nil, "A handler has ended after the timeout of its request",
+		"after", time.Since(l.gaveUp), "method", l.req.Method, "path", l.req.URL.Path, "panic", panicked)
 	if l.begun || l.taken {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// timedOut is the answer in the place of one that is late.
+var timedOut = func() []byte {
 	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
-	l.w.WriteHeader(http.StatusGatewayTimeout)
-	_ = json.NewEncoder(l.w).Encode(&status) // to a client that may have gone
+	body, err := json.Marshal(&status)
+	if err != nil {
+		panic(err) // a constant
+	}
+	return append(body, '\n')
+}()
+
+// ending is a writer whose answer can be ended while its handler runs: those of HTTP/2 and
+// of requests within the process.
+type ending interface {
+	End()
+	Abort()
+}
+
+func endingOf(w http.ResponseWriter) (ending, bool) {
+	for {
+		if e, ok := w.(ending); ok {
+			return e, true
+		}
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return nil, false
+		}
+		w = outer.Unwrap()
+	}
+}
+
+// end sends all of an answer whose handler still runs.
+func end(w http.ResponseWriter) {
+	if e, ok := endingOf(w); ok {
+		e.End()
+	} else if flusher, ok := w.(http.Flusher); ok {
+		flusher.Flush()
+	}
+}
+
+// abort breaks off an answer whose handler still runs.
+func abort(w http.ResponseWriter) {
+	if e, ok := endingOf(w); ok {
+		e.Abort()
+	} else if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close() // that it is, is what the client is told
+	}
 }

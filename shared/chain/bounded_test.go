@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
+
+	"triune.dev/shared/h2"
+	"triune.dev/shared/inprocess"
 )
 
 // upstreamBounded is what bounded does, of the filters of k8s.io/apiserver.
@@ -153,45 +157,122 @@ func answer(t *testing.T, server *httptest.Server, path string) string {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	res.Header.Del("Date")
+	res.Header.Del("Connection") // is closed where a handler goes on
 	return fmt.Sprintf("%d %v %q, cut off: %t", res.StatusCode, res.Header, body, err != nil)
 }
 
-// TestLateHandlerHasARequestOfItsOwn: what a handler does to the headers of its request and
-// of its answer after the timeout nobody sees, or reads at the same time.
-func TestLateHandlerHasARequestOfItsOwn(t *testing.T) {
+// TestLateHandlerIsAnsweredFor: the client has its whole answer while the handler still runs,
+// and still changes the headers of its request and of its answer, and a shutdown waits no
+// longer for it.
+func TestLateHandlerIsAnsweredFor(t *testing.T) {
+	for _, way := range []string{"HTTP/1.1", "HTTP/2", "in the process"} {
+		for _, begun := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, the answer begun: %t", way, begun), func(t *testing.T) {
+				g := newTier(t, nil).generic
+				g.RequestTimeout = 50 * time.Millisecond
+				answered, ended := make(chan struct{}), make(chan struct{})
+				handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					defer close(ended)
+					header := w.Header()
+					if begun {
+						fmt.Fprint(w, "part")
+						w.(http.Flusher).Flush()
+					}
+					for len(w.Header()) > 0 { // until the filter has answered
+						req.Header.Set("Content-Type", "changed")
+						header.Set("X-Late", "1")
+					}
+					_, _ = w.Write([]byte("late"))
+					w.(http.Flusher).Flush()
+					<-answered
+				}), g)
+				outermost := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					w.Header().Set("X-Outer", "1")
+					handler.ServeHTTP(w, req)
+					if got := w.Header().Get("X-Late"); got != "" && !begun {
+						t.Error("the answer has a header of the handler that was late")
+					}
+				})
+				want := "504 1"
+				if begun {
+					want = "200 1, cut off"
+				}
+				client, url := reach(t, way, filters.WithRequestInfo(outermost, g.RequestInfoResolver))
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, url+"/api/v1/nodes/a", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer res.Body.Close()
+				got := fmt.Sprintf("%d %s", res.StatusCode, res.Header.Get("X-Outer"))
+				if _, err := io.ReadAll(res.Body); err != nil {
+					got += ", cut off"
+				}
+				if got != want {
+					t.Errorf("%s, want %s", got, want)
+				}
+				g.NonLongRunningRequestWaitGroup.Wait()
+				select {
+				case <-ended:
+					t.Error("the handler has ended before")
+				default:
+				}
+				close(answered)
+				<-ended
+			})
+		}
+	}
+}
+
+// TestHandlerThatGivesUp: a handler that returns without an answer when its time is over is
+// answered for, too.
+func TestHandlerThatGivesUp(t *testing.T) {
 	g := newTier(t, nil).generic
-	g.RequestTimeout = 20 * time.Millisecond
-	answered, ended := make(chan struct{}), make(chan struct{})
-	handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		defer close(ended)
-		header := w.Header()
-		for {
-			req.Header.Set("Authorization", "gone")
-			header.Set("X-Late", "1")
-			select {
-			case <-answered:
-				return
-			default:
-			}
+	g.RequestTimeout = time.Millisecond
+	handler := bounded(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }), g)
+	for range 200 {
+		if w := do(filters.WithRequestInfo(handler, g.RequestInfoResolver), newRequest("GET", "/api/v1/nodes")); w.Code != http.StatusGatewayTimeout {
+			t.Fatalf("status %d, want 504", w.Code)
 		}
-	}), g)
-	w := httptest.NewRecorder()
-	req := newRequest("GET", "/api/v1/nodes", "Authorization: ann")
-	withInfo := filters.WithRequestInfo(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		handler.ServeHTTP(w, req)
-		for range 1000 {
-			if got := req.Header.Get("Authorization"); got != "ann" {
-				t.Errorf("the request came with %q, and has %q", "ann", got)
-			}
-			if got := w.Header().Get("X-Late"); got != "" {
-				t.Error("the answer has a header of the handler that was late")
-			}
+	}
+}
+
+// reach serves in some way, and returns a client and the address for it.
+func reach(t *testing.T, way string, handler http.Handler) (*http.Client, string) {
+	t.Helper()
+	if way == "in the process" {
+		return &http.Client{Transport: inprocess.New(func() http.Handler { return handler })}, "http://triune"
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
+	if way == "HTTP/2" {
+		server.Listener = h2.Listener{Listener: server.Listener}
+		h2.Configure(server.Config, h2.Options{MaxConcurrentStreams: 10, MaxUploadPerStream: 1 << 20, IdleTimeout: time.Minute})
+		server.TLS = &tls.Config{NextProtos: []string{"h2"}}
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	server.Client().Transport.(*http.Transport).ForceAttemptHTTP2 = way == "HTTP/2"
+	return server.Client(), server.URL
+}
+
+// TestRefusedWhileShuttingDown: what comes after a shutdown has begun to wait is refused, as
+// by upstream's filters.
+func TestRefusedWhileShuttingDown(t *testing.T) {
+	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?timeout=1s", "/healthz"} {
+		var got []string
+		for _, bound := range []func(http.Handler, *genericapiserver.Config) http.Handler{upstreamBounded, bounded} {
+			g := newTier(t, nil).generic
+			g.NonLongRunningRequestWaitGroup.Wait()
+			handler := bound(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }), g)
+			w := do(filters.WithRequestInfo(handler, g.RequestInfoResolver), newRequest("GET", path))
+			got = append(got, fmt.Sprint(w.Code, w.Header(), w.Body))
 		}
-	}), g.RequestInfoResolver)
-	withInfo.ServeHTTP(w, req)
-	close(answered)
-	<-ended
-	if w.Code != http.StatusGatewayTimeout {
-		t.Errorf("status %d, want 504", w.Code)
+		if diff := cmp.Diff(got[0], got[1]); diff != "" {
+			t.Errorf("%s (-upstream's filters +ours):\n%s", path, diff)
+		}
 	}
 }

@@ -17,6 +17,15 @@ func here() uintptr {
 	return uintptr(unsafe.Pointer(&mark))
 }
 
+// reserve has a frame that is larger than what the chain needs of the stack. Its argument
+// keeps the compiler from seeing that nothing is done with it.
+//
+//go:noinline
+func reserve(i int) byte {
+	var frame [17 << 10]byte
+	return frame[i]
+}
+
 // TestLongRequestsKeepLittleOfTheStack: what the chain leaves on the stack for as long
 // as a watch lasts. An idle watch in triune fits into a stack of 8 KiB, of which this is
 // a fifth; the rest is the server's, a tier in front, and what serves the watch.

@@ -21,6 +21,9 @@ func (s *stream) malformed() error {
 	return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol, Cause: errMalformed}
 }
 
+// blank is copied for each request, for that is how one gets its context.
+var blank http.Request
+
 // newRequest makes the request of a header block (RFC 9113, section 8.3.1). Order and
 // number of pseudo-header fields, names and values have been checked by the framer.
 func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
@@ -100,19 +103,20 @@ func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
 	}
 
 	s.allCame = f.StreamEnded()
-	request := http.Request{
-		Method: method, URL: address, Proto: "HTTP/2.0", ProtoMajor: 2,
-		Header: header, ContentLength: length, Host: authority, RequestURI: target,
-		RemoteAddr: s.conn.remote, TLS: s.conn.tls, Body: http.NoBody, Trailer: trailer,
-	}
+	ctx, cancel := context.WithCancel(s.conn.ctx)
+	s.cancel = cancel
+	request := blank.WithContext(ctx)
+	request.Method, request.URL, request.RequestURI, request.Host = method, address, target, authority
+	request.Proto, request.ProtoMajor = "HTTP/2.0", 2
+	request.Header, request.Trailer = header, trailer
+	request.ContentLength, request.Body = length, http.NoBody
+	request.RemoteAddr, request.TLS = s.conn.remote, s.conn.tls
 	if !s.allCame {
 		s.body = &body{s: s, takes: int64(s.conn.server.MaxUploadPerStream), expected: length, proceed: expects}
 		s.body.came.L = &s.conn.mu
 		request.Body = s.body
 	}
-	ctx, cancel := context.WithCancel(s.conn.ctx)
-	s.cancel = cancel
-	s.request = request.WithContext(ctx)
+	s.request = request
 	return nil
 }
 

@@ -35,7 +35,7 @@ type response struct {
 
 	buf  *[]byte // of pieces; nil for none
 	sent bool    // the head is; set with conn.mu held, under which others than the handler read it
-	over bool    // the handler has returned
+	over bool    // it has been ended, or its handler has returned
 }
 
 // head is what WriteHeader knows of a header block. The handler may change its headers
@@ -356,8 +356,19 @@ func (r *response) FlushError() error {
 	return r.forward(nil, true)
 }
 
+// End ends the response while the handler still runs. It may be called in any goroutine, if
+// the handler does not use the response at the same time, nor afterwards; the stream is
+// closed then, and the context of its request ends.
+func (r *response) End() { r.finish() }
+
+// Abort resets the stream, as a handler that panics does. What is said of End holds.
+func (r *response) Abort() { r.s.aborted(http.ErrAbortHandler) }
+
 // finish ends the response when the handler has returned.
 func (r *response) finish() {
+	if r.over {
+		return
+	}
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}

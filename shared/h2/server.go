@@ -49,7 +49,8 @@ func Configure(hs *http.Server, o Options) {
 // server knows the connections of an [http.Server].
 type server struct {
 	Options
-	http *http.Server
+	http    *http.Server
+	workers workers
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu

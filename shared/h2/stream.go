@@ -75,7 +75,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 func (c *conn) startLocked(s *stream) error {
 	if c.handlers < c.server.MaxConcurrentStreams {
 		c.handlers++
-		go s.run()
+		c.server.workers.do(s)
 		return nil
 	}
 	if len(c.waiting) >= waitingPerHandler*c.server.MaxConcurrentStreams {
@@ -129,7 +129,7 @@ func (c *conn) handlerDone() {
 			continue // reset while it waited
 		}
 		c.handlers++
-		go s.run()
+		c.server.workers.do(s)
 		return
 	}
 }

@@ -138,6 +138,7 @@ type responseWriter struct {
 
 	wroteHeader bool
 	published   bool
+	ended       bool
 	bodyless    bool
 	// declared is the handler's Content-Length, -1 without one; written is what
 	// it wrote so far.
@@ -229,9 +230,20 @@ func (w *responseWriter) publish(length int64) {
 	close(w.exchange.ready)
 }
 
-// finish ends the response after the handler: whole if it returned, broken off
-// if it did not.
+// End ends the response while the handler still runs, which must not use it any more.
+func (w *responseWriter) End() { w.finish(true) }
+
+// Abort breaks the response off while the handler still runs, which must not use it any
+// more.
+func (w *responseWriter) Abort() { w.finish(false) }
+
+// finish ends the response: whole if the handler has returned, broken off if it has
+// not. What is said first holds.
 func (w *responseWriter) finish(returned bool) {
+	if w.ended {
+		return
+	}
+	w.ended = true
 	if !returned {
 		w.exchange.pipe.closeWrite(io.ErrUnexpectedEOF)
 		if !w.published {

@@ -1,15 +1,13 @@
-package chain
+package h2
 
 import (
-	"net/http"
 	"sync"
 	"time"
 )
 
-// workers run the handlers of short requests, of which each has a goroutine of its own,
-// because it may be late. A goroutine that is new begins with a small stack, which is
-// copied to a larger one while the request goes through the chain, and given back when it
-// is answered; so those that have run one wait for another. The zero value is ready.
+// workers run the handlers of streams. A goroutine that is new begins with a small stack,
+// which is copied to a larger one while a request goes through its handler, and given back
+// when it is answered; so those that have run one wait for another. The zero value is ready.
 type workers struct {
 	mu sync.Mutex
 	// idle wait for work, who worked last at the end; guarded by mu, as is all below.
@@ -22,13 +20,8 @@ type workers struct {
 // worker is a goroutine that works, or waits for work.
 type worker struct{ work chan work }
 
-// work is what a worker does: handle runs to its end.
-type work struct {
-	handle func(http.ResponseWriter, *http.Request, chan<- any)
-	w      http.ResponseWriter
-	req    *http.Request
-	ended  chan<- any
-}
+// work is what a worker does: it runs to its end.
+type work interface{ run() }
 
 const (
 	// maxIdle workers wait; a stack that is not used is halved by each collection of
@@ -62,10 +55,8 @@ func (p *workers) take() *worker {
 	return idle
 }
 
-// begin is what a new worker does. It gets the stack that handlers need in one step, while
-// there is nothing on it.
+// begin is what a new worker does.
 func (p *workers) begin(first work) {
-	reserve(0)
 	own := &worker{make(chan work, 1)}
 	own.work <- first
 	for own.one() && p.wait(own) {
@@ -77,7 +68,7 @@ func (p *workers) begin(first work) {
 func (w *worker) one() bool {
 	next, ok := <-w.work
 	if ok {
-		next.handle(next.w, next.req, next.ended)
+		next.run()
 	}
 	return ok
 }
@@ -112,17 +103,4 @@ func (p *workers) look() {
 	if p.looking = kept > 0; p.looking {
 		time.AfterFunc(idleTime, p.look)
 	}
-}
-
-// stackSize is a little more than half of the stack that is wanted, in bytes:
-// stacks are powers of two.
-const stackSize = 17 << 10
-
-// reserve has a frame of stackSize. Its argument keeps the compiler from seeing
-// that nothing is done with it.
-//
-//go:noinline
-func reserve(i int) byte {
-	var frame [stackSize]byte
-	return frame[i]
 }

@@ -1,12 +1,15 @@
-package chain
+package h2
 
 import (
-	"net/http"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+type workFunc func()
+
+func (f workFunc) run() { f() }
 
 // TestWorkers wait for the next request, as many as are needed and not more than are
 // allowed, and go when they are not.
@@ -23,14 +26,13 @@ func TestWorkers(t *testing.T) {
 			}
 		}
 		gate := make(chan struct{})
-		wait := func(_ http.ResponseWriter, _ *http.Request, ended chan<- any) {
-			<-gate
-			ended <- nil
-		}
 		do := func(n int) {
-			ended := make(chan any, n)
+			ended := make(chan struct{}, n)
 			for range n {
-				p.do(work{handle: wait, ended: ended})
+				p.do(workFunc(func() {
+					<-gate
+					ended <- struct{}{}
+				}))
 			}
 			for range n {
 				gate <- struct{}{}
@@ -45,7 +47,7 @@ func TestWorkers(t *testing.T) {
 		idle("the second is the first's", 1)
 		do(3)
 		idle("three at once", 3)
-		p.do(work{handle: func(http.ResponseWriter, *http.Request, chan<- any) { runtime.Goexit() }})
+		p.do(workFunc(runtime.Goexit))
 		idle("one has left", 2)
 		time.Sleep(idleTime + idleTime/2)
 		do(1)
