@@ -24,6 +24,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/httplog"
+	"k8s.io/apiserver/pkg/warning"
 )
 
 // bounded gives short requests a deadline, answers for the handlers that miss it, and has
@@ -31,6 +32,7 @@ import (
 // WithTimeoutForNonLongRunningRequests and WithWaitGroup of k8s.io/apiserver do, but runs
 // the handler where it is called and not in a goroutine of its own: who is late is answered
 // for by another one, and the filters in front see the end when the handler has come to it.
+// Requests also get their warnings here, which saves another copy of them.
 func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	b := &bound{next: handler, timeout: g.RequestTimeout, group: g.NonLongRunningRequestWaitGroup}
 	b.asked = genericapifilters.WithRequestDeadline(http.HandlerFunc(b.run), g.AuditBackend, g.AuditPolicyRuleEvaluator,
@@ -89,6 +91,7 @@ func (b *bound) run(_ http.ResponseWriter, req *http.Request) {
 // within runs the handler, and has it answered for when ctx ends before.
 func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request) {
 	late.header, late.req, late.kind = maps.Clone(late.w.Header()), req, req.Header["Content-Type"]
+	late.warnings.w = late
 	stop := context.AfterFunc(ctx, func() { late.giveUp(ctx) })
 	returned := false
 	defer func() {
@@ -97,7 +100,7 @@ func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request)
 			late.ended(ctx, returned, recover())
 		}
 	}()
-	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req.WithContext(ctx))
+	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req.WithContext(warning.WithWarningRecorder(ctx, &late.warnings)))
 	returned = true
 }
 
@@ -111,6 +114,8 @@ type lateWriter struct {
 	req   *http.Request
 	// kind is the Content-Type of req, whose headers are the handler's to change.
 	kind []string
+	// warnings are those of the handler's answer.
+	warnings warnings
 
 	mu sync.Mutex
 	// header is what the handler sets, until it writes; guarded by mu, as is all below.

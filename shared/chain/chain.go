@@ -93,6 +93,9 @@ func served(handler http.Handler, c Config) http.Handler {
 			return genericapifilters.WithAudit(next, g.AuditBackend, g.AuditPolicyRuleEvaluator, g.LongRunningFunc)
 		}))
 	}
+	if g.AuditBackend == nil || g.AuditPolicyRuleEvaluator == nil {
+		parts = append(parts, part{filter: withoutAudit, link: unaudited})
+	}
 	parts = append(parts, ended(),
 		began(traces, impersonation),
 		before(func(next http.Handler) http.Handler {
@@ -183,22 +186,18 @@ func edge(handler http.Handler, c Config) http.Handler {
 	refused = compose(refused, nested, ended())
 
 	authenticated := []part{
-		// The warning recorder adds headers, so it must be inside the timeout, which
-		// makes the response writer safe for the goroutine it leaves behind.
-		before(genericapifilters.WithWarningRecorder),
 		before(func(next http.Handler) http.Handler {
 			return genericfilters.WithCORS(next, g.CorsAllowedOriginList, nil, nil, nil, "true")
 		}),
 		began(g.TracerProvider, "authentication"),
 		before(func(next http.Handler) http.Handler {
-			return genericapifilters.WithAuthentication(next, g.Authentication.Authenticator, refused,
-				g.Authentication.APIAudiences, g.Authentication.RequestHeaderConfig)
+			return genericapifilters.WithAuthentication(next, forAudiences(g.Authentication), refused, nil, g.Authentication.RequestHeaderConfig)
 		}),
 		ended(),
 	}
 	forked := &fork{
 		longRunning: g.LongRunningFunc,
-		long:        compose(handler, nested, authenticated...),
+		long:        compose(handler, nested, append([]part{before(withWarnings)}, authenticated...)...),
 		short:       bounded(compose(handler, nested, authenticated...), g),
 	}
 	parts := []part{around(func(next http.Handler) http.Handler {
@@ -223,7 +222,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	parts = append(parts, around(func(next http.Handler) http.Handler {
 		return genericfilters.WithWatchTerminationDuringShutdown(next, shutdown(c.NotAccepting), g.WatchRequestWaitGroup)
 	}))
-	return &beginning{compose(forked, nested, parts...), g.RequestInfoResolver}
+	return &beginning{compose(forked, nested, parts...), g.RequestInfoResolver, g.Authentication.APIAudiences}
 }
 
 // fork spares requests without a bound, which stay, the filters that bound the others.

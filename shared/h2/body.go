@@ -107,15 +107,15 @@ func (b *body) endLocked() {
 
 // trailersLocked ends a body (RFC 9113, section 8.1). Only what the request has announced
 // is taken over.
-func (s *stream) trailersLocked(f *http2.MetaHeadersFrame) error {
+func (s *stream) trailersLocked(f *fieldBlock) error {
 	switch {
 	case s.allCame:
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeStreamClosed}
-	case !f.StreamEnded(), len(f.PseudoFields()) > 0,
+	case !f.ended, f.pseudo != pseudoFields{},
 		s.body.expected >= 0 && s.body.received != s.body.expected:
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol}
 	}
-	for _, field := range f.RegularFields() {
+	for _, field := range f.regular {
 		if key := canonical(field.Name); s.request.Trailer != nil {
 			if _, announced := s.request.Trailer[key]; announced {
 				if s.body.trailer == nil {

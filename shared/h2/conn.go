@@ -44,8 +44,9 @@ type conn struct {
 	handler http.Handler
 	ctx     context.Context // of all requests; never ends
 
-	// framer belongs to the goroutine that reads.
+	// framer and fields belong to the goroutine that reads.
 	framer *http2.Framer
+	fields *fieldBlock
 
 	mu      sync.Mutex
 	streams map[uint32]*stream // that are not closed; guarded by mu
@@ -146,8 +147,7 @@ func (c *conn) begin() error {
 	c.framer = http2.NewFramer(nil, in)
 	c.framer.SetMaxReadFrameSize(uint32(o.MaxUploadPerStream))
 	c.framer.SetReuseFrames()
-	c.framer.ReadMetaHeaders = hpack.NewDecoder(headerTable, nil)
-	c.framer.MaxHeaderListSize = c.server.maxHeaderList()
+	c.fields = newFieldBlock(c.server.maxHeaderList())
 	f, err := c.framer.ReadFrame()
 	if err != nil {
 		return err
@@ -223,8 +223,11 @@ func (c *conn) failLocked(err error) {
 // handle answers a frame. It belongs to the goroutine that reads.
 func (c *conn) handle(f http2.Frame) error {
 	switch f := f.(type) {
-	case *http2.MetaHeadersFrame:
-		return c.headers(f)
+	case *http2.HeadersFrame:
+		c.fields.begin(f)
+		return c.continued(f.HeaderBlockFragment(), f.HeadersEnded())
+	case *http2.ContinuationFrame: // in its place, the framer sees to it
+		return c.continued(f.HeaderBlockFragment(), f.HeadersEnded())
 	case *http2.DataFrame:
 		return c.data(f)
 	case *http2.SettingsFrame:
@@ -259,6 +262,15 @@ func (c *conn) handle(f http2.Frame) error {
 	default:
 		return nil // unknown ones are ignored (RFC 9113, section 4.1)
 	}
+}
+
+// continued takes a part of a header block.
+func (c *conn) continued(fragment []byte, last bool) error {
+	err := c.fields.read(fragment, last)
+	if err != nil || !last {
+		return err
+	}
+	return c.headers(c.fields)
 }
 
 // settings takes over what the client wants (RFC 9113, section 6.5).

@@ -24,17 +24,16 @@ func (s *stream) malformed() error {
 // blank is copied for each request, for that is how one gets its context.
 var blank http.Request
 
-// newRequest makes the request of a header block (RFC 9113, section 8.3.1). Order and
-// number of pseudo-header fields, names and values have been checked by the framer.
-func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
-	method, path := f.PseudoValue("method"), f.PseudoValue("path")
-	scheme, authority := f.PseudoValue("scheme"), f.PseudoValue("authority")
-	if f.PseudoValue("protocol") != "" {
+// newRequest makes the request of a header block (RFC 9113, section 8.3.1).
+func (s *stream) newRequest(f *fieldBlock) error {
+	method, path := f.pseudo.method.value, f.pseudo.path.value
+	scheme, authority := f.pseudo.scheme.value, f.pseudo.authority.value
+	if f.pseudo.protocol.value != "" {
 		return s.malformed() // SETTINGS do not offer it (RFC 8441, section 4)
 	}
-	regular := f.RegularFields()
+	regular := f.regular
 	length := int64(-1)
-	if f.StreamEnded() {
+	if f.ended {
 		length = 0
 	}
 	expects := false
@@ -56,7 +55,7 @@ func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
 			continue
 		case "content-length":
 			n, err := strconv.ParseUint(field.Value, 10, 63)
-			if err != nil || f.StreamEnded() && n > 0 && !f.Truncated {
+			if err != nil || f.ended && n > 0 && !f.truncated {
 				return s.malformed()
 			}
 			if was, ok := header["Content-Length"]; ok && was[0] != field.Value {
@@ -102,7 +101,7 @@ func (s *stream) newRequest(f *http2.MetaHeadersFrame) error {
 		target = path
 	}
 
-	s.allCame = f.StreamEnded()
+	s.allCame = f.ended
 	ctx, cancel := context.WithCancel(s.conn.ctx)
 	s.cancel = cancel
 	request := blank.WithContext(ctx)

@@ -33,9 +33,9 @@ type stream struct {
 }
 
 // headers opens a stream, or ends the body of one (RFC 9113, sections 5.1 and 8.1).
-func (c *conn) headers(f *http2.MetaHeadersFrame) error {
-	id := f.StreamID
-	if f.HasPriority() && f.Priority.StreamDep == id {
+func (c *conn) headers(f *fieldBlock) error {
+	id := f.id
+	if f.itself {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
 	c.mu.Lock()
@@ -59,7 +59,7 @@ func (c *conn) headers(f *http2.MetaHeadersFrame) error {
 	}
 	s := &stream{conn: c, id: id, window: c.initial, room: sync.Cond{L: &c.mu}}
 	handler := c.handler
-	if f.Truncated {
+	if f.truncated {
 		handler = http.HandlerFunc(headersTooLarge)
 	}
 	if err := s.newRequest(f); err != nil {
