@@ -288,7 +288,11 @@ func (c *Config) addAuthorization(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
 	}
-	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = authorizer, rules
+	var modes []string // of a file, which may change, none is known
+	if c.options.Authorization.AuthorizationConfigurationFile == "" {
+		modes = c.options.Authorization.Modes
+	}
+	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = authz.Remember(authorizer, modes, c.Informers), rules
 	if !rbac {
 		c.Generic.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}

@@ -14,6 +14,7 @@ import (
 // rules is the mode RBAC on rules that may have grown old.
 type rules struct {
 	*rbac.RBACAuthorizer
+	memory *memory
 	age   func() time.Duration
 	limit time.Duration
 	// read tells of each kind of rules that all of them were read once.
@@ -29,8 +30,9 @@ func newRules(factory informers.SharedInformerFactory, age func() time.Duration,
 			&rbac.ClusterRoleGetter{Lister: v1.ClusterRoles().Lister()},
 			&rbac.ClusterRoleBindingLister{Lister: v1.ClusterRoleBindings().Lister()},
 		),
-		age:   age,
-		limit: limit,
+		memory: newMemory(factory),
+		age:    age,
+		limit:  limit,
 		read: []cache.InformerSynced{
 			v1.Roles().Informer().HasSynced, v1.RoleBindings().Informer().HasSynced,
 			v1.ClusterRoles().Informer().HasSynced, v1.ClusterRoleBindings().Informer().HasSynced,
@@ -48,6 +50,9 @@ func (r rules) Authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 				"RBAC: rules were last seen %s ago, and writes are refused after %s (--authorization-max-staleness)",
 				age.Truncate(time.Second), r.limit), nil
 		}
+	}
+	if reason, ok := r.memory.allows(ctx, a); ok {
+		return authorizer.DecisionAllow, reason, nil
 	}
 	decision, reason, err := r.RBACAuthorizer.Authorize(ctx, a)
 	if decision != authorizer.DecisionAllow && !r.known() {

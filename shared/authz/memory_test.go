@@ -1,0 +1,256 @@
+package authz
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+)
+
+// silent counts how often it is asked, and decides nothing.
+type silent struct{ asked int }
+
+func (s *silent) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	s.asked++
+	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// upstream is the RBAC of kube-apiserver.
+func upstream(factory informers.SharedInformerFactory) *rbac.RBACAuthorizer {
+	v1 := factory.Rbac().V1()
+	return rbac.New(&rbac.RoleGetter{Lister: v1.Roles().Lister()}, &rbac.RoleBindingLister{Lister: v1.RoleBindings().Lister()},
+		&rbac.ClusterRoleGetter{Lister: v1.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: v1.ClusterRoleBindings().Lister()})
+}
+
+// TestMemoryAsUpstream: what is remembered is allowed, for the reason that upstream gives,
+// and nothing else is, with rules and bindings that come and go.
+func TestMemoryAsUpstream(t *testing.T) {
+	pick := func(r *rand.Rand, of ...string) string { return of[r.IntN(len(of))] }
+	allowed, known := 0, 0
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+		remembered := Remember(&silent{}, []string{Node, RBAC}, factory).(*remembering)
+		rules := upstream(factory)
+		run(t, factory)
+		for !remembered.memory.follows() {
+		}
+		v1 := factory.Rbac().V1()
+		kinds := []cache.SharedIndexInformer{
+			v1.Roles().Informer(), v1.RoleBindings().Informer(), v1.ClusterRoles().Informer(), v1.ClusterRoleBindings().Informer(),
+		}
+		// The stores are written to, and the handlers called, by hand: nothing is late.
+		changes := func() {
+			meta := metav1.ObjectMeta{Name: pick(random, "a", "b", "c")}
+			kind := random.IntN(len(kinds))
+			if kind < 2 {
+				meta.Namespace = pick(random, "x", "y")
+			}
+			var role []rbacv1.PolicyRule
+			for range random.IntN(3) {
+				role = append(role, rbacv1.PolicyRule{
+					Verbs: []string{pick(random, "get", "list", "*")}, APIGroups: []string{pick(random, "", "apps", "*")},
+					Resources: []string{pick(random, "pods", "pods/log", "*", "*/log")}, ResourceNames: [][]string{nil, {"n"}}[random.IntN(2)],
+				}, rbacv1.PolicyRule{Verbs: []string{pick(random, "get", "*")}, NonResourceURLs: []string{pick(random, "/healthz", "/api/*")}})
+			}
+			subjects := []rbacv1.Subject{
+				{Kind: rbacv1.UserKind, Name: pick(random, "ann", "bob")},
+				{Kind: rbacv1.GroupKind, Name: pick(random, "g", "h")},
+				{Kind: rbacv1.ServiceAccountKind, Namespace: pick(random, "", "x"), Name: "sa"},
+			}[random.IntN(3):]
+			ref := rbacv1.RoleRef{Kind: "ClusterRole", Name: pick(random, "a", "b", "c")}
+			if kind == 1 && random.IntN(2) == 0 {
+				ref.Kind = "Role"
+			}
+			var object runtime.Object
+			switch kind {
+			case 0:
+				object = &rbacv1.Role{ObjectMeta: meta, Rules: role}
+			case 1:
+				object = &rbacv1.RoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}
+			case 2:
+				object = &rbacv1.ClusterRole{ObjectMeta: meta, Rules: role}
+			default:
+				object = &rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: ref}
+			}
+			store := kinds[kind].GetStore()
+			var err error
+			if random.IntN(4) == 0 {
+				err = store.Delete(object)
+			} else {
+				err = store.Update(object)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			remembered.memory.changes.Add(1)
+		}
+		for range 400 {
+			if random.IntN(8) == 0 {
+				changes()
+			}
+			a := authorizer.AttributesRecord{
+				User: &user.DefaultInfo{Name: pick(random, "ann", "bob", "system:serviceaccount:x:sa"), Groups: [][]string{nil, {"g"}, {"g", "h"}}[random.IntN(3)]},
+				Verb: pick(random, "get", "list", "create"), Namespace: pick(random, "", "x", "y"), APIGroup: pick(random, "", "apps"),
+				Resource: pick(random, "pods", "deployments"), Subresource: pick(random, "", "log"), Name: pick(random, "", "n", "o"), ResourceRequest: true,
+			}
+			if random.IntN(6) == 0 {
+				a.ResourceRequest, a.Path, a.Namespace = false, pick(random, "/healthz", "/api/v1", "/metrics"), ""
+			}
+			decision, _, _ := rules.Authorize(t.Context(), a)
+			reasons := map[string]bool{} // of bindings that are listed in no order
+			remembered.memory.resolver.VisitRulesFor(t.Context(), a.User, a.Namespace, func(source fmt.Stringer, rule *rbacv1.PolicyRule, _ error) bool {
+				if rule != nil && rbac.RuleAllows(a, rule) {
+					reasons["RBAC: allowed by "+source.String()] = true
+				}
+				return true
+			})
+			got, gotReason, _ := remembered.Authorize(t.Context(), a)
+			if got == authorizer.DecisionAllow {
+				known++
+				if decision != got || !reasons[gotReason] {
+					t.Fatalf("seed %d: %+v: allowed: %s; upstream: %v, %v", seed, a, gotReason, decision, reasons)
+				}
+			}
+			if decision == authorizer.DecisionAllow {
+				allowed++
+				for range gathersAt { // nothing changes in between
+					got, gotReason, _ = remembered.Authorize(t.Context(), a)
+				}
+				if got != decision || !reasons[gotReason] {
+					t.Fatalf("seed %d: %+v: %v %s; upstream allows it: %v", seed, a, got, gotReason, reasons)
+				}
+			}
+		}
+	}
+	if known < 500 {
+		t.Errorf("%d were allowed, %d of them by what was known: too few", allowed, known)
+	}
+}
+
+// TestMemoryFollows: rules that are taken away are.
+func TestMemoryFollows(t *testing.T) {
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "ann"}},
+		RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
+	client := fake.NewClientset(binding, role)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	decide := &silent{}
+	remembered := Remember(decide, []string{RBAC}, factory)
+	run(t, factory)
+	a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann"}, Verb: "get", Resource: "pods", ResourceRequest: true}
+	becomes := func(want authorizer.Decision) {
+		t.Helper()
+		for {
+			got, _, err := remembered.Authorize(t.Context(), a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got == want {
+				return
+			}
+		}
+	}
+	becomes(authorizer.DecisionAllow)
+	asked := decide.asked
+	for range 10 {
+		becomes(authorizer.DecisionAllow)
+	}
+	if decide.asked != asked {
+		t.Errorf("asked %d times for what is known", decide.asked-asked)
+	}
+	api := client.RbacV1()
+	if err := api.ClusterRoles().Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(authorizer.DecisionNoOpinion)
+	if _, err := api.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(authorizer.DecisionAllow)
+	if err := api.ClusterRoleBindings().Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	becomes(authorizer.DecisionNoOpinion)
+}
+
+// TestMemoryLeavesToOthers what they decide first, and what it is not sure of.
+func TestMemoryLeavesToOthers(t *testing.T) {
+	everybody := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, Name: user.AllAuthenticated}},
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}}
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(everybody, role), 0)
+	decide := &silent{}
+	for _, modes := range [][]string{nil, {"Webhook", RBAC}, {Node, AlwaysDeny, RBAC}, {"ABAC"}} {
+		if got := Remember(decide, modes, factory); got != authorizer.Authorizer(decide) {
+			t.Errorf("%v: remembers what another mode may deny", modes)
+		}
+	}
+	remembered := Remember(decide, []string{Node, RBAC, "Webhook"}, factory)
+	run(t, factory)
+	for !remembered.(*remembering).memory.follows() {
+	}
+	for _, who := range []user.Info{
+		nil,
+		&user.DefaultInfo{Name: "root", Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}},
+		&user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup, user.AllAuthenticated}},
+	} {
+		for i := range 2 * gathersAt {
+			if got, _, _ := remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true}); got == authorizer.DecisionAllow {
+				t.Errorf("%v is allowed at request %d", who, i)
+			}
+		}
+	}
+	// There may be more users than are remembered.
+	for i := range 2*maxKnown + 10 {
+		who := &user.DefaultInfo{Name: fmt.Sprint("user-", i), Groups: []string{user.AllAuthenticated}}
+		remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true})
+	}
+	if n := len(remembered.(*remembering).memory.known); n > maxKnown {
+		t.Errorf("%d users are remembered, more than %d", n, maxKnown)
+	}
+}
+
+// BenchmarkRemember is a request that is allowed, with the bindings of an empty cluster.
+func BenchmarkRemember(b *testing.B) {
+	var objects []runtime.Object
+	for i := range 60 {
+		name := fmt.Sprint("system:controller:", i)
+		objects = append(objects, &rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: name},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "kube-system", Name: name}, {Kind: rbacv1.UserKind, Name: "ann"}}[i/59 : 1+i/59],
+		}, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
+	}
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
+	rules := upstream(WithBindings(factory))
+	ways := map[string]authorizer.Authorizer{"upstream": rules, "remembered": Remember(rules, []string{RBAC}, factory)}
+	ctx, cancel := context.WithCancel(b.Context())
+	factory.StartWithContext(ctx)
+	defer func() { cancel(); factory.Shutdown() }()
+	factory.WaitForCacheSync(ctx.Done())
+	a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}, Verb: "get", Namespace: "default", Resource: "pods", Name: "a", ResourceRequest: true}
+	for name, way := range ways {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if got, _, _ := way.Authorize(ctx, a); got != authorizer.DecisionAllow {
+					b.Fatal("not allowed")
+				}
+			}
+		})
+	}
+}
