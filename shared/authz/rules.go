@@ -15,8 +15,8 @@ import (
 type rules struct {
 	*rbac.RBACAuthorizer
 	memory *memory
-	age   func() time.Duration
-	limit time.Duration
+	age    func() time.Duration
+	limit  time.Duration
 	// read tells of each kind of rules that all of them were read once.
 	read []cache.InformerSynced
 }
