@@ -30,11 +30,18 @@ type beginning struct {
 	resolver apirequest.RequestInfoResolver
 	// audiences are those of which a token must be for one.
 	audiences authenticator.Audiences
+	// longRunning requests have no deadline, others the timeout, unless they ask for one.
+	longRunning apirequest.LongRunningRequestCheck
+	timeout     time.Duration
 }
 
 // ServeHTTP implements http.Handler.
 func (b *beginning) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if w, req = b.begin(w, req); req != nil {
+	w, req, cancel := b.begin(w, req)
+	if cancel != nil {
+		defer cancel()
+	}
+	if req != nil {
 		b.next.ServeHTTP(w, req)
 	}
 }
@@ -42,8 +49,9 @@ func (b *beginning) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // auditIDHeader is auditinternal.HeaderAuditID as net/http spells it.
 var auditIDHeader = http.CanonicalHeaderKey(auditinternal.HeaderAuditID)
 
-// begin returns no request where it has answered.
-func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
+// begin returns no request where it has answered, and what is to be called at the end of
+// one that has a deadline.
+func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request, context.CancelFunc) {
 	ctx := audit.WithAuditContext(req.Context())
 	auditID := ""
 	if named := req.Header[auditIDHeader]; len(named) > 0 {
@@ -58,22 +66,29 @@ func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.Respon
 	if header := w.Header(); header.Get(auditIDHeader) == "" {
 		header[auditIDHeader] = []string{auditID}
 	}
-	ctx = apirequest.WithReceivedTimestamp(ctx, time.Now())
+	began := time.Now()
+	ctx = apirequest.WithReceivedTimestamp(ctx, began)
 	info, err := b.resolver.NewRequestInfo(req)
 	if err != nil {
 		responsewriters.InternalError(w, req.WithContext(ctx), fmt.Errorf("read the request info: %w", err))
-		return nil, nil
+		return nil, nil, nil
 	}
 	ctx = apirequest.WithRequestInfo(ctx, info)
 	if len(b.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, b.audiences)
 	}
-	ctx = outage.Track(context.WithValue(ctx, stepKey{}, &step{}))
+	own := &step{}
+	ctx = outage.Track(context.WithValue(ctx, stepKey{}, own))
 	if info.Verb != "watch" { // which is written to as long as it lasts
 		ctx = apirequest.WithLatencyTrackers(ctx)
 		w = responsewriter.WrapForHTTP1Or2(&writing{w, ctx})
 	}
-	return w, req.WithContext(ctx)
+	var cancel context.CancelFunc
+	if !asksForTimeout(req) && !b.longRunning(req, info) {
+		own.late = &lateWriter{hasDeadline: true}
+		ctx, cancel = own.late.withDeadline(ctx, began.Add(b.timeout))
+	}
+	return w, req.WithContext(ctx), cancel
 }
 
 // forAudiences refuses who is authenticated for none of the audiences. The authenticator

@@ -37,7 +37,7 @@ func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	b := &bound{next: handler, timeout: g.RequestTimeout, group: g.NonLongRunningRequestWaitGroup}
 	b.asked = genericapifilters.WithRequestDeadline(http.HandlerFunc(b.run), g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
-	uncounted := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { b.serve(&lateWriter{w: w}, req) })
+	uncounted := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { b.serve(lateOf(req), w, req) })
 	b.closing = genericfilters.WithWaitGroup(uncounted, g.LongRunningFunc, b.group)
 	return b
 }
@@ -58,49 +58,72 @@ func (b *bound) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.closing.ServeHTTP(w, req)
 		return
 	}
-	late := &lateWriter{w: w, group: b.group}
+	late := lateOf(req)
+	late.group = b.group
 	defer late.leave()
-	b.serve(late, req)
+	b.serve(late, w, req)
+}
+
+// lateOf is what [beginning] has made for a request.
+func lateOf(req *http.Request) *lateWriter {
+	if s, ok := req.Context().Value(stepKey{}).(*step); ok && s.late != nil {
+		return s.late
+	}
+	return &lateWriter{}
 }
 
 // lateKey is the key of the *lateWriter of a request that may ask for a timeout.
 type lateKey struct{}
 
-func (b *bound) serve(late *lateWriter, req *http.Request) {
+func (b *bound) serve(late *lateWriter, w http.ResponseWriter, req *http.Request) {
+	late.w, late.req = w, req
 	ctx := req.Context()
+	switch {
+	case late.hasDeadline:
+		b.within(late, req)
+	case asksForTimeout(req):
+		b.asked.ServeHTTP(w, req.WithContext(context.WithValue(ctx, lateKey{}, late)))
+	default:
+		began, ok := apirequest.ReceivedTimestampFrom(ctx)
+		if !ok {
+			began = time.Now()
+		}
+		ctx, cancel := late.withDeadline(ctx, began.Add(b.timeout))
+		defer cancel()
+		b.within(late, req.WithContext(ctx))
+	}
+}
+
+// asksForTimeout tells whether a request may have a timeout of its own.
+func asksForTimeout(req *http.Request) bool {
 	// A parameter's name may be written with escapes.
-	if query := req.URL.RawQuery; strings.Contains(query, "timeout") || strings.Contains(query, "%") {
-		b.asked.ServeHTTP(late.w, req.WithContext(context.WithValue(ctx, lateKey{}, late)))
-		return
-	}
-	began, ok := apirequest.ReceivedTimestampFrom(ctx)
-	if !ok {
-		began = time.Now()
-	}
-	ctx, cancel := context.WithDeadline(ctx, began.Add(b.timeout))
-	defer cancel()
-	b.within(ctx, late, req)
+	query := req.URL.RawQuery
+	return strings.Contains(query, "timeout") || strings.Contains(query, "%")
 }
 
 // run is within for a request whose context has its deadline.
 func (b *bound) run(_ http.ResponseWriter, req *http.Request) {
-	ctx := req.Context()
-	b.within(ctx, ctx.Value(lateKey{}).(*lateWriter), req)
+	late := req.Context().Value(lateKey{}).(*lateWriter)
+	b.within(late, req.WithContext(warning.WithWarningRecorder(req.Context(), &late.warnings)))
 }
 
-// within runs the handler, and has it answered for when ctx ends before.
-func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request) {
-	late.header, late.req, late.kind = maps.Clone(late.w.Header()), req, req.Header["Content-Type"]
+// within runs the handler, and has it answered for when its time is over before.
+func (b *bound) within(late *lateWriter, req *http.Request) {
+	late.header, late.kind = maps.Clone(late.w.Header()), req.Header["Content-Type"]
 	late.warnings.w = late
-	stop := context.AfterFunc(ctx, func() { late.giveUp(ctx) })
+	ctx := req.Context()
+	if at, ok := ctx.Deadline(); ok {
+		// Whose client has gone is not waited for by anybody until then.
+		timer := time.AfterFunc(time.Until(at), func() { late.giveUp(ctx) })
+		defer timer.Stop()
+	}
 	returned := false
 	defer func() {
-		stop()
 		if late.end(ctx) {
 			late.ended(ctx, returned, recover())
 		}
 	}()
-	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req.WithContext(warning.WithWarningRecorder(ctx, &late.warnings)))
+	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req)
 	returned = true
 }
 
@@ -112,6 +135,8 @@ type lateWriter struct {
 	group genericfilters.RequestWaitGroup
 	left  atomic.Bool
 	req   *http.Request
+	// hasDeadline: the context of req has the deadline of the server, and the warnings.
+	hasDeadline bool
 	// kind is the Content-Type of req, whose headers are the handler's to change.
 	kind []string
 	// warnings are those of the handler's answer.
@@ -204,6 +229,12 @@ func (l *lateWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := l.w.(http.Hijacker).Hijack()
 	l.taken = l.taken || err == nil
 	return conn, rw, err
+}
+
+// withDeadline returns the context of the handler.
+func (l *lateWriter) withDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithDeadline(ctx, at)
+	return warning.WithWarningRecorder(ctx, &l.warnings), cancel
 }
 
 // leave is called when the request has been answered, and when its handler has ended.

@@ -406,3 +406,37 @@ func TestTraceContextIsHandedOn(t *testing.T) {
 		t.Errorf("handed on %q, want the baggage that came", handedOn)
 	}
 }
+
+// TestAudiences: an authenticator is told for whom tokens must be, and who has one for others
+// is nobody.
+func TestAudiences(t *testing.T) {
+	ours := authenticator.Audiences{"a", "b"}
+	for _, tc := range []struct {
+		name string
+		ours authenticator.Audiences
+		of   authenticator.Audiences
+		code int
+	}{
+		{"one of ours", ours, authenticator.Audiences{"c", "b"}, http.StatusOK},
+		{"of others", ours, authenticator.Audiences{"c"}, http.StatusUnauthorized},
+		{"of nobody in particular", ours, nil, http.StatusOK},
+		{"any will do", nil, authenticator.Audiences{"c"}, http.StatusOK},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			x := newTier(t, func(c *Config) {
+				c.Generic.Authentication.APIAudiences = tc.ours
+				c.Generic.Authentication.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+					if told, _ := authenticator.AudiencesFrom(req.Context()); !slices.Equal(told, tc.ours) {
+						t.Errorf("told of %v, want %v", told, tc.ours)
+					}
+					resp, ok, err := authenticate(req)
+					resp.Audiences = tc.of
+					return resp, ok, err
+				})
+			})
+			if w := do(x.Edge, newRequest("GET", "/api/v1/nodes", "Authorization: ann")); w.Code != tc.code {
+				t.Errorf("%d, want %d", w.Code, tc.code)
+			}
+		})
+	}
+}
