@@ -30,18 +30,11 @@ type beginning struct {
 	resolver apirequest.RequestInfoResolver
 	// audiences are those of which a token must be for one.
 	audiences authenticator.Audiences
-	// longRunning requests have no deadline, others the timeout, unless they ask for one.
-	longRunning apirequest.LongRunningRequestCheck
-	timeout     time.Duration
 }
 
 // ServeHTTP implements http.Handler.
 func (b *beginning) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	w, req, cancel := b.begin(w, req)
-	if cancel != nil {
-		defer cancel()
-	}
-	if req != nil {
+	if w, req = b.begin(w, req); req != nil {
 		b.next.ServeHTTP(w, req)
 	}
 }
@@ -49,9 +42,8 @@ func (b *beginning) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // auditIDHeader is auditinternal.HeaderAuditID as net/http spells it.
 var auditIDHeader = http.CanonicalHeaderKey(auditinternal.HeaderAuditID)
 
-// begin returns no request where it has answered, and what is to be called at the end of
-// one that has a deadline.
-func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request, context.CancelFunc) {
+// begin returns no request where it has answered.
+func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
 	ctx := audit.WithAuditContext(req.Context())
 	auditID := ""
 	if named := req.Header[auditIDHeader]; len(named) > 0 {
@@ -66,29 +58,22 @@ func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.Respon
 	if header := w.Header(); header.Get(auditIDHeader) == "" {
 		header[auditIDHeader] = []string{auditID}
 	}
-	began := time.Now()
-	ctx = apirequest.WithReceivedTimestamp(ctx, began)
+	ctx = apirequest.WithReceivedTimestamp(ctx, time.Now())
 	info, err := b.resolver.NewRequestInfo(req)
 	if err != nil {
 		responsewriters.InternalError(w, req.WithContext(ctx), fmt.Errorf("read the request info: %w", err))
-		return nil, nil, nil
+		return nil, nil
 	}
 	ctx = apirequest.WithRequestInfo(ctx, info)
 	if len(b.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, b.audiences)
 	}
-	own := &step{}
-	ctx = outage.Track(context.WithValue(ctx, stepKey{}, own))
+	ctx = outage.Track(context.WithValue(ctx, stepKey{}, &step{}))
 	if info.Verb != "watch" { // which is written to as long as it lasts
 		ctx = apirequest.WithLatencyTrackers(ctx)
 		w = responsewriter.WrapForHTTP1Or2(&writing{w, ctx})
 	}
-	var cancel context.CancelFunc
-	if !asksForTimeout(req) && !b.longRunning(req, info) {
-		own.late = &lateWriter{hasDeadline: true}
-		ctx, cancel = own.late.withDeadline(ctx, began.Add(b.timeout))
-	}
-	return w, req.WithContext(ctx), cancel
+	return w, req.WithContext(ctx)
 }
 
 // forAudiences refuses who is authenticated for none of the audiences. The authenticator

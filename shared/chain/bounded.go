@@ -37,7 +37,7 @@ func bounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	b := &bound{next: handler, timeout: g.RequestTimeout, group: g.NonLongRunningRequestWaitGroup}
 	b.asked = genericapifilters.WithRequestDeadline(http.HandlerFunc(b.run), g.AuditBackend, g.AuditPolicyRuleEvaluator,
 		g.LongRunningFunc, g.Serializer, g.RequestTimeout)
-	uncounted := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { b.serve(lateOf(req), w, req) })
+	uncounted := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { b.serve(&lateWriter{}, w, req) })
 	b.closing = genericfilters.WithWaitGroup(uncounted, g.LongRunningFunc, b.group)
 	return b
 }
@@ -58,18 +58,9 @@ func (b *bound) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.closing.ServeHTTP(w, req)
 		return
 	}
-	late := lateOf(req)
-	late.group = b.group
+	late := &lateWriter{group: b.group}
 	defer late.leave()
 	b.serve(late, w, req)
-}
-
-// lateOf is what [beginning] has made for a request.
-func lateOf(req *http.Request) *lateWriter {
-	if s, ok := req.Context().Value(stepKey{}).(*step); ok && s.late != nil {
-		return s.late
-	}
-	return &lateWriter{}
 }
 
 // lateKey is the key of the *lateWriter of a request that may ask for a timeout.
@@ -78,40 +69,31 @@ type lateKey struct{}
 func (b *bound) serve(late *lateWriter, w http.ResponseWriter, req *http.Request) {
 	late.w, late.req = w, req
 	ctx := req.Context()
-	switch {
-	case late.hasDeadline:
-		b.within(late, req)
-	case asksForTimeout(req):
-		b.asked.ServeHTTP(w, req.WithContext(context.WithValue(ctx, lateKey{}, late)))
-	default:
-		began, ok := apirequest.ReceivedTimestampFrom(ctx)
-		if !ok {
-			began = time.Now()
-		}
-		ctx, cancel := late.withDeadline(ctx, began.Add(b.timeout))
-		defer cancel()
-		b.within(late, req.WithContext(ctx))
-	}
-}
-
-// asksForTimeout tells whether a request may have a timeout of its own.
-func asksForTimeout(req *http.Request) bool {
 	// A parameter's name may be written with escapes.
-	query := req.URL.RawQuery
-	return strings.Contains(query, "timeout") || strings.Contains(query, "%")
+	if query := req.URL.RawQuery; strings.Contains(query, "timeout") || strings.Contains(query, "%") {
+		b.asked.ServeHTTP(w, req.WithContext(context.WithValue(ctx, lateKey{}, late)))
+		return
+	}
+	began, ok := apirequest.ReceivedTimestampFrom(ctx)
+	if !ok {
+		began = time.Now()
+	}
+	ctx, cancel := context.WithDeadline(ctx, began.Add(b.timeout))
+	defer cancel()
+	b.within(ctx, late, req)
 }
 
 // run is within for a request whose context has its deadline.
 func (b *bound) run(_ http.ResponseWriter, req *http.Request) {
-	late := req.Context().Value(lateKey{}).(*lateWriter)
-	b.within(late, req.WithContext(warning.WithWarningRecorder(req.Context(), &late.warnings)))
+	ctx := req.Context()
+	b.within(ctx, ctx.Value(lateKey{}).(*lateWriter), req)
 }
 
 // within runs the handler, and has it answered for when its time is over before.
-func (b *bound) within(late *lateWriter, req *http.Request) {
+func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request) {
 	late.header, late.kind = maps.Clone(late.w.Header()), req.Header["Content-Type"]
 	late.warnings.w = late
-	ctx := req.Context()
+	ctx = warning.WithWarningRecorder(ctx, &late.warnings)
 	if at, ok := ctx.Deadline(); ok {
 		// Whose client has gone is not waited for by anybody until then.
 		timer := time.AfterFunc(time.Until(at), func() { late.giveUp(ctx) })
@@ -123,7 +105,7 @@ func (b *bound) within(late *lateWriter, req *http.Request) {
 			late.ended(ctx, returned, recover())
 		}
 	}()
-	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req)
+	b.next.ServeHTTP(responsewriter.WrapForHTTP1Or2(late), req.WithContext(ctx))
 	returned = true
 }
 
@@ -135,8 +117,6 @@ type lateWriter struct {
 	group genericfilters.RequestWaitGroup
 	left  atomic.Bool
 	req   *http.Request
-	// hasDeadline: the context of req has the deadline of the server, and the warnings.
-	hasDeadline bool
 	// kind is the Content-Type of req, whose headers are the handler's to change.
 	kind []string
 	// warnings are those of the handler's answer.
@@ -229,12 +209,6 @@ func (l *lateWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := l.w.(http.Hijacker).Hijack()
 	l.taken = l.taken || err == nil
 	return conn, rw, err
-}
-
-// withDeadline returns the context of the handler.
-func (l *lateWriter) withDeadline(ctx context.Context, at time.Time) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithDeadline(ctx, at)
-	return warning.WithWarningRecorder(ctx, &l.warnings), cancel
 }
 
 // leave is called when the request has been answered, and when its handler has ended.

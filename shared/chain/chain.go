@@ -222,9 +222,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	parts = append(parts, around(func(next http.Handler) http.Handler {
 		return genericfilters.WithWatchTerminationDuringShutdown(next, shutdown(c.NotAccepting), g.WatchRequestWaitGroup)
 	}))
-	return &beginning{
-		compose(forked, nested, parts...), g.RequestInfoResolver, g.Authentication.APIAudiences, g.LongRunningFunc, g.RequestTimeout,
-	}
+	return &beginning{compose(forked, nested, parts...), g.RequestInfoResolver, g.Authentication.APIAudiences}
 }
 
 // fork spares requests without a bound, which stay, the filters that bound the others.

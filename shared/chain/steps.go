@@ -20,8 +20,6 @@ type step struct {
 	// w and req are what a filter of a line has passed on, until the line takes them.
 	w   http.ResponseWriter
 	req *http.Request
-	// late is the writer of a short request; nil until it is needed.
-	late *lateWriter
 }
 
 type stepKey struct{}
