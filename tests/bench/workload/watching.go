@@ -31,6 +31,8 @@ type fan struct {
 	burst    int           // written at once, awaited together
 	streams  int           // watchers on each connection; 0 is as many as can be
 	every    time.Duration // between the beginnings of two bursts; 0 is at once
+	// delivery takes the same less what the updates cost by themselves; optional.
+	delivery func(report.Sample)
 }
 
 // watchedObjects are config maps that events are about. Only those with an even
@@ -151,7 +153,36 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 		e.Sizes["watch"] = int64(s.Body)
 	}
 	publish(s)
+	if f.delivery != nil {
+		if err := f.apart(ctx, e, w, s); err != nil {
+			return err
+		}
+	}
 	return f.again(ctx, e, size)
+}
+
+// apart writes as many events when nobody watches any more, and takes off what that costs.
+func (f fan) apart(ctx context.Context, e *Env, w *writer, all report.Sample) error {
+	if err := pause(ctx, settle); err != nil { // what follows the end of the watches
+		return err
+	}
+	updates, err := e.spent(ctx, func() error {
+		for range (f.events + f.burst - 1) / f.burst {
+			if _, err := w.write(ctx, f.burst); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s := report.Sample{Ops: all.Ops, CPU: map[string]float64{}}
+	for name, spent := range all.CPU {
+		s.CPU[name] = max(0, spent-micro(updates.server[name])/float64(all.Ops))
+	}
+	f.delivery(s)
+	return nil
 }
 
 // again is the load without its measurement, for a profile, on watchers of its own: what
@@ -197,9 +228,21 @@ func (w *writer) burst(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("the watchers did not get an event within a minute"))
 	defer cancel()
 	begin := time.Now()
+	w.watching.Wrote()
+	revisions, err := w.write(ctx, n)
+	if err != nil {
+		return err
+	}
+	w.written = append(w.written, revisions...)
+	err = w.watching.Await(ctx, len(w.written))
+	w.lasts = append(w.lasts, time.Since(begin))
+	return err
+}
+
+// write writes the events of a burst, and returns their revisions.
+func (w *writer) write(ctx context.Context, n int) ([]uint64, error) {
 	revisions := make([]uint64, n)
 	errs := make([]error, n)
-	w.watching.Wrote()
 	var writing sync.WaitGroup
 	for i := range n {
 		request := w.env.touch(2*i, w.size)
@@ -214,13 +257,10 @@ func (w *writer) burst(ctx context.Context, n int) error {
 	writing.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	w.written = append(w.written, revisions...)
-	err := w.watching.Await(ctx, len(w.written))
-	w.lasts = append(w.lasts, time.Since(begin))
-	return err
+	return revisions, nil
 }
 
 const watchGroup = "watches"
@@ -230,14 +270,20 @@ var watching = []Workload{
 		Name: "watch-500", Title: "watch, one event to one of 500 watchers", Group: watchGroup, Figure: report.CPUPerOp,
 		Limits: map[string]float64{"": 13},
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
-			return fan{accept: jsonType, watchers: 500, events: pick(e, 100, 400), burst: 1}.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
+			return fan{
+				accept: jsonType, watchers: 500, events: pick(e, 100, 400), burst: 1,
+				delivery: func(s report.Sample) { publish(Delivery, 0, s) },
+			}.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
 		},
 	},
 	{
 		Name: "watch-500-burst", Title: "the same, four events at once", Group: watchGroup, Figure: report.CPUPerOp,
 		Limits: map[string]float64{"": 5},
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
-			return fan{accept: jsonType, watchers: 500, events: pick(e, 200, 800), burst: 4}.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
+			return fan{
+				accept: jsonType, watchers: 500, events: pick(e, 200, 800), burst: 4,
+				delivery: func(s report.Sample) { publish(Delivery, 0, s) },
+			}.run(ctx, e, func(s report.Sample) { publish("", 0, s) })
 		},
 	},
 }

@@ -50,6 +50,9 @@ const (
 	Updates = "100 updates/s"
 )
 
+// Delivery is the phase of watches in which the updates are taken off that make the events.
+const Delivery = "less the updates"
+
 // Applies tells whether the workload is meant for a subject.
 func (w Workload) Applies(s Subject) bool {
 	if w.Only != nil {
