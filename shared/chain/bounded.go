@@ -2,6 +2,7 @@ package chain
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -259,9 +260,12 @@ func (l *lateWriter) giveUpLocked(ctx context.Context) {
 			// Another request must not wait for this handler.
 			l.w.Header().Set("Connection", "close")
 		}
-		l.w.Header().Set("Content-Length", strconv.Itoa(len(timedOut)))
+		var body bytes.Buffer
+		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
+		_ = json.NewEncoder(&body).Encode(&status) // strings and numbers, into memory
+		l.w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
 		l.w.WriteHeader(http.StatusGatewayTimeout)
-		_, _ = l.w.Write(timedOut) // to a client that may have gone
+		_, _ = l.w.Write(body.Bytes()) // to a client that may have gone
 		end(l.w)
 	}
 }
@@ -282,16 +286,6 @@ func (l *lateWriter) ended(ctx context.Context, returned bool, panicked any) {
 	}
 }
 
-// timedOut is the answer in the place of one that is late.
-var timedOut = func() []byte {
-	status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
-	body, err := json.Marshal(&status)
-	if err != nil {
-		panic(err) // a constant
-	}
-	return append(body, '\n')
-}()
-
 // ending is a writer whose answer can be ended while its handler runs: those of HTTP/2 and
 // of requests within the process.
 type ending interface {
@@ -299,22 +293,9 @@ type ending interface {
 	Abort()
 }
 
-func endingOf(w http.ResponseWriter) (ending, bool) {
-	for {
-		if e, ok := w.(ending); ok {
-			return e, true
-		}
-		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			return nil, false
-		}
-		w = outer.Unwrap()
-	}
-}
-
 // end sends all of an answer whose handler still runs.
 func end(w http.ResponseWriter) {
-	if e, ok := endingOf(w); ok {
+	if e, ok := responsewriter.GetOriginal(w).(ending); ok {
 		e.End()
 	} else if flusher, ok := w.(http.Flusher); ok {
 		flusher.Flush()
@@ -323,7 +304,7 @@ func end(w http.ResponseWriter) {
 
 // abort breaks off an answer whose handler still runs.
 func abort(w http.ResponseWriter) {
-	if e, ok := endingOf(w); ok {
+	if e, ok := responsewriter.GetOriginal(w).(ending); ok {
 		e.Abort()
 	} else if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close() // that it is, is what the client is told
