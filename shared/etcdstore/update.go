@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/etcdstore/kv"
+	"triune.dev/shared/internal/stack"
 )
 
 // GuaranteedUpdate implements storage.Interface. It starts from the suggestion
@@ -16,6 +17,7 @@ import (
 // answered only after a read from etcd has confirmed the state they rest on.
 func (s *Store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, suggestion runtime.Object) error {
+	stack.Reserve()
 	etcdKey, err := s.keys.etcdKey(key, false)
 	if err != nil {
 		return err

@@ -15,7 +15,9 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 
+	"triune.dev/shared/internal/stack"
 	"triune.dev/shared/table"
 )
 
@@ -97,6 +99,7 @@ var noKinds = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 // ObjectToTyped returns the typed form of an object; its group-version-kind must
 // be set.
 func (f *family) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	stack.Reserve() // a new object is here before it is anywhere else of ours
 	kind := f.kinds[object.GetObjectKind().GroupVersionKind()]
 	if kind == nil {
 		none, err := noKinds()
@@ -112,12 +115,29 @@ func (f *family) ObjectToTyped(object runtime.Object, options ...typed.Validatio
 	if u, ok := object.(*unstructured.Unstructured); ok {
 		return of.FromUnstructured(u.UnstructuredContent(), options...)
 	}
-	return of.FromStructured(object, options...)
+	fields, err := value.NewValueReflect(object)
+	if err != nil {
+		return nil, err
+	}
+	return typed.AsTyped(structured{fields, object}, of.Schema, of.TypeRef, options...)
 }
 
-// TypedToObject returns the unstructured form of a typed value. It needs no type.
-func (f *family) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
-	return managedfields.NewDeducedTypeConverter().TypedToObject(value)
+// structured is the value of a Go object, which it remembers.
+type structured struct {
+	value.Value
+	object runtime.Object
+}
+
+// TypedToObject returns the object that a typed value was made of, if that was a Go object,
+// which the caller must not change then, and else its unstructured form. It needs no type.
+//
+// Field managers ask for the object of a value to see of which version it is, once for each
+// manager, and to convert it to another one.
+func (f *family) TypedToObject(of *typed.TypedValue) (runtime.Object, error) {
+	if whole, ok := of.AsValue().(structured); ok {
+		return whole.object, nil
+	}
+	return managedfields.NewDeducedTypeConverter().TypedToObject(of)
 }
 
 // build makes the type of one kind.

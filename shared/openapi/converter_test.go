@@ -258,6 +258,48 @@ func managed(t *testing.T, converter managedfields.TypeConverter) (entries []str
 	return entries, conflict
 }
 
+// TestObjectOfTyped: the typed form of a Go object is that of upstream's, value by value,
+// and gives the object itself back; what has been made of it by structured merge does not.
+func TestObjectOfTyped(t *testing.T) {
+	converter, reference := newTier(t).TypeConverter(gvAutoscaling), upstream(t, "HorizontalPodAutoscaler")
+	object := autoscaler("web")
+	ours, err := converter.ObjectToTyped(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := reference.ObjectToTyped(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(theirs.AsValue().Unstructured(), ours.AsValue().Unstructured()); diff != "" {
+		t.Error(diff)
+	}
+	if back, err := converter.TypedToObject(ours); err != nil || back != runtime.Object(object) {
+		t.Errorf("%v, %v, want the object that it was made of", back, err)
+	}
+	want, err := reference.TypedToObject(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := ours.Merge(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := converter.TypedToObject(merged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, back); diff != "" {
+		t.Error(diff)
+	}
+	twice := autoscaler("web")
+	twice.OwnerReferences = append(twice.OwnerReferences, twice.OwnerReferences[0])
+	_, wanted := reference.ObjectToTyped(twice)
+	if _, err := converter.ObjectToTyped(twice); err == nil || wanted == nil || err.Error() != wanted.Error() {
+		t.Errorf("two owners with one uid: %v, want %v", err, wanted)
+	}
+}
+
 // BenchmarkFirstWrite is what the first write of a kind costs over any later one.
 //
 //	go test -run '^$' -bench FirstWrite ./shared/openapi
