@@ -86,7 +86,8 @@ type Following struct {
 	request  WatchRequest
 	snapshot *bytecache.Snapshot
 	cursor   *bytecache.Cursor
-	// reached: every event at or before it has been returned by Next.
+	// reached: every event at or before it has been pushed, or returned by Next, which says
+	// so for those that were pushed before.
 	reached int64
 	marks   marks
 	pusher  bytecache.Pusher
@@ -211,19 +212,7 @@ func (f *Following) Next(ctx context.Context) (bytecache.Changes, error) {
 // [bytecache.Pusher]. It is called before Next.
 func (f *Following) PushTo(p bytecache.Pusher) {
 	f.pusher = p
-	f.cursor.PushTo((*pushedTo)(f), f.marks.poke)
-}
-
-// pushedTo is a Following in whose place somebody else is told.
-type pushedTo Following
-
-// Push implements bytecache.Pusher.
-func (f *pushedTo) Push(changes bytecache.Changes, batch *bytecache.Batch) bool {
-	if !f.pusher.Push(changes, batch) {
-		return false
-	}
-	f.reached = max(f.reached, changes.Revision)
-	return true
+	f.cursor.PushTo(p, f.marks.poke)
 }
 
 // Poke makes Next return. Any goroutine may call it.
@@ -261,7 +250,7 @@ func (f *Following) Rewind(ctx context.Context, revision int64) error {
 	}
 	f.cursor, f.reached = cursor, revision
 	if f.pusher != nil {
-		f.cursor.PushTo((*pushedTo)(f), f.marks.poke)
+		f.cursor.PushTo(f.pusher, f.marks.poke)
 	}
 	return nil
 }

@@ -21,9 +21,9 @@ const (
 	few = 4 << 10
 	// unflushed is how long the rest of what a handler has written is kept for what follows.
 	unflushed = time.Millisecond
-	// outputPushed is how far the output may grow by what does not wait for it: a change that
-	// a hundred watches of a connection are to hear of.
-	outputPushed = 4 * outputFull
+	// outputPushed is how far the output may grow by what does not wait for it: a few changes
+	// that a hundred watches of a connection are to hear of.
+	outputPushed = 8 * outputFull
 	// outputTooLong is where a client is not waited for that has asked for so many answers
 	// and reads none.
 	outputTooLong = 1 << 20

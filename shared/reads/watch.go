@@ -63,16 +63,24 @@ type watches struct {
 	WatchConfig
 	frames  *frames
 	closing closing
-	// events counts what all watches send.
-	events func() compbasemetrics.CounterMetric
+	metrics func() watchMetrics
+}
+
+// watchMetrics count what all watches send, and how large it is.
+type watchMetrics struct {
+	events compbasemetrics.CounterMetric
+	sizes  compbasemetrics.ObserverMetric
 }
 
 func newWatches(h *Handlers, c WatchConfig) *watches {
 	resource := h.config.Scope.Resource
 	return &watches{
 		Handlers: h, WatchConfig: c, frames: newFrames(h),
-		events: sync.OnceValue(func() compbasemetrics.CounterMetric {
-			return metrics.WatchEvents.WithLabelValues(resource.Group, resource.Version, resource.Resource)
+		metrics: sync.OnceValue(func() watchMetrics {
+			return watchMetrics{
+				metrics.WatchEvents.WithLabelValues(resource.Group, resource.Version, resource.Resource),
+				metrics.WatchEventsSizes.WithLabelValues(resource.Group, resource.Version, resource.Resource),
+			}
 		}),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,13 +21,16 @@ import (
 	"weak"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore/kv"
@@ -462,6 +466,61 @@ func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flus
 func (w *watched) handlersWatches(t testing.TB) *watches {
 	t.Helper()
 	return newWatches(w.handlers, WatchConfig{Store: w.cached, MinRequestTimeout: time.Minute})
+}
+
+// TestSizesNameTheTrace: the size of an event is counted once for all watches of a resource,
+// with an exemplar where the request is traced.
+func TestSizesNameTheTrace(t *testing.T) {
+	metrics.Register()
+	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
+	s, _ := w.direct(t, "/api/v1/pods?watch=1&resourceVersion=1", "application/json")
+	const size = 77
+	before, exemplars := w.sizes(t)
+	s.sizes.Observe(size)
+	traced := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	after, without := w.sizes(t)
+	if after != before+1 || len(without) != len(exemplars) {
+		t.Errorf("%d sizes after %d, exemplars %v", after, before, without)
+	}
+	s.ctx = trace.ContextWithSpanContext(s.ctx, traced)
+	s.measure()
+	s.sizes.Observe(size)
+	if all, with := w.sizes(t); all != after+1 || !slices.Contains(with, traced.TraceID().String()) {
+		t.Errorf("%d sizes after %d, exemplars %v", all, after, with)
+	}
+}
+
+// sizes are how many events of the pods of w have been counted, and the traces that are named.
+func (w *watched) sizes(t *testing.T) (count uint64, traces []string) {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	resource := w.handlers.config.Scope.Resource
+	for _, family := range families {
+		if family.GetName() != "apiserver_watch_events_sizes" {
+			continue
+		}
+		for _, m := range family.Metric {
+			of := map[string]string{}
+			for _, label := range m.Label {
+				of[label.GetName()] = label.GetValue()
+			}
+			if of["group"] != resource.Group || of["version"] != resource.Version || of["resource"] != resource.Resource {
+				continue
+			}
+			count += m.Histogram.GetSampleCount()
+			for _, bucket := range m.Histogram.Bucket {
+				for _, label := range bucket.Exemplar.GetLabel() {
+					if label.GetName() == "trace_id" {
+						traces = append(traces, label.GetValue())
+					}
+				}
+			}
+		}
+	}
+	return count, traces
 }
 
 // TestDeliveryAllocatesNothing: one more watcher costs no allocation per event, with

@@ -160,8 +160,8 @@ func newFrames(h *Handlers) *frames {
 }
 
 // change returns the frame of a change, which is made once for all watches.
-func (f *frames) change(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {
-	return c.Frame(f.budget, f.kinds[m.format][event], f.renders[m.format][event])
+func (f *frames) change(c *bytecache.Change, format encoded.Format, event int) ([]byte, error) {
+	return c.Frame(f.budget, f.kinds[format][event], f.renders[format][event])
 }
 
 func (f *frames) render(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {

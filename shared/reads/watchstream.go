@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -24,17 +25,28 @@ import (
 )
 
 // watchStream is one WATCH. It belongs to the goroutine of its handler, or while that waits
-// for changes to who pushes them ([watchStream.Push]), and owns no memory but itself: what it sends is shared, and a buffer is borrowed while several
-// frames are put together.
+// for changes to who pushes them ([watchStream.Push]), and owns no memory but itself: what it
+// sends is shared, and a buffer is borrowed while several frames are put together.
 type watchStream struct {
+	// What a push needs is together: hundreds of streams are pushed to, one after another,
+	// and hardly any of them is in the processor's cache.
+
 	*watches
+	// direct is nil where others than the handler's goroutine cannot write.
+	direct directWriter
+	// selects is nil where everything is wanted.
+	selects *plan
+	media   watchMedia
+	// reached: the changes at or before it have been written, and so have skip more.
+	reached int64
+	skip    int
+	count   compbasemetrics.CounterMetric
+	sizes   compbasemetrics.ObserverMetric
+	request etcdstore.WatchRequest
+
 	ctx     context.Context
 	w       http.ResponseWriter
 	flusher http.Flusher
-	media   watchMedia
-	request etcdstore.WatchRequest
-	// selects is nil where everything is wanted.
-	selects *plan
 	// scope labels the metric of the initial events.
 	scope string
 
@@ -42,19 +54,12 @@ type watchStream struct {
 	follow *etcdstore.Following
 	// failed is what kept the watch from beginning.
 	failed error
-	count  compbasemetrics.CounterMetric
-	sizes  compbasemetrics.ObserverMetric
-	// reached: the changes at or before it have been written, and so have skip more.
-	reached int64
-	skip    int
 	// headed: the first event of a Table watch has been made.
 	headed bool
 	// held are the changes that a write is in the way of.
 	held atomic.Pointer[[]*bytecache.Change]
 	// dirty: something was written after the last flush.
 	dirty bool
-	// direct is nil where others than the handler's goroutine cannot write.
-	direct directWriter
 }
 
 // run sends the stream.
@@ -79,27 +84,15 @@ func (s *watchStream) run() {
 	}
 }
 
-// measure finds the metrics that upstream counts events with.
+// measure finds the metrics that upstream counts events with. Those of a request that is
+// traced name it.
 func (s *watchStream) measure() {
-	resource := s.config.Scope.Resource
-	s.count = s.events()
-	s.sizes = metrics.WatchEventsSizes.WithContext(&oneValue{Context: s.ctx}).WithLabelValues(resource.Group, resource.Version, resource.Resource)
-}
-
-// oneValue is a context for one goroutine that asks for the same value again and again:
-// a histogram does so at each observation, for a span, through all the contexts that
-// the chain has made.
-type oneValue struct {
-	context.Context
-	key, value any
-}
-
-// Value implements context.Context.
-func (c *oneValue) Value(key any) any {
-	if c.key == nil || c.key != key {
-		c.key, c.value = key, c.Context.Value(key)
+	m := s.metrics()
+	s.count, s.sizes = m.events, m.sizes
+	if trace.SpanContextFromContext(s.ctx).IsSampled() {
+		resource := s.config.Scope.Resource
+		s.sizes = metrics.WatchEventsSizes.WithContext(s.ctx).WithLabelValues(resource.Group, resource.Version, resource.Resource)
 	}
-	return c.value
 }
 
 var chunked = []string{"chunked"}
@@ -255,7 +248,7 @@ const pushedMost = 8
 
 // Push implements bytecache.Pusher: it does what deliver does, without its goroutine.
 func (s *watchStream) Push(changes bytecache.Changes, batch *bytecache.Batch) bool {
-	if len(changes.List) > pushedMost || s.skip > 0 || s.ctx.Err() != nil {
+	if len(changes.List) > pushedMost || s.skip > 0 {
 		return false
 	}
 	pieces := batch.Pieces[:0]
@@ -267,7 +260,7 @@ func (s *watchStream) Push(changes bytecache.Changes, batch *bytecache.Batch) bo
 		if event == nothing {
 			continue
 		}
-		frame, err := s.frames.change(c, s.media, event)
+		frame, err := s.frames.change(c, s.media.format, event)
 		if err != nil {
 			return false
 		}
@@ -359,7 +352,7 @@ func (s *watchStream) gather(list []*bytecache.Change, at int) (p part, err erro
 
 // gatherFrame adds a frame that is kept. One by itself is not copied.
 func (s *watchStream) gatherFrame(p *part, c *bytecache.Change, event int) error {
-	frame, err := s.frames.change(c, s.media, event)
+	frame, err := s.frames.change(c, s.media.format, event)
 	switch {
 	case err != nil:
 		return err
