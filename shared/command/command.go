@@ -48,6 +48,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue"
 
+	"triune.dev/shared/internal/garbage"
 	"triune.dev/shared/release"
 )
 
@@ -103,6 +104,7 @@ func New(spec Spec) *cobra.Command {
 			if printVersion(cmd.OutOrStdout(), cmd.Flags()) {
 				return nil
 			}
+			garbage.Tune()
 			if gatesErr != nil {
 				return gatesErr
 			}
