@@ -137,14 +137,14 @@ func (f *filler) createAll(file string) {
 func (f *filler) of(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	f.t.Helper()
 	kind := o.GroupVersionKind()
-	mapping, err := f.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if meta.IsNoMatchError(err) { // it is newer than what was discovered
-		f.mapper.Reset()
-		mapping, err = f.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	var mapping *meta.RESTMapping
+	// A custom resource is served before discovery names it.
+	f.until("discover "+kind.String(), func(context.Context) (err error) {
+		if mapping, err = f.mapper.RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) {
+			f.mapper.Reset()
+		}
+		return err
+	})
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		return f.client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
