@@ -188,6 +188,9 @@ func (o *lockedEtcd) listenToTheEnd(ctx context.Context, t *testing.T, cache *Ca
 			t.Error(err)
 			return
 		}
+		if s.Revision >= last {
+			return // nothing will wake it any more
+		}
 		l := &listener{t: t, o: o, random: r, last: last, wake: make(chan struct{}, 1), at: s.Revision, pushed: pushed}
 		interest, digit := Interest{}, r.Int64N(10)
 		l.concerns = func(int64) bool { return true }
