@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -146,13 +144,6 @@ func (s *Server) eventLog() (*storage.EventLog, error) {
 	return &log, nil
 }
 
-// settled are the times after which a server has started and its informers have read
-// what there is, and after which the admission plugins have asked for the OpenAPI
-// documents, which makes them. What that leaves behind is as much as what stays; it is
-// collected then and given back, for an idle server allocates so little that it would
-// keep it for minutes.
-var settled = []time.Duration{2 * time.Second, 10 * time.Second}
-
 // Run serves until ctx ends and everything in flight has been answered. The tiers
 // end head first, because a request in flight needs those behind it, and etcd and
 // NATS last. Call it once.
@@ -173,18 +164,6 @@ func (s *Server) Run(ctx context.Context) error {
 	if len(s.options.controllers) > 0 {
 		group.Go(func() error { return s.runControllers(ctx, running) })
 	}
-	group.Go(func() error {
-		begin := time.Now()
-		for _, after := range settled {
-			select {
-			case <-time.After(time.Until(begin.Add(after))):
-				debug.FreeOSMemory()
-			case <-running.Done():
-				return nil
-			}
-		}
-		return nil
-	})
 	if s.member != nil {
 		group.Go(func() error {
 			select {

@@ -3,10 +3,10 @@ package bytecache
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
-	"runtime/metrics"
 	"slices"
 	"time"
+
+	"triune.dev/shared/internal/garbage"
 )
 
 // This file decides what is held compressed: what was not read lately, once what is
@@ -21,11 +21,9 @@ const (
 	// packRounds is how often one pass goes around: at first all may have been read.
 	packRounds = 3
 	// What compressing leaves behind is given back to the operating system once
-	// nothing was compressed for quietPause, if it is as much as giveBackBytes and a
-	// quarter of what is in use: the collector alone would keep as much again as that.
-	giveBackBytes = 64 << 20
-	// quietPause is also the least time between two passes that only make room for
-	// what is read.
+	// nothing was compressed for quietPause: the collector alone would keep as much
+	// again as what is in use. It is also the least time between two passes that only
+	// make room for what is read.
 	quietPause = 10 * time.Second
 )
 
@@ -68,8 +66,8 @@ func (s *Space) Pack(ctx context.Context) error {
 		case <-quiet.C:
 			made = false
 			s.wanted.Store(false)
-			if s.left.Swap(false) && worthGivingBack() {
-				debug.FreeOSMemory()
+			if s.left.Swap(false) {
+				garbage.GiveBack()
 			}
 			continue
 		case <-s.packer:
@@ -103,20 +101,6 @@ func (s *Space) Pack(ctx context.Context) error {
 // or is read all the time, is not tried again before an eighth of the limit is new. What
 // came during the pass is new: the pass may have been by where it is now.
 func nextTrigger(limit, left, came int64) int64 { return max(limit, left-came+limit/8) }
-
-// worthGivingBack tells whether the process holds much that is not in use.
-func worthGivingBack() bool {
-	samples := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
-		{Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
-	}
-	metrics.Read(samples)
-	live, held := samples[0].Value.Uint64(), uint64(0)
-	for _, s := range samples[1:] {
-		held += s.Value.Uint64()
-	}
-	return held > live+max(giveBackBytes, live/4)
-}
 
 // pass goes around the caches.
 type pass struct {

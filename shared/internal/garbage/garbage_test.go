@@ -13,23 +13,32 @@ import (
 
 func TestPercent(t *testing.T) {
 	for _, tc := range []struct {
-		name            string
-		live, allocated uint64
-		since           time.Duration
-		want            int
+		live uint64
+		want int
 	}{
-		{"idle", 32 << 20, 15 << 20, time.Second, 100},
-		{"busy", 32 << 20, 16 << 20, time.Second, 300},
-		{"busy for a moment", 32 << 20, 1 << 20, time.Second / 16, 300},
-		{"nothing live", 0, 16 << 20, time.Second, 400},
-		{"little live", 1 << 20, 16 << 20, time.Second, 400},
-		{"as much live", 64 << 20, 1 << 30, time.Second, 200},
-		{"more live", 100 << 20, 1 << 30, time.Second, 150},
-		{"much live", 1 << 30, 1 << 30, time.Second, 100},
-		{"no time", 64 << 20, 0, 0, 200},
+		{0, 400}, {1 << 20, 400}, {32 << 20, 300}, {64 << 20, 200}, {100 << 20, 150}, {1 << 30, 100},
 	} {
-		if got := percentOf(tc.live, tc.allocated, tc.since); got != tc.want {
-			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
+		if got := percentOf(tc.live); got != tc.want {
+			t.Errorf("%d bytes live: %d, want %d", tc.live, got, tc.want)
+		}
+	}
+}
+
+func TestWorthwhile(t *testing.T) {
+	for _, tc := range []struct {
+		live, held uint64
+		want       bool
+	}{
+		{0, 16 << 20, false},
+		{0, 17 << 20, true},
+		{60 << 20, 76 << 20, false},
+		{60 << 20, 77 << 20, true},
+		{1 << 30, 5 << 28, false},
+		{1 << 30, 6 << 28, true},
+		{2 << 20, 1 << 20, false},
+	} {
+		if got := worthwhile(tc.live, tc.held); got != tc.want {
+			t.Errorf("%d bytes live of %d: %v, want %v", tc.live, tc.held, got, tc.want)
 		}
 	}
 }
@@ -42,7 +51,8 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "tuned":
-		Tune()
+		_, told := os.LookupEnv("GOGC")
+		start(told, 5*time.Millisecond)
 	}
 	fmt.Println(measure())
 }
@@ -50,8 +60,8 @@ func TestMain(m *testing.M) {
 var kept, dropped []byte
 
 // measure tells whether there may be more garbage than usual while much of it is made beside
-// 16 MiB that are kept, and afterwards.
-func measure() (busy, idle bool) {
+// 16 MiB that are kept, and afterwards; and whether what it has left beside 64 MiB is given back.
+func measure() (busy, idle, back bool) {
 	kept = make([]byte, 16<<20)
 	busy = becomes(true, func() {
 		for range 1 << 11 {
@@ -62,7 +72,17 @@ func measure() (busy, idle bool) {
 		time.Sleep(10 * time.Millisecond)
 		runtime.GC()
 	})
-	return busy, idle
+	kept = make([]byte, 64<<20)
+	for range 1 << 12 {
+		dropped = make([]byte, 1<<16)
+	}
+	for range 500 {
+		if read(objects)+read(unused)+read(free) < uint64(len(kept))+little {
+			return busy, idle, true
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return busy, idle, false
 }
 
 // becomes does something until there may be more garbage than usual, or not more, as is wanted.
@@ -80,15 +100,15 @@ func becomes(wanted bool, do func()) (more bool) {
 }
 
 // TestTune: there may be more garbage in a busy process with little in memory, as much as ever
-// in an idle one, and what it was told in one that was told.
+// in an idle one, and what it was told in one that was told. What it has left is given back.
 func TestTune(t *testing.T) {
 	for _, tc := range []struct {
-		env        []string
-		busy, idle bool
+		env              []string
+		busy, idle, back bool
 	}{
-		{[]string{child + "=plain"}, false, false},
-		{[]string{child + "=tuned"}, true, false},
-		{[]string{child + "=tuned", "GOGC=100"}, false, false},
+		{[]string{child + "=plain"}, false, false, false},
+		{[]string{child + "=tuned"}, true, false, true},
+		{[]string{child + "=tuned", "GOGC=100"}, false, false, true},
 	} {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), tc.env...)
@@ -96,8 +116,8 @@ func TestTune(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := strings.TrimSpace(string(out)), fmt.Sprint(tc.busy, tc.idle); got != want {
-			t.Errorf("%v: more garbage than usual while it is busy and afterwards: %s, want %s", tc.env, got, want)
+		if got, want := strings.TrimSpace(string(out)), fmt.Sprint(tc.busy, tc.idle, tc.back); got != want {
+			t.Errorf("%v: more garbage than usual while it is busy and afterwards, and what it left given back: %s, want %s", tc.env, got, want)
 		}
 	}
 }

@@ -22,8 +22,8 @@ var starting = []Workload{
 		Name: "idle-memory", Title: "resident, idle", Group: tableGroup, Figure: report.Resident,
 		Limits: map[string]float64{"": 150}, Only: api,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
-			// What the start has left is collected and given back 2 s and 10 s after
-			// it; the idle CPU, which comes next, is what a server takes from then on.
+			// The idle CPU, which comes next, is what a server takes that has done with
+			// its start.
 			if err := pause(ctx, pick(e, 12*time.Second, 15*time.Second)); err != nil {
 				return err
 			}
@@ -66,7 +66,13 @@ var starting = []Workload{
 // afterwards is what the servers hold after the workloads of their group.
 var afterwards = []Workload{{
 	Name: "memory-after", Title: "resident after the workloads above", Group: tableGroup, Figure: report.Resident,
-	Limits: map[string]float64{"": 250}, Only: api, Run: justMemory,
+	Limits: map[string]float64{"": 250}, Only: api,
+	Run: func(ctx context.Context, e *Env, publish Publish) error {
+		if err := pause(ctx, calmed); err != nil {
+			return err
+		}
+		return justMemory(ctx, e, publish)
+	},
 }}
 
 func justMemory(_ context.Context, e *Env, publish Publish) error {

@@ -37,8 +37,7 @@ func thing(group string) load.Next {
 // define creates n CRDs in a group of their own and waits until the last of them is
 // served, and after that until the servers have calmed down.
 func (e *Env) define(ctx context.Context, group string, n int) (defined, error) {
-	// What the start of a server has left behind is given back first.
-	if err := pause(ctx, 12*second); err != nil {
+	if err := pause(ctx, 12*second); err != nil { // calmed, and with OpenAPI documents
 		return defined{}, err
 	}
 	before, err := e.resident()
@@ -55,7 +54,7 @@ func (e *Env) define(ctx context.Context, group string, n int) (defined, error) 
 			return err
 		}
 		d.took = time.Since(begin)
-		return pause(ctx, pick(e, 2*second, 10*second))
+		return pause(ctx, pick(e, calmed, 10*second))
 	})
 	if err != nil {
 		return defined{}, err

@@ -55,7 +55,7 @@ func openWatches(ctx context.Context, e *Env, n, streams int) (s report.Sample, 
 			return s, 0, err
 		}
 	}
-	if err := pause(ctx, 2*time.Second); err != nil {
+	if err := pause(ctx, calmed); err != nil {
 		return s, 0, err
 	}
 	before, err := e.resident()
@@ -74,7 +74,7 @@ func openWatches(ctx context.Context, e *Env, n, streams int) (s report.Sample, 
 	defer watching.Close()
 	s = spent.per(n)
 	s.Rate = float64(n) / (time.Since(begin) - settle).Seconds()
-	if err := pause(ctx, pick(e, 2*time.Second, 10*time.Second)); err != nil {
+	if err := pause(ctx, pick(e, calmed, 10*time.Second)); err != nil {
 		return s, 0, err
 	}
 	after, err := e.resident()

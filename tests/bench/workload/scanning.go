@@ -113,7 +113,7 @@ func largeLists(ctx context.Context, e *Env, publish Publish) error {
 	}); err != nil {
 		return err
 	}
-	if err := pause(ctx, 5*second); err != nil {
+	if err := pause(ctx, calmed); err != nil {
 		return err
 	}
 	before, err := e.resident()

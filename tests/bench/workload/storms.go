@@ -151,6 +151,9 @@ func stalledWatcher(ctx context.Context, e *Env, publish Publish) error {
 	if err := e.watchedObjects(ctx); err != nil {
 		return err
 	}
+	if err := pause(ctx, calmed); err != nil {
+		return err
+	}
 	before, err := e.resident()
 	if err != nil {
 		return err

@@ -90,6 +90,10 @@ func All() []Workload {
 	return all
 }
 
+// calmed is how long after a busy time a server has collected what that has left, and given
+// it back, if it does so at all.
+const calmed = 8 * time.Second
+
 // settle is how long after the last answer the servers' time is still counted: what
 // they do for a request after answering it belongs to it.
 const settle = 50 * time.Millisecond
