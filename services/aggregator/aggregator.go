@@ -192,9 +192,10 @@ func (s *Server) followCRDs(config Config) error {
 
 // addOpenAPI answers /openapi over all tiers and extension servers.
 func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
+	next := peer.As(fetch.Aggregator, config.Next.Handler)
 	s.chainOpenAPI = []merged.Source{
 		{Name: Tier, From: fetch.Handler(own.Documents()), Handler: own.Documents(), Patience: buildPatience},
-		{Name: config.Next.Tier, From: fetch.Handler(config.Next.Handler), Handler: config.Next.Handler, Patience: buildPatience},
+		{Name: config.Next.Tier, From: fetch.Handler(next), Handler: next, Patience: buildPatience},
 	}
 	s.openapi = merged.NewDocuments(s.chainOpenAPI...)
 	s.server.Handle(triuneopenapi.PathV2, s.openapi)

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	_ "time/tzdata" // time zones of CronJobs, on an image that has none; kube-apiserver has them inside, too
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/client-go/kubernetes"
@@ -39,6 +41,16 @@ type Server struct {
 	running   chan struct{} // closed by Run
 }
 
+// nextTier is the tier behind core with what is always served there.
+func nextTier(next *apiserver.Next) *apiserver.Next {
+	if next == nil {
+		return nil
+	}
+	known := *next
+	known.Serves = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
+	return &known
+}
+
 // New builds the server. Nothing runs yet.
 func (c *Config) New(context.Context) (*Server, error) {
 	completed := c.controlPlane.Complete()
@@ -59,7 +71,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 		Tier:          Tier,
 		Generic:       generic,
 		Informers:     c.Informers,
-		Next:          c.environment.Next,
+		Next:          nextTier(c.environment.Next),
 		TypeConverter: s.openapi.TypeConverter,
 	})
 	if err != nil {

@@ -42,12 +42,8 @@ func (s *Server) installOpenAPI(c *Config) {
 	s.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents)
 }
 
-// nextDocuments are those of the tiers behind core. What is merged is asked in
-// core's own name; a document of theirs alone is the client's own request.
+// nextDocuments are those of the tiers behind core, asked for in core's own name.
 func nextDocuments(next *apiserver.Next) merged.Source {
-	return merged.Source{
-		Name:    next.Tier,
-		From:    fetch.Handler(peer.As(peer.User(Tier), next.Handler)),
-		Handler: next.Handler,
-	}
+	handler := peer.As(peer.User(Tier), next.Handler)
+	return merged.Source{Name: next.Tier, From: fetch.Handler(handler), Handler: handler}
 }

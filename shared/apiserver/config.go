@@ -19,6 +19,10 @@ type Next struct {
 	// Handler takes requests whose context holds the authenticated user and the
 	// request info.
 	Handler http.Handler
+	// Serves are group-versions that the tier, or one behind it, always serves.
+	// Discovery lists them as Stale until it has heard what is really served there:
+	// a list without them would look complete.
+	Serves []schema.GroupVersion
 	// Run keeps the way to the tier in repair (probes, name resolution) and
 	// blocks until ctx ends. Nil when there is nothing to keep.
 	Run func(ctx context.Context) error

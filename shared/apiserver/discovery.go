@@ -20,6 +20,10 @@ import (
 // A tier's /api and /apis tell what it and every tier behind it serve, so the
 // tier in front needs to ask only this one. What the next tier serves is fetched
 // when somebody asks, conditionally, and is kept while it cannot be had.
+//
+// Neither ever looks complete when it is not, for the namespace controller, garbage
+// collection and quotas would skip what is missing: what is known to exist is listed
+// as Stale, and while the tier does not know its own groups it answers 503.
 type discoveryRoutes struct {
 	server *Server
 	legacy bool // this tier serves the legacy group
@@ -91,7 +95,8 @@ func (d *discoveryRoutes) install() {
 	g := s.config.Generic
 	if !s.paths.owns(table.GroupPrefix) {
 		d.behind = d.next(table.GroupPrefix, s.Aggregated, s.Groups)
-		d.route(table.GroupPrefix, d.behind.before(aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)))
+		groups := aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)
+		d.route(table.GroupPrefix, d.behind.before(s.oncePathsAreKnown(groups)))
 	}
 	if d.legacy && !s.paths.owns(table.LegacyPrefix) {
 		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, table.LegacyPrefix)
@@ -104,12 +109,31 @@ func (d *discoveryRoutes) next(path string, manager aggregated.ResourceManager, 
 	if d.server.config.Next == nil {
 		return nil
 	}
-	return &nextDiscovery{
+	n := &nextDiscovery{
 		path:    path,
 		from:    fetch.Handler(d.server.config.Next.Handler),
 		manager: manager.WithSource(aggregated.CRDSource),
 		groups:  groups,
 	}
+	if path == table.GroupPrefix {
+		n.expect(d.server.config.Next.Serves)
+	}
+	return n
+}
+
+// oncePathsAreKnown answers 503 until all that AwaitPaths waits for has come.
+func (s *Server) oncePathsAreKnown(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		for _, pending := range s.lifecycle.muxPending {
+			select {
+			case <-pending:
+			default:
+				s.refuseForNow(w, req)
+				return
+			}
+		}
+		handler.ServeHTTP(w, req)
+	})
 }
 
 // getOnly answers 405 to everything but GET.
@@ -126,8 +150,9 @@ func (s *Server) getOnly(handler http.Handler) http.Handler {
 // GetOnly is handler for GET and 405 for the rest.
 func (s *Server) GetOnly(handler http.Handler) http.Handler { return s.getOnly(handler) }
 
-// groupOf makes the older form of a group's document out of the newer.
-func groupOf(group apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
+// LegacyGroup returns a group of aggregated discovery as the older documents describe
+// it.
+func LegacyGroup(group apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
 	document := metav1.APIGroup{Name: group.Name}
 	for _, version := range group.Versions {
 		document.Versions = append(document.Versions, metav1.GroupVersionForDiscovery{

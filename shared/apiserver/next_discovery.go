@@ -11,6 +11,7 @@ import (
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/klog/v2"
@@ -22,11 +23,11 @@ const (
 	// discoveryTimeout bounds how long a tier that does not answer can delay
 	// those that ask the tier in front of it.
 	discoveryTimeout = 900 * time.Millisecond
-	// discoveryFresh is how long an answer is taken for the present one, and
-	// discoveryRetry how long a tier that did not answer is left alone. A custom
-	// resource has to appear within a second, through two tiers.
+	// discoveryFresh is how long an answer is taken for the present one. A custom
+	// resource has to appear within a second, through two tiers. A tier that did not
+	// answer is left alone for twice the time that it took to find out, if that is
+	// longer: one that hangs must not delay everybody, one that refuses is asked again.
 	discoveryFresh = 20 * time.Millisecond
-	discoveryRetry = 2 * time.Second
 
 	acceptAggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 )
@@ -39,10 +40,29 @@ type nextDiscovery struct {
 	manager aggregated.ResourceManager
 	groups  discovery.GroupManager // nil when only the aggregated form is kept
 
-	mu    sync.Mutex
-	until time.Time // what is known counts as fresh until then
-	tag   fetch.Tag
-	known []apidiscoveryv2.APIGroupDiscovery
+	mu     sync.Mutex
+	serves bool      // the next tier always serves something
+	until  time.Time // what is known counts as fresh until then
+	failed bool      // the last question was not answered
+	tag    fetch.Tag
+	known  []apidiscoveryv2.APIGroupDiscovery
+}
+
+// expect lists group-versions as Stale until the next tier has said what it serves.
+func (n *nextDiscovery) expect(served []schema.GroupVersion) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var groups []apidiscoveryv2.APIGroupDiscovery
+	for _, gv := range served {
+		groups = append(groups, apidiscoveryv2.APIGroupDiscovery{
+			ObjectMeta: metav1.ObjectMeta{Name: gv.Group},
+			Versions: []apidiscoveryv2.APIVersionDiscovery{
+				{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessStale},
+			},
+		})
+	}
+	n.publishLocked(groups)
+	n.known, n.serves = groups, len(groups) > 0
 }
 
 // before brings the known state up to date, then calls handler.
@@ -51,24 +71,25 @@ func (n *nextDiscovery) before(handler http.Handler) http.Handler {
 		return handler
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		n.refresh(req)
+		n.refresh()
 		handler.ServeHTTP(w, req)
 	})
 }
 
 // refresh asks the next tier, if it was not asked a moment ago. Concurrent callers
-// wait for one answer, so it is asked in this tier's name.
-func (n *nextDiscovery) refresh(req *http.Request) {
+// wait for one answer, so none of their contexts bounds it.
+func (n *nextDiscovery) refresh() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if time.Now().Before(n.until) {
+	began := time.Now()
+	if began.Before(n.until) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), discoveryTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), discoveryTimeout)
 	defer cancel()
 	answer, err := fetch.Document(ctx, n.from, fetch.Query{Path: n.path, Accept: acceptAggregated, Known: n.tag})
 	switch {
-	case errors.Is(err, fetch.ErrNotFound):
+	case errors.Is(err, fetch.ErrNotFound) && !n.serves:
 		// Nothing behind us serves such groups; no tier but core has /api.
 		n.publishLocked(nil)
 		n.known, n.tag, err = nil, fetch.Tag{}, nil
@@ -76,11 +97,18 @@ func (n *nextDiscovery) refresh(req *http.Request) {
 		err = n.learnLocked(answer)
 	}
 	if err != nil {
-		klog.Background().Info("next tier's discovery unavailable", "path", n.path, "error", err.Error())
+		if !n.failed {
+			klog.Background().Info("next tier's discovery unavailable", "path", n.path, "error", err.Error())
+		}
+		n.failed = true
 		n.staleLocked()
-		n.until = time.Now().Add(discoveryRetry)
+		n.until = began.Add(max(discoveryFresh, 3*time.Since(began)))
 		return
 	}
+	if n.failed {
+		klog.Background().Info("next tier's discovery available again", "path", n.path)
+	}
+	n.failed = false
 	n.until = time.Now().Add(discoveryFresh)
 }
 
@@ -118,7 +146,7 @@ func (n *nextDiscovery) publishLocked(groups []apidiscoveryv2.APIGroupDiscovery)
 			n.manager.AddGroupVersion(group.Name, *version.DeepCopy())
 		}
 		if n.groups != nil {
-			n.groups.AddGroup(groupOf(group))
+			n.groups.AddGroup(LegacyGroup(group))
 		}
 	}
 	for _, group := range n.known {

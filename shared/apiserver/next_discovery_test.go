@@ -3,6 +3,7 @@ package apiserver
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +14,11 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/fetch"
 )
 
 // tailDiscovery is a next tier of which only the discovery can be asked.
@@ -78,7 +84,12 @@ func (d *tailDiscovery) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // whose memory of a moment ago the test can take away with forget.
 func frontOf(t *testing.T, behind http.Handler) (h http.Handler, forget func()) {
 	t.Helper()
-	s := newServer(t, func(c *Config) { c.Next = &Next{Tier: "behind", Handler: behind} })
+	return inFrontOf(t, &Next{Tier: "behind", Handler: behind})
+}
+
+func inFrontOf(t *testing.T, next *Next) (h http.Handler, forget func()) {
+	t.Helper()
+	s := newServer(t, func(c *Config) { c.Next = next })
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
@@ -192,8 +203,11 @@ func TestDiscoveryWhileTheNextTierIsDown(t *testing.T) {
 			}
 			down.check(t, "down", staleThen, "a.example.com", group)
 			asked := behind.asked
-			if again := discover(t, h); again.etag != down.etag || behind.asked != asked {
-				t.Errorf("asked again at once, or ETag %q became %q", down.etag, again.etag)
+			if again := discover(t, h); again.etag != down.etag {
+				t.Errorf("ETag %q became %q", down.etag, again.etag)
+			}
+			if behind.hangs && behind.asked != asked {
+				t.Error("a tier that hangs is asked again at once")
 			}
 			forget()
 			if again := discover(t, h); again.etag != down.etag {
@@ -210,15 +224,66 @@ func TestDiscoveryWhileTheNextTierIsDown(t *testing.T) {
 	}
 }
 
-// TestDiscoveryWithoutTheNextTierFromTheStart: what the tier itself serves is
-// known nevertheless.
+// TestDiscoveryWithoutTheNextTierFromTheStart: what the tier itself serves is known
+// nevertheless, and what is known to be behind it shows that something is missing.
 func TestDiscoveryWithoutTheNextTierFromTheStart(t *testing.T) {
-	behind := &tailDiscovery{code: http.StatusServiceUnavailable}
-	h, forget := frontOf(t, behind)
-	discover(t, h).check(t, "down", freshness{group + "/v1": current}, group)
-	behind.set(func() { behind.code, behind.groups = 0, map[string][]string{"a.example.com": {"v1"}} })
-	forget()
-	discover(t, h).check(t, "up", freshness{group + "/v1": current, "a.example.com/v1": current}, "a.example.com", group)
+	for name, code := range map[string]int{"503": http.StatusServiceUnavailable, "404": http.StatusNotFound} {
+		t.Run(name, func(t *testing.T) {
+			behind := &tailDiscovery{code: code}
+			serves := []schema.GroupVersion{{Group: "always.example.com", Version: "v1"}}
+			h, forget := inFrontOf(t, &Next{Tier: "behind", Handler: behind, Serves: serves})
+			discover(t, h).check(t, "down", freshness{group + "/v1": current, "always.example.com/v1": stale}, "always.example.com", group)
+			behind.set(func() {
+				behind.code, behind.groups = 0, map[string][]string{"a.example.com": {"v1"}, "always.example.com": {"v1"}}
+			})
+			forget()
+			discover(t, h).check(t, "up", freshness{group + "/v1": current, "a.example.com/v1": current, "always.example.com/v1": current},
+				"a.example.com", "always.example.com", group)
+		})
+	}
+}
+
+// TestDiscoveryWhilePathsAreNotKnown: a tier that has not read what it serves does not
+// say that it serves less.
+func TestDiscoveryWhilePathsAreNotKnown(t *testing.T) {
+	s := newServer(t, nil)
+	if err := s.Install(groupInfo(newPods())); err != nil {
+		t.Fatal(err)
+	}
+	known := make(chan struct{})
+	s.AwaitPaths(known)
+	h := serving(s)
+	for _, accept := range []string{acceptAggregated, "application/json"} {
+		w := do(h, "GET", "/apis", "Accept: "+accept)
+		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "all known HTTP paths") {
+			t.Errorf("%s: %d %q, want 503", accept, w.Code, w.Body)
+		}
+	}
+	close(known)
+	discover(t, h).check(t, "known", freshness{group + "/v1": current}, group)
+}
+
+// TestDiscoveryAsksInItsOwnName: in one process the chain of the next tier would take
+// the audit event and the user of whoever asks for those of the tier's own question.
+func TestDiscoveryAsksInItsOwnName(t *testing.T) {
+	var events, strangers int
+	behind := http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		if audit.AuditContextFrom(req.Context()) != nil {
+			events++
+		}
+		if who, ok := apirequest.UserFrom(req.Context()); !ok || who != fetch.Aggregator {
+			strangers++
+		}
+	})
+	h, _ := frontOf(t, behind)
+	for _, path := range []string{"/apis", "/"} {
+		req := httptest.NewRequest(http.MethodGet, path, nil)
+		ctx := apirequest.WithUser(audit.WithAuditContext(req.Context()), &user.DefaultInfo{Name: "alice"})
+		h.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
+	}
+	if events > 0 || strangers > 0 {
+		t.Errorf("%d questions have an audit event of somebody else, %d his name", events, strangers)
+	}
 }
 
 // TestDiscoveryOfATierWithoutGroups: 404 says that there are none, unlike any other

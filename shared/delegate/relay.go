@@ -16,6 +16,9 @@ const (
 	idleSize = 4 << 10
 )
 
+// auditID is the header auditinternal.HeaderAuditID as net/http spells it.
+const auditID = "Audit-Id"
+
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // relay passes a response on. It panics with [http.ErrAbortHandler] when the
@@ -30,9 +33,12 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		case name == "Warning":
 			// This tier may have warned as well.
 			header[name] = append(header[name], values...)
+		case name == auditID && header[name] != nil:
+			// The id that this tier has given the request. The next one has another only
+			// if this tier asked it something in its own name.
 		default:
-			// Set, not added: this tier's chain has set some of them too, as the
-			// audit id, and the serving tier knows better.
+			// Set, not added: this tier's chain has set some of them too, and the
+			// serving tier knows better.
 			header[name] = values
 		}
 	}

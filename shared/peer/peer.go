@@ -1,13 +1,15 @@
-// Package peer makes client-go configurations that reach another tier.
+// Package peer makes the requests that a tier sends in its own name.
 //
 // The way to another tier is an [http.Handler] that takes requests with the user
 // in their context: a reverse proxy that asserts this user over mutual TLS, or
-// the tier's own handler in the same process. A client needs more than that, a
-// user, the request info and the time of arrival, which a chain would have put
-// there. [Config] stands in for the chain.
+// the tier's own handler in the same process. The handler needs more than a
+// request, a user, the request info and the time of arrival, which a chain would
+// have put there. [As] stands in for the chain, and [Config] does so for clients
+// of client-go.
 package peer
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -46,6 +48,12 @@ func Config(tier string, way http.Handler) *rest.Config {
 
 // As returns a handler that calls next in the name of who, whatever the request
 // says about its sender.
+//
+// The request next sees has a context of its own: it ends with the caller's, and
+// holds none of its values. Many such requests are made while another one is
+// served, and must not inherit its user, audit event, request info or trace: in
+// one process the next tier's chain would take them for its own. For the same
+// reason the headers that carry an audit id or a trace are left out.
 func As(who user.Info, next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -57,8 +65,23 @@ func As(who user.Info, next http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ctx := request.WithReceivedTimestamp(req.Context(), time.Now())
+		ctx := request.WithReceivedTimestamp(withoutValues{req.Context()}, time.Now())
 		ctx = request.WithRequestInfo(request.WithUser(ctx, who), info)
-		next.ServeHTTP(w, req.WithContext(ctx))
+		own := req.WithContext(ctx)
+		own.Header = req.Header.Clone()
+		for _, name := range tracking {
+			delete(own.Header, name)
+		}
+		next.ServeHTTP(w, own)
 	})
 }
+
+// tracking are the headers that make a request part of another one: the audit id, and
+// those of W3C Trace Context and Baggage.
+var tracking = []string{"Audit-Id", "Traceparent", "Tracestate", "Baggage"}
+
+// withoutValues is a context that ends with another one and has no values.
+type withoutValues struct{ context.Context }
+
+// Value implements [context.Context].
+func (withoutValues) Value(any) any { return nil }

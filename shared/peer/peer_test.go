@@ -4,10 +4,13 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes"
 )
@@ -76,4 +79,36 @@ func TestConfig(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAsStartsAnew: a request made while another one is served ends with it and has
+// nothing else of it.
+func TestAsStartsAnew(t *testing.T) {
+	type key struct{}
+	outer, cancel := context.WithCancelCause(context.WithValue(audit.WithAuditContext(t.Context()), key{}, "alice's"))
+	defer cancel(nil)
+	outer = request.WithRequestInfo(request.WithUser(outer, &user.DefaultInfo{Name: "alice"}), &request.RequestInfo{Path: "/alice"})
+	var inner context.Context
+	var header http.Header
+	handler := As(User("core"), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { inner, header = req.Context(), req.Header }))
+	req := httptest.NewRequestWithContext(outer, http.MethodGet, "/apis", nil)
+	req.Header.Set("Accept", "application/json")
+	for _, name := range []string{"Audit-ID", "traceparent", "tracestate", "baggage"} {
+		req.Header.Set(name, "alice's")
+	}
+	handler.ServeHTTP(httptest.NewRecorder(), req)
+
+	who, _ := request.UserFrom(inner)
+	info, _ := request.RequestInfoFrom(inner)
+	if who.GetName() != "system:triune:core" || info.Path != "/apis" {
+		t.Errorf("user %v, request info %v", who, info)
+	}
+	if audit.AuditContextFrom(inner) != nil || inner.Value(key{}) != nil {
+		t.Error("values of the request that is being served are inherited")
+	}
+	if diff := cmp.Diff(http.Header{"Accept": {"application/json"}}, header); diff != "" {
+		t.Errorf("header (-want +got)\n%s", diff)
+	}
+	cancel(nil)
+	<-inner.Done()
 }

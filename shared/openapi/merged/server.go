@@ -27,8 +27,8 @@ type Source struct {
 	Name string
 	// From asks the server for what is merged. Required.
 	From fetch.Getter
-	// Handler answers a client's own request for a v3 document of this server.
-	// Required.
+	// Handler answers the request of a client, whom this server has authorized, for a
+	// v3 document of that server. Required.
 	Handler http.Handler
 	// GroupVersions are what is taken from this server; they are then its alone.
 	// Nil takes everything that no source before it has.

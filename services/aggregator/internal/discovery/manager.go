@@ -13,6 +13,8 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+
 	"triune.dev/services/aggregator/internal/apiservices"
 	"triune.dev/services/aggregator/internal/remote"
 	"triune.dev/shared/fetch"
@@ -244,13 +246,27 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// merge builds the documents from what is known now.
+// unknownLocked reports whether a document of what is known would look complete and
+// lack the rest: the APIServices have not been read, or the next tier has never answered
+// and no APIService remembers what it serves from an earlier life of this process.
+func (m *Manager) unknownLocked() bool {
+	if m.snapshot == nil {
+		return true
+	}
+	return m.next.answered.IsZero() && !slices.ContainsFunc(m.snapshot.All(), func(s *apiregistrationv1.APIService) bool {
+		return s.Spec.Service == nil
+	})
+}
+
+// merge builds the documents from what is known now, if it is enough.
 func (m *Manager) merge() error {
 	m.merging.Lock()
 	defer m.merging.Unlock()
 	m.mu.Lock()
-	if m.snapshot == nil {
+	if m.unknownLocked() {
 		m.mu.Unlock()
+		m.apis.Store(nil)
+		m.api.Store(nil)
 		return nil
 	}
 	snapshot := m.snapshot

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"triune.dev/services/aggregator/internal/scheme"
+	"triune.dev/shared/apiserver"
 )
 
 // ServeGroups answers /apis: aggregated discovery for clients that ask for it,
@@ -23,14 +24,30 @@ func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
 		m.serve(w, req, m.apis.Load())
 		return
 	}
-	m.mu.Lock()
-	snapshot := m.snapshot
-	m.mu.Unlock()
-	if snapshot == nil {
+	groups, ok := m.groups()
+	if !ok {
 		NotYet(w, req)
 		return
 	}
-	write(w, req, &metav1.APIGroupList{Groups: slices.Concat([]metav1.APIGroup{m.ownGroup()}, snapshot.Groups())})
+	write(w, req, &metav1.APIGroupList{Groups: groups})
+}
+
+// groups returns every group that is known, and whether that is enough to answer with:
+// those with an APIService, and those that the next tier names although they have none
+// yet. The latter may be there only to show that something is missing.
+func (m *Manager) groups() ([]metav1.APIGroup, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unknownLocked() {
+		return nil, false
+	}
+	groups := slices.Concat([]metav1.APIGroup{m.ownGroup()}, m.snapshot.Groups())
+	for _, group := range m.next.apis {
+		if !slices.ContainsFunc(groups, func(g metav1.APIGroup) bool { return g.Name == group.Name }) {
+			groups = append(groups, apiserver.LegacyGroup(group))
+		}
+	}
+	return groups, true
 }
 
 // ServeGroup answers /apis/<group> and reports whether the group is known here;
@@ -75,20 +92,7 @@ func (m *Manager) serve(w http.ResponseWriter, req *http.Request, d *document) {
 	d.ServeHTTP(w, req)
 }
 
-// ownGroup is the own group as legacy discovery tells it.
-func (m *Manager) ownGroup() metav1.APIGroup {
-	group := metav1.APIGroup{Name: m.own.Name}
-	for _, v := range m.own.Versions {
-		group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
-			GroupVersion: m.own.Name + "/" + v.Version,
-			Version:      v.Version,
-		})
-	}
-	if len(group.Versions) > 0 {
-		group.PreferredVersion = group.Versions[0]
-	}
-	return group
-}
+func (m *Manager) ownGroup() metav1.APIGroup { return apiserver.LegacyGroup(m.own) }
 
 func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)
