@@ -226,7 +226,8 @@ func (c *Config) addOpenAPI(context.Context) error {
 
 func (c *Config) addStorage(ctx context.Context) error {
 	etcd := *c.options.Etcd
-	if c.Generic.EgressSelector != nil {
+	// An etcd inside the process is on no network.
+	if c.Generic.EgressSelector != nil && c.environment.Etcd == nil {
 		etcd.StorageConfig.Transport.EgressLookup = c.Generic.EgressSelector.Lookup
 	}
 	etcd.StorageConfig.Transport.TracerProvider = c.Generic.TracerProvider
