@@ -124,10 +124,15 @@ test-unit: ## the tests of every package
 # The tests of package faults that make runs.
 FAULTS = Watchers|Informers|EtcdWatches|Linearizability
 
+# The tests of package e2e that make runs with all that production clusters turn on.
+PRODUCTION = TestProduction|TestKubectlDiscovery|TestKubectlAuth|TestKubectlApply
+
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites
 	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver nats-server)
 	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity ./tests/parity/twins)
+	$(call step,test-production,for target in triune tiers; do \
+		$(GOTEST) -count=1 -short -timeout 20m ./tests/e2e -run '$(PRODUCTION)' -target=$$target -replicas=1 -flags=production || exit 1; done)
 	$(call step,test-faults,$(GOTEST) -count=1 -short -timeout 20m ./tests/faults -run '$(FAULTS)' -target=triune)
 
 # Commas would part the arguments of step.
@@ -150,6 +155,9 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,twins-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity/twins -target=tiers)
 	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
+	$(call step,production-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -flags=production)
+	$(call step,production-etcd,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -external-etcd -flags=production-max-in-flight)
+	$(call step,production-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -flags=production)
 	$(call step,faults-triune,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=triune)
 	$(call step,faults-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=tiers -replicas=3)
 	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)

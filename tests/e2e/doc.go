@@ -7,6 +7,10 @@
 //	go test ./tests/e2e -target=kube-apiserver  # the reference
 //	go test ./tests/e2e -target=external -kubeconfig=admin.kubeconfig
 //
+// With -flags=production (or production-max-in-flight) every server gets what the
+// manifests of production clusters turn on, and with -external-etcd triune uses an etcd
+// process as kube-apiserver does.
+//
 // The reference target shows that the suite asks for nothing that Kubernetes
 // does not do: a test that fails there is wrong. The environment's
 // TRIUNE_TARGET replaces the flag's default.

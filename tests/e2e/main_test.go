@@ -6,8 +6,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,12 +22,16 @@ var (
 	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune, tiers or external")
 	replicas = flag.Int("replicas", 2, "replicas of every tier of the tiers topology")
 	external = flag.String("kubeconfig", "", "kubeconfig of an administrator of the server that -target=external tests")
+	flagSet  = flag.String("flags", "", "start the servers with the flags of a production cluster: production or production-max-in-flight")
+	etcd     = flag.Bool("external-etcd", false, "give triune an etcd process in place of its own")
 	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")
 )
 
 // shared is the server of this run, and what has been done to it.
 var shared struct {
 	cluster *cluster.Cluster
+	// production is what the servers were given by -flags; nil without it.
+	production *production
 
 	mu        sync.Mutex
 	started   int // tests that asked for the server
@@ -48,6 +54,16 @@ func run(m *testing.M) (int, error) {
 	if f := flag.Lookup("test.list"); f.Value.String() != "" {
 		return m.Run(), nil
 	}
+	if *flagSet != "" {
+		dir, err := os.MkdirTemp("", "triune-production-")
+		if err != nil {
+			return 1, err
+		}
+		defer os.RemoveAll(dir)
+		if shared.production, err = newProduction(dir); err != nil {
+			return 1, err
+		}
+	}
 	c, err := start(ctx)
 	if err != nil {
 		return 1, err
@@ -68,18 +84,29 @@ func start(ctx context.Context) (*cluster.Cluster, error) {
 		return nil, errors.New("-target=external needs -kubeconfig, the file of a server that runs already")
 	case isExternal && *disrupt:
 		return nil, errors.New("-disrupt kills tiers, which -target=external has none of")
+	case isExternal && *flagSet != "":
+		return nil, errors.New("-flags starts servers, and -target=external has its own")
 	case isExternal:
 		return cluster.Connect(ctx, *external)
 	case *external != "":
 		return nil, fmt.Errorf("-kubeconfig is for -target=external, not for -target=%s", *target)
 	}
-	return cluster.Start(ctx, targetConfig())
+	config := targetConfig()
+	if *flagSet != "" {
+		if _, ok := flagSets[*flagSet]; !ok {
+			return nil, fmt.Errorf("-flags=%s is none of %q", *flagSet, slices.Sorted(maps.Keys(flagSets)))
+		}
+		if err := shared.production.configure(&config, *flagSet); err != nil {
+			return nil, err
+		}
+	}
+	return cluster.Start(ctx, config)
 }
 
 // targetConfig is the topology under test, for the shared server and for tests
 // that start one of their own.
 func targetConfig() cluster.Config {
-	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas}
+	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas, ExternalEtcd: *etcd}
 }
 
 // server returns the shared server. With -disrupt, every third test that asks

@@ -1,0 +1,501 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"triune.dev/tests/cluster"
+)
+
+// production is everything that manifests of production clusters turn on beyond what
+// kubeadm's has, which the suite's servers have always: files, and the servers that an
+// API server then talks to. It is there for the whole run where -flags asks for it.
+type production struct {
+	dir       string
+	issuer    *issuer
+	collector *collector
+	webhook   *auditWebhook
+	proxy     *connectProxy
+}
+
+// flagSets are the values of -flags besides "", by what they add to the common part.
+var flagSets = map[string][]string{
+	// Priority and fairness, which is the default.
+	"production": nil,
+	// A limit of requests in flight in its place.
+	"production-max-in-flight": {"--enable-priority-and-fairness=false", "--max-requests-inflight=400", "--max-mutating-requests-inflight=200"},
+}
+
+// newProduction writes the files into dir and starts the servers.
+func newProduction(dir string) (*production, error) {
+	p := &production{dir: dir, webhook: newAuditWebhook()}
+	var err error
+	if p.proxy, err = newConnectProxy(p.file("egress-ca.crt"), p.file("egress.crt"), p.file("egress.key")); err != nil {
+		return nil, err
+	}
+	if p.issuer, err = newIssuer(p.file("issuer.crt")); err != nil {
+		return nil, err
+	}
+	if p.collector, err = newCollector(); err != nil {
+		return nil, err
+	}
+	files := map[string]string{
+		"audit-policy.yaml": `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  nonResourceURLs: [/healthz*, /livez*, /readyz*, /metrics]
+- level: Metadata
+  resources: [{group: "", resources: [secrets, configmaps, serviceaccounts/token]}]
+- level: RequestResponse
+`,
+		"audit-webhook.kubeconfig": `apiVersion: v1
+kind: Config
+clusters: [{name: sink, cluster: {server: ` + p.webhook.URL + `}}]
+contexts: [{name: sink, context: {cluster: sink}}]
+current-context: sink
+`,
+		"encryption.yaml": encryption("one"),
+		"egress.yaml": `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      tcp:
+        url: ` + p.proxy.URL + `
+        tlsConfig: {caBundle: ` + p.file("egress-ca.crt") + `, clientCert: ` + p.file("egress.crt") + `, clientKey: ` + p.file("egress.key") + `}
+- name: controlplane
+  connection: {proxyProtocol: Direct}
+- name: etcd
+  connection: {proxyProtocol: Direct}
+`,
+		"tracing.yaml": `apiVersion: apiserver.config.k8s.io/v1beta1
+kind: TracingConfiguration
+endpoint: ` + p.collector.address + `
+samplingRatePerMillion: 100000
+`,
+		"admission.yaml": `apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: PodSecurity
+  configuration:
+    apiVersion: pod-security.admission.config.k8s.io/v1
+    kind: PodSecurityConfiguration
+    defaults: {enforce: privileged, warn: restricted, warn-version: latest}
+`,
+	}
+	for name, content := range files {
+		if err := os.WriteFile(p.file(name), []byte(content), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *production) file(name string) string { return filepath.Join(p.dir, name) }
+
+// encryption is a configuration with these keys, of which the first one writes.
+func encryption(keys ...string) string {
+	var list strings.Builder
+	for _, key := range keys {
+		sum := sha256.Sum256([]byte(key))
+		fmt.Fprintf(&list, "      - {name: %s, secret: %s}\n", key, base64.StdEncoding.EncodeToString(sum[:]))
+	}
+	return `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [secrets]
+  providers:
+  - secretbox:
+      keys:
+` + list.String() + `  - identity: {}
+`
+}
+
+// auditLog is where the replicas of a tier write their audit log.
+func (p *production) auditLog(tier cluster.Tier) string {
+	return p.file("audit-" + string(tier) + ".log")
+}
+
+// configure adds the flags of a set to every tier that serves.
+func (p *production) configure(config *cluster.Config, set string) error {
+	if config.Flags == nil {
+		config.Flags = map[cluster.Tier][]string{}
+	}
+	for _, tier := range (&cluster.Cluster{Config: *config}).ServingTiers() {
+		// All replicas append to the one file, which none may find missing and begin.
+		if err := os.WriteFile(p.auditLog(tier), nil, 0o600); err != nil {
+			return err
+		}
+		flags := append(slices.Clone(flagSets[set]),
+			"--audit-policy-file="+p.file("audit-policy.yaml"),
+			"--audit-log-path="+p.auditLog(tier),
+			"--audit-log-maxage=1", "--audit-log-maxbackup=2", "--audit-log-maxsize=100",
+			"--audit-webhook-config-file="+p.file("audit-webhook.kubeconfig"),
+			"--audit-webhook-batch-max-wait=1s",
+			"--encryption-provider-config="+p.file("encryption.yaml"),
+			"--encryption-provider-config-automatic-reload=true",
+			"--egress-selector-config-file="+p.file("egress.yaml"),
+			"--tracing-config-file="+p.file("tracing.yaml"),
+			"--admission-control-config-file="+p.file("admission.yaml"),
+			"--goaway-chance=0.001",
+			"--profiling=true", "--contention-profiling=true",
+		)
+		// What one tier alone has to know of.
+		if tier != cluster.Core && tier != cluster.Extensions {
+			flags = append(flags, "--enable-aggregator-routing=true")
+		}
+		if tier != cluster.Aggregator && tier != cluster.Extensions {
+			flags = append(flags,
+				"--oidc-issuer-url="+p.issuer.URL, "--oidc-client-id=triune", "--oidc-ca-file="+p.issuer.caFile,
+				"--oidc-username-claim=sub", "--oidc-username-prefix=oidc:", "--oidc-groups-claim=groups", "--oidc-groups-prefix=oidc:",
+				"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
+				"--event-ttl=30m")
+		}
+		config.Flags[tier] = append(config.Flags[tier], flags...)
+	}
+	return nil
+}
+
+// TestProduction: each of the flags of a production cluster does its work, whichever
+// tier a request ends in.
+func TestProduction(t *testing.T) {
+	needs(t)
+	if *flagSet == "" {
+		t.Skip("the servers of this run do not have the flags: -flags=production")
+	}
+	c, p := server(t), shared.production
+	k := newKubectl(t, c, newNamespace(t, c))
+	k.stdin(`apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: wheels.production.triune.dev}
+spec:
+  group: production.triune.dev
+  scope: Namespaced
+  names: {plural: wheels, singular: wheel, kind: Wheel}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: It turns., x-kubernetes-preserve-unknown-fields: true}}}]
+`).run("apply", "-f", "-")
+	t.Cleanup(func() { k.run("delete", "crd", "wheels.production.triune.dev") })
+	k.run("wait", "--for=condition=Established", "crd/wheels.production.triune.dev", "--timeout=30s")
+
+	t.Run("discovery and openapi", func(t *testing.T) {
+		k := k.of(t)
+		eventually(t, patience, func(context.Context) error {
+			if out := k.run("api-resources", "--api-group=production.triune.dev"); !strings.Contains(out, "wheels") {
+				return fmt.Errorf("api-resources: %s", out)
+			}
+			return nil
+		})
+		k.run("get", "crd")
+		eventually(t, patience, func(context.Context) error {
+			if out := k.try("explain", "wheels"); !strings.Contains(out.stdout, "It turns.") {
+				return fmt.Errorf("explain: %s%s", out.stdout, out.stderr)
+			}
+			return nil
+		})
+	})
+	t.Run("audit", func(t *testing.T) { checkAudit(t, c, p) })
+	t.Run("oidc", func(t *testing.T) { checkOIDC(t, c, p) })
+	t.Run("tracing", func(t *testing.T) {
+		eventually(t, patience, func(context.Context) error {
+			clientset(t, c).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+			if p.collector.spans.Load() == 0 {
+				return fmt.Errorf("no span has come")
+			}
+			return nil
+		})
+	})
+	t.Run("encryption", func(t *testing.T) {
+		full(t) // the files are looked at once a minute
+		checkRotation(t, c, p)
+	})
+	t.Run("pod security", func(t *testing.T) {
+		config := restConfig(t, c)
+		warned := &warnings{}
+		config.WarningHandler = warned
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "root"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+		}
+		dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+		if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Pods(newNamespace(t, c)).Create(t.Context(), pod, dry); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(strings.Join(warned.texts, "\n"), `would violate PodSecurity "restricted:latest"`) {
+			t.Errorf("warnings %q", warned.texts)
+		}
+	})
+	t.Run("profiling", func(t *testing.T) {
+		raw(t, restConfig(t, c), "/debug/pprof/goroutine?debug=1")
+	})
+	t.Run("egress", func(t *testing.T) { checkEgress(t, c, p) })
+}
+
+// warnings collects what servers warn of.
+type warnings struct{ texts []string }
+
+// HandleWarningHeader implements [rest.WarningHandler].
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) { w.texts = append(w.texts, text) }
+
+// raw returns the body of a GET.
+func raw(t *testing.T, config *rest.Config, path string) string {
+	t.Helper()
+	body, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().RequestURI(path).DoRaw(t.Context())
+	if err != nil {
+		t.Fatalf("GET %s: %v: %s", path, err, body)
+	}
+	return string(body)
+}
+
+// checkAudit sends requests that end in each of the tiers, and expects one event of
+// each in the log of one tier and in the webhook.
+func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
+	config := restConfig(t, c)
+	transport, err := rest.TransportFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, func(context.Context) error { // kube-apiserver answers 429 at first
+		_, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().RequestURI("/apis/production.triune.dev/v1/wheels").DoRaw(t.Context())
+		return err
+	})
+	requests := map[string]string{
+		"core":              "/api/v1/namespaces/default/configmaps",
+		"custom resources":  "/apis/production.triune.dev/v1/namespaces/default/wheels",
+		"definitions":       "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+		"apiservices":       "/apis/apiregistration.k8s.io/v1/apiservices",
+		"discovery":         "/apis",
+		"group":             "/apis/production.triune.dev",
+		"index":             "/",
+		"openapi v2":        "/openapi/v2",
+		"openapi of core":   "/openapi/v3/apis/apps/v1",
+		"openapi of a CRD":  "/openapi/v3/apis/production.triune.dev/v1",
+		"nothing":           "/apis/nothing.triune.dev/v1/things",
+		"nothing elsewhere": "/nothing",
+	}
+	for name, path := range requests {
+		id := "audit-" + strings.ReplaceAll(name, " ", "-")
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Audit-ID", id)
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		resp.Body.Close()
+		want := http.StatusOK
+		if strings.HasPrefix(name, "nothing") {
+			want = http.StatusNotFound
+		}
+		if resp.StatusCode != want || resp.Header.Get("Audit-ID") != id {
+			t.Errorf("%s: status %d, want %d; Audit-ID %q", name, resp.StatusCode, want, resp.Header.Get("Audit-ID"))
+		}
+	}
+	for name, path := range requests {
+		id := "audit-" + strings.ReplaceAll(name, " ", "-")
+		eventually(t, patience, func(context.Context) error {
+			logged := map[string]int{}
+			for _, tier := range c.ServingTiers() {
+				logged[string(tier)] = loggedEvents(t, p.auditLog(tier), id, path)
+			}
+			total := 0
+			for _, n := range logged {
+				total += n
+			}
+			if told := p.webhook.count(id); total != 1 || told != 1 {
+				return fmt.Errorf("%s: %v in the logs, %d at the webhook, want one", path, logged, told)
+			}
+			return nil
+		})
+	}
+}
+
+// loggedEvents counts the last events of a request in an audit log.
+func loggedEvents(t *testing.T, file, id, path string) int {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		if !bytes.Contains(lines.Bytes(), []byte(id)) {
+			continue
+		}
+		var event auditv1.Event
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			continue // the line is still being written
+		}
+		if string(event.AuditID) == id && event.Stage == auditv1.StageResponseComplete {
+			n++
+			if event.RequestURI != path || event.User.Username == "" {
+				t.Errorf("audit event of %s has the URI %s and the user %q", path, event.RequestURI, event.User.Username)
+			}
+		}
+	}
+	return n
+}
+
+// checkOIDC: a user of the issuer is who the token says, in every tier.
+func checkOIDC(t *testing.T, c *cluster.Cluster, p *production) {
+	config := rest.AnonymousClientConfig(restConfig(t, c))
+	for path, says := range map[string]string{
+		"/api/v1/namespaces/default/configmaps":                    "oidc:carol",
+		"/apis/production.triune.dev/v1/namespaces/default/wheels": "oidc:carol",
+		"/apis/apiregistration.k8s.io/v1/apiservices":              "oidc:carol",
+	} {
+		config.BearerToken = p.issuer.token(t, "carol", "wheelwrights")
+		eventually(t, patience, func(context.Context) error {
+			body, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().RequestURI(path).DoRaw(t.Context())
+			if err == nil || !strings.Contains(string(body), `User \"`+says+`\" cannot list resource`) {
+				return fmt.Errorf("%w: %s", err, body)
+			}
+			return nil
+		})
+	}
+	config.BearerToken = p.issuer.token(t, "carol", "wheelwrights") + "x"
+	if _, err := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err == nil || !strings.Contains(err.Error(), "Unauthorized") {
+		t.Errorf("a token with a broken signature: %v", err)
+	}
+}
+
+// checkRotation rotates the key of Secrets as Kubernetes documents it: the new key
+// writes, all Secrets are written again, and then the old key is not needed any more.
+func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
+	ctx, client, namespace := t.Context(), clientset(t, c), newNamespace(t, c)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}, StringData: map[string]string{"word": "before"}}
+	if _, err := client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	reload(t, c, p, encryption("two", "one"))
+	all, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+	if err != nil || len(all.Items) == 0 {
+		t.Fatalf("%d Secrets, %v", len(all.Items), err)
+	}
+	for _, secret := range all.Items {
+		if _, err := client.CoreV1().Secrets(secret.Namespace).Update(ctx, &secret, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(t, c, p, encryption("two"))
+	for _, version := range []string{"", "0"} { // from etcd, and from memory
+		again, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{ResourceVersion: version})
+		if err != nil || len(again.Items) != len(all.Items) {
+			t.Fatalf("without the old key: %d Secrets, %v; %d with it", len(again.Items), err, len(all.Items))
+		}
+	}
+	got, err := client.CoreV1().Secrets(namespace).Get(ctx, "sealed", metav1.GetOptions{})
+	if err != nil || string(got.Data["word"]) != "before" {
+		t.Errorf("what was written with the old key: %q, %v", got.Data["word"], err)
+	}
+}
+
+// reloads matches the counter of configurations of encryption that were read again.
+var reloads = regexp.MustCompile(`(?m)^apiserver_encryption_config_controller_automatic_reloads_total\{.*status="success"\} (\S+)`)
+
+// reload replaces the configuration and waits until every replica has it.
+func reload(t *testing.T, c *cluster.Cluster, p *production, content string) {
+	t.Helper()
+	count := func(url string) string {
+		config := restConfig(t, c)
+		config.Host = url
+		if match := reloads.FindStringSubmatch(raw(t, config, "/metrics")); match != nil {
+			return match[1]
+		}
+		return "0"
+	}
+	before := map[string]string{}
+	for _, tier := range c.ServingTiers() {
+		for i := 0; c.Process(tier, i) != nil; i++ {
+			url := c.ReplicaURL(tier, i)
+			before[url] = count(url)
+		}
+	}
+	if err := os.WriteFile(p.file("encryption.yaml"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// kube-apiserver looks once a minute.
+	eventually(t, 90*time.Second, func(context.Context) error {
+		for url, n := range before {
+			if count(url) == n {
+				return fmt.Errorf("%s has not read the new configuration", url)
+			}
+		}
+		return nil
+	})
+}
+
+// checkEgress: an extension API server, at an address of its Service, is reached through
+// the proxy of the cluster's network.
+func checkEgress(t *testing.T, c *cluster.Cluster, p *production) {
+	remote := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"ThingList","apiVersion":"egress.triune.dev/v1","items":[]}`)
+	}))
+	t.Cleanup(remote.Close)
+	address := remote.Listener.Addr().(*net.TCPAddr)
+	namespace := newNamespace(t, c)
+	k := newKubectl(t, c, namespace)
+	k.stdin(fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: remote}
+spec: {ports: [{name: https, port: 443, targetPort: %[2]d}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: remote-1, labels: {kubernetes.io/service-name: remote}}
+addressType: IPv4
+endpoints: [{addresses: [%[3]s], conditions: {ready: true}}]
+ports: [{name: https, port: %[2]d, protocol: TCP}]
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.egress.triune.dev}
+spec:
+  group: egress.triune.dev
+  version: v1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {namespace: %[1]s, name: remote, port: 443}
+`, namespace, address.Port, beyondProxy)).run("apply", "-f", "-")
+	t.Cleanup(func() { k.run("delete", "apiservice", "v1.egress.triune.dev") })
+	eventually(t, patience, func(context.Context) error {
+		if out := k.try("get", "--raw", "/apis/egress.triune.dev/v1/things"); out.code != 0 {
+			return fmt.Errorf("%s", out.stderr)
+		}
+		return nil
+	})
+}
