@@ -29,18 +29,19 @@ var beyondExternal = map[string]string{
 // leftOut are the tests that an external server does not see, and what they call
 // that it has not. TestLeftOutOfExternal keeps it as short as it can be.
 var leftOut = map[string]string{
-	"TestBadStart":                 "CommandLine",
-	"TestControllers":              "startControlPlane",
-	"TestEncryptedOnItsWay":        "cluster.Run",
-	"TestHalfDeadEtcd":             "cluster.Run",
-	"TestHelm":                     "startControlPlane",
-	"TestInformersOutliveRestarts": "Restart",
-	"TestMoveIn":                   "cluster.Run",
-	"TestMoveOut":                  "cluster.Run",
-	"TestOutage":                   "cluster.Run",
-	"TestQuietStart":               "cluster.Start",
-	"TestSampleAPIServer":          "StartSampleServer",
-	"TestStoredBytes":              "cluster.Run",
+	"TestBadStart":                         "CommandLine",
+	"TestControllers":                      "startControlPlane",
+	"TestEncryptedOnItsWay":                "cluster.Run",
+	"TestHalfDeadEtcd":                     "cluster.Run",
+	"TestHelm":                             "startControlPlane",
+	"TestInformersOutliveRestarts":         "Restart",
+	"TestMoveIn":                           "cluster.Run",
+	"TestMoveOut":                          "cluster.Run",
+	"TestNamespaceWaitsForCustomResources": "cluster.Run",
+	"TestOutage":                           "cluster.Run",
+	"TestQuietStart":                       "cluster.Start",
+	"TestSampleAPIServer":                  "StartSampleServer",
+	"TestStoredBytes":                      "cluster.Run",
 }
 
 // needs skips a test that an external server cannot be asked, where there is one.

@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"triune.dev/tests/cluster"
+)
+
+// TestNamespaceWaitsForCustomResources: kube-controller-manager deletes what discovery
+// names, and then the namespace. While nobody can say which custom resources there are
+// it must not finish, or they are left behind in a namespace that does not exist.
+func TestNamespaceWaitsForCustomResources(t *testing.T) {
+	full(t)
+	switch cluster.Topology(*target) {
+	case cluster.Tiers:
+		t.Run("aggregator that has started before", func(t *testing.T) { namespaceWithoutExtensions(t, false) })
+		t.Run("new aggregator", func(t *testing.T) { namespaceWithoutExtensions(t, true) })
+	default:
+		t.Run("restarts", namespaceDuringRestarts)
+	}
+}
+
+const keeps = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: keeps.namespace.triune.dev}
+spec:
+  group: namespace.triune.dev
+  scope: Namespaced
+  names: {plural: keeps, singular: keep, kind: Keep}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`
+
+// doomed makes a namespace of that name with a custom resource in it.
+func doomed(t *testing.T, c *cluster.Cluster) command {
+	t.Helper()
+	k := newKubectl(t, c, "doomed")
+	k.stdin(keeps).run("apply", "-f", "-")
+	k.run("wait", "--for=condition=Established", "crd/keeps.namespace.triune.dev", "--timeout=30s")
+	k.run("create", "namespace", "doomed")
+	eventually(t, patience, func(context.Context) error {
+		out := k.stdin("apiVersion: namespace.triune.dev/v1\nkind: Keep\nmetadata: {name: one}\n").try("create", "-f", "-")
+		if out.code != 0 {
+			return fmt.Errorf("%s", out.stderr)
+		}
+		return nil
+	})
+	return k
+}
+
+// gone waits until there is no namespace, and expects that nothing was left in it.
+func gone(t *testing.T, k command) {
+	t.Helper()
+	eventually(t, 3*patience, func(context.Context) error {
+		if out := k.try("get", "namespace", "doomed", "-o", "jsonpath={.status}"); !strings.Contains(out.stderr, "(NotFound)") {
+			return fmt.Errorf("the namespace is there: %s%s", out.stdout, out.stderr)
+		}
+		return nil
+	})
+	if left := k.run("get", "keeps.namespace.triune.dev", "-o", "name"); left != "" {
+		t.Errorf("left behind in a namespace that is gone: %s", left)
+	}
+}
+
+// namespaceWithoutExtensions has every other tier start while the extensions tier is
+// down. A new aggregator finds no APIService that would tell what was served before.
+func namespaceWithoutExtensions(t *testing.T, anew bool) {
+	c := cluster.Run(t, cluster.Config{Topology: cluster.Tiers, EtcdPerTier: true})
+	k := doomed(t, c)
+	for _, tier := range []cluster.Tier{cluster.Aggregator, cluster.Core, cluster.Extensions} {
+		c.Kill(tier, 0)
+	}
+	if anew {
+		c.Kill(cluster.EtcdOf(cluster.Aggregator), 0)
+		if err := os.RemoveAll(filepath.Join(c.Dir, string(cluster.EtcdOf(cluster.Aggregator)))); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.StartReplica(t.Context(), cluster.EtcdOf(cluster.Aggregator), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tier := range []cluster.Tier{cluster.Core, cluster.Aggregator} {
+		if err := c.StartReplica(t.Context(), tier, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.run("delete", "namespace", "doomed", "--wait=false")
+	if _, err := c.StartControllerManager(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 3*patience, func(context.Context) error {
+		// Only a namespace that is still there has conditions.
+		if status := k.run("get", "namespace", "doomed", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceDeletionDiscoveryFailure")].status}`); status != "True" {
+			return fmt.Errorf("NamespaceDeletionDiscoveryFailure is %q", status)
+		}
+		return nil
+	})
+	if err := c.StartReplica(t.Context(), cluster.Extensions, 0); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, k)
+}
+
+// namespaceDuringRestarts kills the server again and again while the namespace is
+// deleted: a server that starts knows its CRDs a moment after it serves.
+func namespaceDuringRestarts(t *testing.T) {
+	c := cluster.Run(t, targetConfig())
+	k := doomed(t, c)
+	hold := func(finalizers string) {
+		k.run("patch", "keeps.namespace.triune.dev", "one", "--type=merge", "-p", `{"metadata":{"finalizers":`+finalizers+`}}`)
+	}
+	hold(`["namespace.triune.dev/hold"]`)
+	if _, err := c.StartControllerManager(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// A controller manager whose server goes while it starts ends; this one has started.
+	k.run("create", "namespace", "first")
+	k.run("delete", "namespace", "first", "--timeout=60s")
+	k.run("delete", "namespace", "doomed", "--wait=false")
+	tier := c.ServingTiers()[0]
+	for range 5 {
+		c.Kill(tier, 0)
+		if err := c.StartReplica(t.Context(), tier, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold("null")
+	gone(t, k)
+}
