@@ -14,9 +14,12 @@ import (
 // Options say how a Cache understands what is stored.
 type Options struct {
 	// Open decrypts a stored value; nil where nothing is encrypted. stale is as in
-	// Entry. It is called once per value, on the goroutine that feeds the space or
-	// on one that loads or reads history.
-	Open func(key string, stored []byte) (data []byte, stale bool, err error)
+	// Entry. It is called without a lock.
+	Open func(ctx context.Context, key string, stored []byte) (data []byte, stale bool, err error)
+	// Slow says that Open may take long, because it asks a key management service. The
+	// cache then decrypts its changes on a goroutine of its own, so that it alone is
+	// late when that service hangs.
+	Slow bool
 	// Labels finds out the labels of an entry, Fields its selectable fields; nil
 	// where there are none. They may be called with the cache's lock held, so they
 	// must not call it.
@@ -72,6 +75,8 @@ type Cache struct {
 	resetAt int64
 	// aside are the changes that came while loading, without the states before.
 	aside []*Change
+	// queue are the changes that are not yet decrypted, if Options.Slow.
+	queue queue
 	tree  *btree.BTreeG[*Entry]
 	// pivot is what the tree is searched with.
 	pivot Entry
@@ -162,16 +167,42 @@ func (c *Cache) getLocked(key string) *Entry {
 	return entry
 }
 
+// Revision is the newest one at which the cache is complete. It is behind the space's
+// while changes are being decrypted.
+func (c *Cache) Revision() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.revisionLocked()
+}
+
 // revisionLocked is the newest one at which the tree is true. The space's is read
-// first: it never runs ahead of this cache.
-func (c *Cache) revisionLocked() int64 { return max(c.space.revision.Load(), c.changed) }
+// first: it never runs ahead of this cache, but for what waits in the queue.
+func (c *Cache) revisionLocked() int64 {
+	revision := c.space.revision.Load()
+	if first, waiting := c.queue.first(); waiting {
+		revision = min(revision, first-1)
+	}
+	return max(revision, c.changed)
+}
 
 // take is called by the space, with its lock held, for events of complete
 // revisions up to revision. It returns the alarms to ring.
 func (c *Cache) take(events []kv.Event, revision int64) []*alarm {
-	changes := c.prepare(events)
+	if c.options.Slow {
+		return c.enqueue(events)
+	}
+	return c.follow(c.prepare(context.Background(), events), revision)
+}
+
+// follow applies prepared changes of complete revisions up to revision. It returns the
+// alarms to ring.
+func (c *Cache) follow(changes []*Change, revision int64) []*alarm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.applyLocked(changes, revision)
+}
+
+func (c *Cache) applyLocked(changes []*Change, revision int64) []*alarm {
 	switch c.phase {
 	case loading:
 		c.aside = append(c.aside, changes...)
@@ -187,9 +218,9 @@ func (c *Cache) take(events []kv.Event, revision int64) []*alarm {
 
 // prepare does without the lock what can be done without it: copying, decrypting,
 // and finding out what the indexes will ask for.
-func (c *Cache) prepare(events []kv.Event) []*Change {
+func (c *Cache) prepare(ctx context.Context, events []kv.Event) []*Change {
 	c.mu.Lock()
-	// A cache that is idle stays so while the space's lock is held.
+	// A cache that is idle loads what has come before its next change is taken.
 	unwanted := c.phase == idle
 	labels, fields := false, len(c.alarms.fields) > 0
 	for _, ix := range c.indexes {
@@ -217,7 +248,7 @@ func (c *Cache) prepare(events []kv.Event) []*Change {
 		if e.Kind == kv.Created {
 			change.Key = strings.Clone(e.Key)
 		}
-		change.Now = c.entry(change.Key, bytes.Clone(e.Value), e.Revision)
+		change.Now = c.entry(ctx, change.Key, bytes.Clone(e.Value), e.Revision)
 		if labels {
 			_, _ = c.LabelsOf(change.Now) // an error comes again when it is asked for
 		}
@@ -293,14 +324,18 @@ func (c *Cache) forgetLocked(change *Change) {
 }
 
 // entry makes the entry of a stored value, which it keeps.
-func (c *Cache) entry(key string, stored []byte, revision int64) *Entry {
+func (c *Cache) entry(ctx context.Context, key string, stored []byte, revision int64) *Entry {
 	e := &Entry{Key: key, Revision: revision}
+	data := stored
 	if c.options.Open != nil {
-		stored, e.Stale, e.Err = c.options.Open(key, stored)
+		data, e.Stale, e.Err = c.options.Open(ctx, key, stored)
 	}
-	e.hold(stored)
+	if e.Err != nil {
+		e.Err = &sealedError{e.Err, stored}
+	}
+	e.hold(data)
 	if c.options.Sketch != nil && e.Err == nil {
-		if sketch, ok := c.options.Sketch(stored); ok {
+		if sketch, ok := c.options.Sketch(data); ok {
 			e.absent = ^sketch
 		}
 	}
@@ -328,6 +363,7 @@ func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
 	c.resetAt = revision
 	c.phase = idle
 	c.aside = nil
+	c.queue.clear()
 	c.tree, c.stored = newTree(), 0
 	c.pivot.Key = ""
 	c.snapshot = nil

@@ -39,8 +39,13 @@
 //
 // Locks, in the order in which they are taken: that of a Cursor that can be pushed to,
 // which its owner holds while it is awake; a Space's; a Cache's. Neither of the latter is held
-// while etcd or the event log is asked, an index is built or cursors are woken, and
-// a Cache's, which all readers need, not while a value is decrypted.
+// while etcd or the event log is asked, a value is decrypted by a key management service,
+// an index is built or cursors are woken.
+//
+// A Cache whose values a key management service decrypts takes its changes by way of a
+// queue, bounded like its log, so that a service that hangs makes this Cache late and no
+// other. What is late is not told: its [Cache.Revision] stays behind, and who needs more
+// waits in [Cache.Await] for as long as he wants to.
 //
 // Order is promised for every Cache: changes come in the order of their revisions,
 // a revision is never split over two calls, and what Snapshot and Cursor call their

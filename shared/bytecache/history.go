@@ -42,7 +42,7 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 		if full && e.Revision != list[len(list)-1].Revision {
 			return errEnough
 		}
-		change := c.historic(e)
+		change := c.historic(ctx, e)
 		size += change.size()
 		list = append(list, change)
 		return nil
@@ -71,13 +71,13 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 
 // historic makes the change of an event that is older than the log. Only the event
 // itself knows the state before it.
-func (c *Cache) historic(e kv.Event) *Change {
+func (c *Cache) historic(ctx context.Context, e kv.Event) *Change {
 	change := &Change{Kind: e.Kind, Key: e.Key, Revision: e.Revision, historic: true}
 	if e.Kind != kv.Deleted {
-		change.Now = c.entry(e.Key, e.Value, e.Revision)
+		change.Now = c.entry(ctx, e.Key, e.Value, e.Revision)
 	}
 	if e.Kind != kv.Created {
-		change.Before = c.entry(e.Key, e.Previous, 0)
+		change.Before = c.entry(ctx, e.Key, e.Previous, 0)
 	}
 	return change
 }

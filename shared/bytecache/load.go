@@ -155,7 +155,7 @@ func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error
 			out.revision = page.Revision
 		}
 		for _, item := range page.KVs {
-			e := c.entry(string(item.Key), item.Value, item.ModRevision)
+			e := c.entry(ctx, string(item.Key), item.Value, item.ModRevision)
 			e.era = era + 1
 			for _, building := range out.indexes {
 				building.add(c, e)

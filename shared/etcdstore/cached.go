@@ -41,9 +41,9 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 	if transformer == nil {
 		transformer = identity.NewEncryptCheckTransformer()
 	}
-	o.Open = func(key string, stored []byte) ([]byte, bool, error) {
-		// Without the context of a request: the change belongs to nobody.
-		return transformer.TransformFromStorage(context.Background(), stored, value.DefaultContext(key))
+	o.Slow = c.Transformer != nil
+	o.Open = func(ctx context.Context, key string, stored []byte) ([]byte, bool, error) {
+		return transformer.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 	}
 	if c.Attributes == nil {
 		return o, nil
@@ -137,6 +137,7 @@ func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions)
 		return cachedItem{}, err
 	}
 	if entry != nil && entry.Err != nil {
+		s.cache.Reopen(ctx, entry)
 		return cachedItem{}, nil // etcd's bytes, and the error they give now
 	}
 	if o.Serializable {
@@ -174,6 +175,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 	}
 	page.Revision, known = snapshot.Revision, true
 	var entries []*bytecache.Entry
+	var broken *bytecache.Entry
 	snapshot.Ascend(from, func(e *bytecache.Entry) bool {
 		if !strings.HasPrefix(e.Key, l.prefix) {
 			return false
@@ -182,11 +184,16 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 		if limit > 0 && len(page.KVs) == limit {
 			return true // the rest is only counted
 		}
-		known = known && e.Err == nil
+		if e.Err != nil {
+			known, broken = false, e
+		}
 		page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(e.Key), ModRevision: e.Revision})
 		entries = append(entries, e)
 		return known
 	})
+	if broken != nil {
+		s.cache.Reopen(ctx, broken)
+	}
 	if known && page.More() {
 		s.cache.Keep(snapshot)
 	}
@@ -207,7 +214,7 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 		}
 		// A cache that is far behind is no reason to wait: etcd has the answer.
 		waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
-		err = s.cache.Space().Await(waiting, revision)
+		err = s.cache.Await(waiting, revision)
 		cancel()
 		if err != nil {
 			return nil, ctx.Err()

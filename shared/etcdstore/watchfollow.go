@@ -119,19 +119,18 @@ func (r *WatchRequest) Follow(ctx context.Context) (*Following, error) {
 // snapshot returns the state that the initial events show.
 func (r *WatchRequest) snapshot(ctx context.Context) (*bytecache.Snapshot, error) {
 	s := r.store
-	space := s.cache.Space()
 	atLeast := r.plan.atLeast
 	if !r.plan.anyMember {
 		var err error
 		if atLeast, err = s.currentRevision(ctx); err != nil {
 			return nil, err
 		}
-		if err := space.Await(ctx, atLeast); err != nil {
+		if err := s.cache.Await(ctx, atLeast); err != nil {
 			return nil, err
 		}
 		return s.cache.Snapshot(ctx)
 	}
-	if atLeast > space.Revision() {
+	if atLeast > s.cache.Revision() {
 		if err := r.await(ctx, atLeast); err != nil {
 			return nil, err
 		}
@@ -150,18 +149,18 @@ func (r *WatchRequest) await(ctx context.Context, want int64) error {
 		if current < want {
 			return storage.NewTooLargeResourceVersionError(uint64(want), uint64(current), freshRetryAfter)
 		}
-		return s.cache.Space().Await(ctx, want)
+		return s.cache.Await(ctx, want)
 	}
 	waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
 	defer cancel()
-	err := s.cache.Space().Await(waiting, want)
+	err := s.cache.Await(waiting, want)
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return storage.NewTooLargeResourceVersionError(uint64(want), uint64(s.cache.Space().Revision()), freshRetryAfter)
+	return storage.NewTooLargeResourceVersionError(uint64(want), uint64(s.cache.Revision()), freshRetryAfter)
 }
 
 // BookmarkObject is the object of a bookmark; end is as in WatchRequest.

@@ -1,6 +1,7 @@
 package reads
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,7 +79,7 @@ func TestCorruptBehind(t *testing.T) {
 func TestUndecryptable(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t, func(c *kindConfig) {
-		c.open = func(key string, stored []byte) ([]byte, bool, error) {
+		c.open = func(_ context.Context, key string, stored []byte) ([]byte, bool, error) {
 			if strings.HasSuffix(key, "/n005") {
 				return nil, false, errors.New("no key for this")
 			}

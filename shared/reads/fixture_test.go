@@ -132,7 +132,7 @@ type kindConfig struct {
 	attributes storage.AttrFunc
 	tables     rest.TableConvertor
 	uncached   bool
-	open       func(key string, stored []byte) ([]byte, bool, error)
+	open       func(ctx context.Context, key string, stored []byte) ([]byte, bool, error)
 }
 
 func (w *world) add(t testing.TB, c kindConfig) *resource {

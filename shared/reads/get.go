@@ -110,7 +110,7 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 	if err != nil || confirmed.ModRevision == 0 {
 		return nil
 	}
-	if h.space.Revision() >= confirmed.Revision {
+	if h.config.Cache.Revision() >= confirmed.Revision {
 		h.level.Store(true)
 	}
 	entry := h.cached(ctx, key)

@@ -136,18 +136,18 @@ func requestInfo(req *http.Request) (*request.RequestInfo, bool) {
 
 // await waits until the cache has reached a revision, but not for long.
 func (h *Handlers) await(ctx context.Context, revision int64) bool {
-	if h.space.Revision() >= revision {
+	if h.config.Cache.Revision() >= revision {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, h.config.Patience)
 	defer cancel()
-	return h.space.Await(ctx, revision) == nil
+	return h.config.Cache.Await(ctx, revision) == nil
 }
 
 // awaitExisting is await for a revision that a client names. One that etcd does not
 // have yet is for the fallback to wait for, and to refuse.
 func (h *Handlers) awaitExisting(ctx context.Context, revision int64) bool {
-	if h.space.Revision() >= revision {
+	if h.config.Cache.Revision() >= revision {
 		return true
 	}
 	newest, err := h.config.Consistency.Revision(ctx)
