@@ -212,6 +212,9 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 		if err != nil {
 			return nil, err
 		}
+		if !HasPatience(ctx) && s.cache.Revision() < revision {
+			return nil, nil
+		}
 		// A cache that is far behind is no reason to wait: etcd has the answer.
 		waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
 		err = s.cache.Await(waiting, revision)

@@ -59,7 +59,14 @@ func (f etcdFeed) follow(ctx context.Context, space *bytecache.Space, from int64
 }
 
 // withCache gives a Store a cache, which follows etcd until the test ends.
-func withCache(t testing.TB) func(*Config) {
+func withCache(t testing.TB) func(*Config) { return withCacheFedBy(t, etcdFeed.follow) }
+
+// withLaggingCache gives a Store a cache that hears of nothing.
+func withLaggingCache(t testing.TB) func(*Config) {
+	return withCacheFedBy(t, func(etcdFeed, context.Context, *bytecache.Space, int64) {})
+}
+
+func withCacheFedBy(t testing.TB, follow func(etcdFeed, context.Context, *bytecache.Space, int64)) func(*Config) {
 	return func(c *Config) {
 		t.Helper()
 		feed := etcdFeed{client: kv.New(c.Client.Etcd())}
@@ -73,7 +80,7 @@ func withCache(t testing.TB) func(*Config) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			feed.follow(ctx, space, revision)
+			follow(feed, ctx, space, revision)
 		}()
 		t.Cleanup(func() {
 			cancel()

@@ -46,6 +46,17 @@ func (s *Store) awaitRevision(ctx context.Context, want int64) error {
 	}
 }
 
+type outOfPatience struct{}
+
+// OutOfPatience returns a context for a read that has already waited for the cache for as
+// long as it may. If the cache is still behind, a consistent LIST reads etcd at once.
+func OutOfPatience(ctx context.Context) context.Context {
+	return context.WithValue(ctx, outOfPatience{}, true)
+}
+
+// HasPatience reports whether a read may wait for the cache.
+func HasPatience(ctx context.Context) bool { return ctx.Value(outOfPatience{}) == nil }
+
 // tooLarge is the refusal that does not wait. kube-apiserver gives it, without
 // a retry hint, where it bypasses its watch cache.
 func tooLarge(want, current int64) error {

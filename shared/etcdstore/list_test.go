@@ -421,3 +421,14 @@ func TestLaggingMember(t *testing.T) {
 		expect(t, w, "ADDED "+at(created))
 	}
 }
+
+// TestOutOfPatience: a LIST that has waited for the cache already does not do so again.
+func TestOutOfPatience(t *testing.T) {
+	f := newFixture(t, withLaggingCache(t))
+	f.freshTimeout = time.Hour
+	f.create(t, podNamed("a"))
+	list := &example.PodList{}
+	if err := f.GetList(OutOfPatience(t.Context()), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
+		t.Errorf("%d pods, %v, want 1", len(list.Items), err)
+	}
+}

@@ -3,21 +3,29 @@ package reads
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"k8s.io/apiserver/pkg/storage"
 
 	"triune.dev/shared/bytecache"
 	"triune.dev/shared/encoded"
+	"triune.dev/shared/etcdstore"
 )
 
 // List returns the handler of LIST. The fallback also gets what asks for a watch.
 func (h *Handlers) List(fallback http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
+		began := time.Now()
 		served := h.list(w, req)
 		h.config.Observe("list", served)
-		if !served {
-			fallback(w, req)
+		if served {
+			return
 		}
+		if time.Since(began) >= h.config.Patience {
+			// The cache is behind, which the fallback would wait for as well.
+			req = req.WithContext(etcdstore.OutOfPatience(req.Context()))
+		}
+		fallback(w, req)
 	}
 }
 

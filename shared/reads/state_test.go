@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	goruntime "runtime"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/freshness"
 )
 
@@ -146,6 +148,29 @@ func TestStale(t *testing.T) {
 					t.Errorf("%s: GET %s by the fallback: %t, want %t", name, path, fell, fallback)
 				}
 			}
+		}
+	}
+}
+
+// TestPatienceIsSpentOnce: the fallback learns that a LIST has waited for the cache.
+func TestPatienceIsSpentOnce(t *testing.T) {
+	w := newWorld(t)
+	pods := w.pods(t)
+	pods.create(t, pod("default", "a", 1))
+	pods.settle(t)
+	pods.handlers.config.Patience = 10 * time.Millisecond
+	for c, want := range map[Consistency]bool{deaf{}: true, ahead{}: false} {
+		pods.handlers.config.Consistency = c
+		asked := false
+		list := pods.route(nil, pods.handlers.List(func(_ http.ResponseWriter, req *http.Request) {
+			asked = true
+			if got := etcdstore.HasPatience(req.Context()); got != want {
+				t.Errorf("%T: the fallback may wait: %t, want %t", c, got, want)
+			}
+		}))
+		list.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil))
+		if !asked {
+			t.Errorf("%T: the fallback was not asked", c)
 		}
 	}
 }
