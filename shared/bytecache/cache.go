@@ -318,9 +318,6 @@ func (c *Cache) followLocked(changes []*Change) (followed []*Change, ok bool) {
 // was kept for the log alone.
 func (c *Cache) forgetLocked(change *Change) {
 	c.releaseEntryLocked(change.Before)
-	if change.historic {
-		c.releaseEntryLocked(change.Now)
-	}
 }
 
 // entry makes the entry of a stored value, which it keeps.
@@ -364,6 +361,7 @@ func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
 	c.phase = idle
 	c.aside = nil
 	c.queue.clear()
+	c.space.windows.drop(c)
 	c.tree, c.stored = newTree(), 0
 	c.pivot.Key = ""
 	c.snapshot = nil

@@ -13,8 +13,6 @@ type Change struct {
 	Before *Entry
 
 	frames forms
-	// historic: it was read from history, and shares nothing with the tree.
-	historic bool
 }
 
 // Frame returns the derived bytes of the given form, as Entry.Form does.
@@ -37,9 +35,6 @@ func (c *Change) size() int64 {
 	size := int64(overhead)
 	if c.Before != nil {
 		size += c.Before.size()
-	}
-	if c.historic && c.Now != nil {
-		size += c.Now.size()
 	}
 	return size
 }

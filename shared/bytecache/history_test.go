@@ -428,9 +428,6 @@ func (w *world) bounds() {
 				logged += change.size()
 				changes++
 				had[change.Before] = true
-				if change.historic {
-					had[change.Now] = true
-				}
 				remembered = append(remembered, fmt.Sprintf("%d:%s", change.Revision, change.Key))
 			}
 		}

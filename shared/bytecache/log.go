@@ -116,23 +116,6 @@ func (l *changeLog) from(number int64) (changes []*Change, more bool) {
 	return b.changes[number-b.first : len(b.changes) : len(b.changes)], at < len(l.blocks)-1
 }
 
-// prepend puts history in front, which must reach from after to the log's floor
-// without a gap. It returns false, and does nothing, where that is too much.
-func (l *changeLog) prepend(history []*Change, after int64) bool {
-	size := int64(0)
-	for _, c := range history {
-		size += c.size()
-	}
-	if l.bytes+size > l.limit {
-		return false
-	}
-	blocks := fill(nil, history, l.first()-int64(len(history)), l.limit)
-	l.blocks = append(blocks, l.blocks...)
-	l.bytes += size
-	l.floor = after
-	return true
-}
-
 // restart forgets everything: what comes is after revision.
 func (l *changeLog) restart(revision int64) {
 	l.blocks, l.bytes, l.floor = nil, 0, revision

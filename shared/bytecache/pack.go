@@ -202,9 +202,6 @@ func (c *Cache) coldest() (batch []*Entry, end bool) {
 			}
 			c.hand.number++
 			consider(change.Before)
-			if change.historic {
-				consider(change.Now)
-			}
 		}
 	}
 	end = true

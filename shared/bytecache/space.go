@@ -43,6 +43,9 @@ type Config struct {
 	// SnapshotBytes bounds what each resource keeps for the pages of LISTs that
 	// have begun; 32 MiB by default.
 	SnapshotBytes int64
+	// HistoryBytes bounds what is remembered, for all resources together, of history that
+	// the logs have forgotten and somebody has read; 32 MiB by default.
+	HistoryBytes int64
 	// FormBytes bounds everything that is derived from all entries; 64 MiB by
 	// default.
 	FormBytes int64
@@ -57,6 +60,8 @@ type Config struct {
 type Space struct {
 	config Config
 	budget *Budget
+	// windows is the history that was read last.
+	windows windows
 	// Bounds that only tests change.
 	loadPage      int64
 	historyBytes  int64
@@ -97,6 +102,9 @@ func New(c Config) *Space {
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 32 << 20
 	}
+	if c.HistoryBytes == 0 {
+		c.HistoryBytes = 32 << 20
+	}
 	if c.FormBytes == 0 {
 		c.FormBytes = 64 << 20
 	}
@@ -108,6 +116,7 @@ func New(c Config) *Space {
 		config: c, budget: NewBudget(c.FormBytes), started: make(chan struct{}),
 		loadPage: loadPage, historyBytes: historyBytes, historyEvents: historyEvents,
 	}
+	s.windows.limit = c.HistoryBytes
 	s.trigger.Store(c.PlainBytes)
 	if !s.packs() {
 		s.trigger.Store(math.MaxInt64)

@@ -141,8 +141,9 @@ func TestConcurrentReaders(t *testing.T) {
 		} else {
 			space.Apply(batch)
 		}
-		// Now and then all are asleep before it goes on.
-		for r.IntN(20) == 0 && o.seen.Load() < to {
+		// Now and then all are asleep before it goes on, and towards the end until somebody
+		// was pushed to.
+		for (r.IntN(20) == 0 || to > last-3000 && pushed.Load() == 0) && o.seen.Load() < to {
 			runtime.Gosched()
 		}
 		at = to
