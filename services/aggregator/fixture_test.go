@@ -18,7 +18,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,6 +41,7 @@ import (
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/etcdembed"
 	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/peer"
 	"triune.dev/shared/pki"
@@ -159,19 +159,14 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	config.ListenClientUrls, config.AdvertiseClientUrls = local, local
 	config.ListenPeerUrls, config.AdvertisePeerUrls = local, local
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	server, err := embed.StartEtcd(config)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	member, err := etcdembed.Start(ctx, config)
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)
 	}
-	t.Cleanup(server.Close)
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-time.After(patience):
-		t.Fatal("etcd is not ready")
-	}
-	client := v3client.New(server.Server)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	t.Cleanup(member.Close)
+	return member.Client
 }
 
 func newStorage(etcd *clientv3.Client) *etcdstore.Getter {

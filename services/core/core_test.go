@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 
+	"triune.dev/shared/etcdembed"
 	"triune.dev/shared/pki"
 )
 
@@ -168,17 +169,14 @@ func startEtcd(t *testing.T) string {
 	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{local}, []url.URL{local}
 	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{local}, []url.URL{local}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	server, err := embed.StartEtcd(config)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	member, err := etcdembed.Start(ctx, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	select {
-	case <-server.Server.ReadyNotify():
-	case <-time.After(time.Minute):
-		t.Fatal("etcd is not ready")
-	}
-	return "http://" + server.Clients[0].Addr().String()
+	t.Cleanup(member.Close)
+	return "http://" + member.Addrs()[0].String()
 }
 
 // get returns the answer to a request of the administrator.

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"triune.dev/shared/etcdembed"
 	"triune.dev/shared/pki"
 )
 
@@ -108,11 +109,10 @@ func outsideEtcd(t *testing.T) string {
 	config.ListenClientUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	server, err := embed.StartEtcd(config)
+	member, err := etcdembed.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
-	<-server.Server.ReadyNotify()
-	return "http://" + server.Clients[0].Addr().String()
+	t.Cleanup(member.Close)
+	return "http://" + member.Addrs()[0].String()
 }

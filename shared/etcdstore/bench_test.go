@@ -27,7 +27,7 @@ func transports(b *testing.B, run func(b *testing.B, f *fixture)) {
 	for _, transport := range []struct {
 		name string
 		etcd *clientv3.Client
-	}{{"in-process", server.InProcess(b)}, {"gRPC", server.Dial(b)}} {
+	}{{"in-process", server.InProcess()}, {"gRPC", server.Dial(b)}} {
 		b.Run(transport.name, func(b *testing.B) {
 			f := &fixture{server: server, etcd: transport.etcd, Store: newStore(b, transport.etcd, func(c *Config) {
 				c.Prefix = "/" + b.Name()

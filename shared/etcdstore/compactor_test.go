@@ -17,7 +17,7 @@ import (
 // TestCompactionProtocol goes through the turns of two API servers on one etcd,
 // by the protocol of kube-apiserver: compact_rev_key, its version and value.
 func TestCompactionProtocol(t *testing.T) {
-	etcd := etcdtest.Start(t).InProcess(t)
+	etcd := etcdtest.Start(t).InProcess()
 	write := func() int64 {
 		resp, err := etcd.Put(t.Context(), "/registry/x", "y")
 		if err != nil {
@@ -90,7 +90,7 @@ func TestCompactionProtocol(t *testing.T) {
 // history of one interval stays. Neither watches etcd for it.
 func TestCompactorRun(t *testing.T) {
 	server := etcdtest.Start(t)
-	etcd := server.InProcess(t)
+	etcd := server.InProcess()
 	etcd.Watcher = &noWatches{t: t, Watcher: etcd.Watcher}
 	clocks := []*clocktesting.FakeClock{clocktesting.NewFakeClock(time.Now()), clocktesting.NewFakeClock(time.Now())}
 	ctx, cancel := context.WithCancel(t.Context())

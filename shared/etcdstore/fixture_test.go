@@ -49,7 +49,7 @@ type fixture struct {
 func newFixture(t testing.TB, change ...func(*Config)) *fixture {
 	t.Helper()
 	server := etcdtest.Start(t)
-	etcd := server.InProcess(t)
+	etcd := server.InProcess()
 	return &fixture{Store: newStore(t, etcd, change...), server: server, etcd: etcd}
 }
 

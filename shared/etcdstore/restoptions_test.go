@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -29,6 +30,7 @@ import (
 	"k8s.io/component-base/compatibility"
 
 	"triune.dev/shared/bytecache"
+	"triune.dev/shared/etcdembed"
 	"triune.dev/shared/internal/etcdtest"
 )
 
@@ -103,7 +105,7 @@ func newRegistry(t *testing.T, options generic.RESTOptionsGetter, namespaced boo
 // storage codec and the transformer make.
 func TestStoredBytes(t *testing.T) {
 	server := etcdtest.Start(t)
-	etcd := server.InProcess(t)
+	etcd := server.InProcess()
 	sealed := storagetesting.NewPrefixTransformer([]byte("sealed:"), false)
 	for i, tc := range []struct {
 		name       string
@@ -186,7 +188,7 @@ func (t transformers) TransformerForResource(gr schema.GroupResource) value.Tran
 // TestServersOverride: a resource is stored in the etcd its configuration names,
 // and each list of servers has one client.
 func TestServersOverride(t *testing.T) {
-	main, other := etcdtest.Start(t).InProcess(t), etcdtest.Start(t).InProcess(t)
+	main, other := etcdtest.Start(t).InProcess(), etcdtest.Start(t).InProcess()
 	factory := newFactory(runtime.ContentTypeJSON, func(f *serverstorage.DefaultStorageFactory) {
 		f.SetEtcdLocation(pods, []string{"http://b", "http://a"})
 	})
@@ -232,7 +234,7 @@ func (tracker) RunUntil(<-chan struct{})            {}
 
 // TestCounting tells priority and fairness how many objects there are.
 func TestCounting(t *testing.T) {
-	etcd := etcdtest.Start(t).InProcess(t)
+	etcd := etcdtest.Start(t).InProcess()
 	counted := tracker{make(chan int64, 100)}
 	factory := newFactory(runtime.ContentTypeJSON, func(f *serverstorage.DefaultStorageFactory) {
 		f.StorageConfig.CountMetricPollPeriod = 10 * time.Millisecond
@@ -296,5 +298,19 @@ func TestIndexesOf(t *testing.T) {
 	want := []bytecache.Term{{Field: true, Key: "spec.nodeName"}, {Key: "app"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestEtcdIsClosedWhileItsVersionIsAskedFor: the goroutine that asks is k8s.io/apiserver's,
+// and nobody waits for it.
+func TestEtcdIsClosedWhileItsVersionIsAskedFor(t *testing.T) {
+	for range 5 {
+		server := etcdtest.Start(t)
+		options := RESTOptions(newFactory(runtime.ContentTypeJSON, nil), server.InProcess())
+		newRegistry(t, options, true)
+		server.Stop()
+		if _, err := (versioned{server.InProcess()}).Status(t.Context(), ""); !errors.Is(err, etcdembed.ErrClosed) {
+			t.Errorf("status of a closed etcd: %v", err)
+		}
 	}
 }

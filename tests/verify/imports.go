@@ -80,6 +80,10 @@ var bans = []ban{
 		to:     []string{"go.etcd.io/etcd/server/...", "github.com/nats-io/nats-server/..."},
 		reason: "only the one-process program embeds the servers it depends on",
 	}, {
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdembed"},
+		to: []string{"go.etcd.io/etcd/server/v3/etcdserver/..."}, tests: true,
+		reason: "a call to an etcd in the process that has been closed is a nil pointer in its database; shared/etcdembed returns an error instead",
+	}, {
 		from: []string{prefix + "..."}, but: kubernetesImporters, to: []string{"k8s.io/kubernetes/..."}, tests: true,
 		reason: "k8s.io/kubernetes promises no stable API and is slow to link; who needs it is listed in ARCHITECTURE.md and in kubernetesImporters",
 	}, {
@@ -92,7 +96,7 @@ var bans = []ban{
 		reason: "tests are plain testing with tables and go-cmp",
 	}, {
 		// etcd's packages take a zap logger and no other.
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/internal/etcdtest", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/etcdembed", prefix + "shared/internal/etcdtest", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
 		to:     []string{"log", "github.com/golang/glog", "go.uber.org/zap/...", "github.com/sirupsen/logrus/..."},
 		reason: "logs are structured and go through klog, where --logging-format and -v apply",
 	}, {

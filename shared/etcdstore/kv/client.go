@@ -34,8 +34,8 @@ func WithObserver(observe func(context.Context, time.Duration)) Option {
 	return func(c *Client) { c.observe = observe }
 }
 
-// New wraps an etcd client, which may be a dialed one or one made by etcd's
-// v3client.New in the same process. The caller keeps it and closes it.
+// New wraps an etcd client, which may be a dialed one or that of an etcdembed.Member
+// in the same process. The caller keeps it and closes it.
 func New(etcd *clientv3.Client, opts ...Option) *Client {
 	c := &Client{etcd: etcd, watcher: newWatcher(etcd), progress: progressLimiter{interval: progressInterval}}
 	for _, opt := range opts {

@@ -20,7 +20,7 @@ import (
 // TestClient runs over gRPC and in one process, which must not differ.
 func TestClient(t *testing.T) {
 	server := etcdtest.Start(t)
-	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess(t)} {
+	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
 		t.Run(name, func(t *testing.T) {
 			c := New(etcd)
 			prefix := "/" + name + "/"

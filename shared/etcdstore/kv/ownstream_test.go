@@ -14,7 +14,7 @@ import (
 // began; on a shared stream that answer is not believed.
 func TestOwnStreamBelievesTheProgressOfAnIdleEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
-	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess(t)} {
+	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
 		t.Run(name, func(t *testing.T) {
 			c := New(etcd, WithOwnStream())
 			key := "/" + name + "/a"

@@ -2,25 +2,28 @@
 package etcdtest
 
 import (
+	"context"
 	"net/url"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+
+	"triune.dev/shared/etcdembed"
 )
+
+// startLimit bounds one start.
+const startLimit = 30 * time.Second
 
 // Server is one etcd with one member, on a free port and in a directory that
 // the test removes.
 type Server struct {
-	etcd *embed.Etcd
-	cfg  *embed.Config
-	stop func()
+	member *etcdembed.Member
+	cfg    *embed.Config
 }
 
 // Start runs an etcd until the test ends. Its ticks are those of a single
@@ -46,25 +49,23 @@ func Start(t testing.TB) *Server {
 
 func (s *Server) run(t testing.TB) {
 	t.Helper()
-	etcd, err := embed.StartEtcd(s.cfg)
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	member, err := etcdembed.Start(ctx, s.cfg)
 	if err != nil {
 		t.Fatalf("start etcd: %v", err)
 	}
-	s.etcd, s.stop = etcd, sync.OnceFunc(etcd.Close)
-	select {
-	case <-etcd.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
-		t.Fatal("etcd is not ready after 30 s")
-	}
+	s.member = member
 }
 
-// Stop ends the server; a test may do so before it ends itself.
-func (s *Server) Stop() { s.stop() }
+// Stop ends the server; a test may do so before it ends itself. Clients in the process
+// get errors from then on.
+func (s *Server) Stop() { s.member.Close() }
 
 // Restart stops the server and runs it again with its data and its address.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
-	s.cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.etcd.Clients[0].Addr().String()}}
+	s.cfg.ListenClientUrls = []url.URL{{Scheme: "http", Host: s.member.Addrs()[0].String()}}
 	s.Stop()
 	s.run(t)
 }
@@ -74,15 +75,11 @@ func (s *Server) Restart(t testing.TB) {
 func (s *Server) Dir() string { return s.cfg.Dir }
 
 // URL is where clients dial.
-func (s *Server) URL() string { return "http://" + s.etcd.Clients[0].Addr().String() }
+func (s *Server) URL() string { return "http://" + s.member.Addrs()[0].String() }
 
-// InProcess returns a client that reaches the server by function calls.
-func (s *Server) InProcess(t testing.TB) *clientv3.Client {
-	t.Helper()
-	c := v3client.New(s.etcd.Server)
-	t.Cleanup(func() { _ = c.Close() })
-	return c
-}
+// InProcess returns the client that reaches the server by function calls. It ends with
+// the server.
+func (s *Server) InProcess() *clientv3.Client { return s.member.Client }
 
 // Dial returns a client over gRPC.
 func (s *Server) Dial(t testing.TB) *clientv3.Client {

@@ -17,8 +17,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
+
+	"triune.dev/shared/etcdembed"
 )
 
 const (
@@ -41,12 +42,12 @@ const (
 
 // Member is a running etcd.
 type Member struct {
-	// Client calls the member without gRPC.
+	// Client calls the member without gRPC. After Close it returns errors.
 	Client *clientv3.Client
 	// Endpoint is the address for clients that need one: a Unix socket.
 	Endpoint string
 
-	server  *embed.Etcd
+	member  *etcdembed.Member
 	socket  string      // directory of the socket
 	serving atomic.Bool // between the end of Start and the beginning of Close
 }
@@ -82,39 +83,27 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log{serving: &m.serving}))
-	server, err := embed.StartEtcd(config)
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %v", startLimit))
+	defer cancel()
+	member, err := etcdembed.Start(ctx, config)
 	if err != nil {
 		return err
 	}
-	m.server = server
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		return err
-	case <-time.After(startLimit):
-		return fmt.Errorf("not ready after %v", startLimit)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	m.Client = v3client.New(server.Server)
-	_ = m.Client.Watcher.Close() // it has no stream yet
-	m.Client.Watcher = newWatcher(server.Server, m.Client)
+	m.member, m.Client = member, member.Client
 	m.Endpoint = listen.String()
 	m.serving.Store(true)
 	return nil
 }
 
 // Failed delivers an error when the member dies by itself.
-func (m *Member) Failed() <-chan error { return m.server.Err() }
+func (m *Member) Failed() <-chan error { return m.member.Failed() }
 
-// Close stops the member. Everything it has acknowledged is on disk.
+// Close waits for the client's calls in flight and stops the member. Everything it
+// has acknowledged is on disk.
 func (m *Member) Close() {
 	m.serving.Store(false)
-	if m.Client != nil {
-		_ = m.Client.Close() // it has no connection that closing could break
-	}
-	if m.server != nil {
-		m.server.Close()
+	if m.member != nil {
+		m.member.Close()
 	}
 	_ = os.RemoveAll(m.socket) // the socket of a dead member is harmless
 }

@@ -81,8 +81,8 @@ func TestMemberKeepsItsDataAndClosesItsSocket(t *testing.T) {
 	if err := outside.Close(); err != nil {
 		t.Error(err)
 	}
-	if listeners := len(first.server.Peers) + len(first.server.Clients); listeners != 1 {
-		t.Errorf("%d listeners", listeners)
+	if addrs := first.member.Addrs(); len(addrs) != 1 {
+		t.Errorf("it listens on %v", addrs)
 	}
 	first.Close()
 	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {

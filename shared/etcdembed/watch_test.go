@@ -1,4 +1,4 @@
-package etcd
+package etcdembed
 
 import (
 	"context"
@@ -13,11 +13,7 @@ import (
 // TestManyWatchesEndAtOnce: other watches of the process go on hearing of
 // events.
 func TestManyWatchesEndAtOnce(t *testing.T) {
-	m, err := Start(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := start(t)
 	kept := m.Client.Watch(t.Context(), "kept")
 	for round := range 50 {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -1,36 +1,51 @@
-package etcd
+package etcdembed
 
 import (
 	"context"
 	"sync"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"google.golang.org/grpc"
 )
 
-// newWatcher returns a watcher that calls the member directly and does not stall.
+// watchServer keeps the gate open for as long as a stream lasts.
+type watchServer struct {
+	pb.WatchServer
+	gate *gate
+}
+
+// Watch implements pb.WatchServer.
+func (s watchServer) Watch(stream pb.Watch_WatchServer) error {
+	if !s.gate.enter() {
+		return ErrClosed
+	}
+	defer s.gate.leave()
+	return s.WatchServer.Watch(stream)
+}
+
+// watchClient opens streams that end with the gate and do not stall.
 //
-// The one of v3client does when many watches end at once: client and member are
+// Those of v3client do when many watches end at once: client and member are
 // joined by channels without room. etcd's client sends its cancellations from the
 // goroutine that also takes responses; the member answers each of them; once the
 // member waits for its answer to be taken and the client for its cancellation to
 // be, no watch of the process ever hears of an event again. Between processes
 // the buffers of gRPC stand in between. Here a queue does.
-func newWatcher(server *etcdserver.EtcdServer, client *clientv3.Client) clientv3.Watcher {
-	direct := adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server))
-	return clientv3.NewWatchFromWatchClient(drained{direct}, client)
+type watchClient struct {
+	pb.WatchClient
+	gate *gate
 }
 
-// drained opens streams whose responses are always taken at once.
-type drained struct{ etcdserverpb.WatchClient }
+func newWatchClient(server *etcdserver.EtcdServer, g *gate) watchClient {
+	return watchClient{adapter.WatchServerToWatchClient(watchServer{v3rpc.NewWatchServer(server), g}), g}
+}
 
-// Watch implements etcdserverpb.WatchClient.
-func (d drained) Watch(ctx context.Context, opts ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
-	stream, err := d.WatchClient.Watch(ctx, opts...)
+// Watch implements pb.WatchClient.
+func (c watchClient) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.Watch_WatchClient, error) {
+	stream, err := c.WatchClient.Watch(c.gate.stream(ctx), opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +58,12 @@ func (d drained) Watch(ctx context.Context, opts ...grpc.CallOption) (etcdserver
 // queue holds what the member has sent and the client has not yet taken. It has
 // no bound: etcd's client keeps what it takes in buffers without a bound anyway.
 type queue struct {
-	etcdserverpb.Watch_WatchClient
+	pb.Watch_WatchClient
 
 	filled sync.Cond
 
 	mu      sync.Mutex
-	waiting []*etcdserverpb.WatchResponse
+	waiting []*pb.WatchResponse
 	err     error // with which the stream has ended
 }
 
@@ -70,8 +85,8 @@ func (q *queue) fill() {
 	}
 }
 
-// Recv implements etcdserverpb.Watch_WatchClient for its one reader.
-func (q *queue) Recv() (*etcdserverpb.WatchResponse, error) {
+// Recv implements pb.Watch_WatchClient for its one reader.
+func (q *queue) Recv() (*pb.WatchResponse, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.waiting) == 0 && q.err == nil {
