@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// notOurs are the directories at the root that hold no sources: .gitignore lists
-// them too.
+// notOurs are what holds no sources at the root: .gitignore lists it too. In a work
+// tree of git .git is a file.
 var notOurs = []string{".git", ".tools", ".triune", ".run", "bin"}
 
 // files returns the files of the repository, relative to its root, with slashes.
@@ -31,8 +31,11 @@ var files = sync.OnceValues(func() ([]string, error) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && slices.Contains(notOurs, name):
-			return filepath.SkipDir
+		case slices.Contains(notOurs, name):
+			if entry.IsDir() {
+				return filepath.SkipDir
+			}
+			return nil
 		case entry.Type().IsRegular() && !strings.HasSuffix(name, ".test") && !strings.HasSuffix(name, ".prof"):
 			names = append(names, filepath.ToSlash(name))
 		}
