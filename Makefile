@@ -57,6 +57,10 @@ define step
 	echo "== $(1): $$(( $$(date +%s) - begin )) s"; exit $$status
 endef
 
+# $(call tools,<target>,<programs>) builds programs that the tests use into .tools/.
+# It comes before whatever has a time limit: the first build takes minutes.
+tools = $(call step,$(1)-tools,$(GO) run ./tests/tools/cmd/tools $(2) >/dev/null)
+
 ##@ Use
 
 .PHONY: help
@@ -69,16 +73,21 @@ help: ## list the targets
 build: ## build the programs into bin/
 	$(call step,build,$(GO) build -ldflags '$(LDFLAGS)' -o bin/ $(foreach p,$(PROGRAMS),$(MAIN_$(p))))
 
+# Where `make run` serves, and where it keeps its data.
+SECURE_PORT ?= 6443
+DATA_DIR    ?= $(CURDIR)/.triune
+
 .PHONY: run
 run: PROGRAMS = triune
-run: build kubectl ## start triune on 127.0.0.1:6443, with its data in .triune/
-	@{ until .tools/kubectl --kubeconfig=.triune/admin.kubeconfig get --raw=/readyz >/dev/null 2>&1; \
+run: build kubectl ## start triune on 127.0.0.1:6443 (SECURE_PORT), with its data in .triune/ (DATA_DIR)
+	@{ until .tools/kubectl --kubeconfig='$(DATA_DIR)/admin.kubeconfig' get --raw=/readyz >/dev/null 2>&1; \
 		do kill -0 $$$$ 2>/dev/null || exit 0; sleep 1; done; \
-		printf '\nready; for kubectl:\n\nexport KUBECONFIG=%s\n\n' '$(CURDIR)/.triune/admin.kubeconfig'; } & \
-	exec bin/triune --bind-address=127.0.0.1 --secure-port=6443 --data-dir=.triune --controllers=all-generic
+		printf '\nready; for kubectl:\n\nexport KUBECONFIG=%s\n\n' '$(DATA_DIR)/admin.kubeconfig'; } & \
+	exec bin/triune --bind-address=127.0.0.1 --secure-port=$(SECURE_PORT) --data-dir='$(DATA_DIR)' --controllers=all-generic
 
 .PHONY: run-tiers
-run-tiers: build kubectl ## start etcd, NATS and REPLICAS (1) of each service as processes
+run-tiers: build ## start etcd, NATS and REPLICAS (1) of each service as processes
+	$(call tools,run-tiers,etcd kubectl nats-server)
 	$(GO) run ./tests/cmd/run-tiers -replicas=$(REPLICAS)
 
 # What `make images` calls the images, the image they are based on (with the default
@@ -119,6 +128,7 @@ test: test-unit test-api ## the fast suite: package tests, then kubectl against 
 # Only what needs no binaries: tests/e2e and its like are the business of test-api.
 .PHONY: test-unit
 test-unit: ## the tests of every package
+	$(call tools,test-unit,h2spec)
 	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/deploy/image ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
 
 # The tests of package faults that make runs.
@@ -129,11 +139,17 @@ PRODUCTION = TestProduction|TestKubectlDiscovery|TestKubectlAuth|TestKubectlAppl
 
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites
-	$(call step,test-tools,$(GO) run ./tests/tools/cmd/tools etcd kubectl kube-apiserver nats-server)
+	$(call tools,test-api,etcd kubectl kube-apiserver nats-server)
 	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity ./tests/parity/twins)
 	$(call step,test-production,for target in triune tiers; do \
 		$(GOTEST) -count=1 -short -timeout 20m ./tests/e2e -run '$(PRODUCTION)' -target=$$target -replicas=1 -flags=production || exit 1; done)
 	$(call step,test-faults,$(GOTEST) -count=1 -short -timeout 20m ./tests/faults -run '$(FAULTS)' -target=triune)
+
+# Both servers of README.md are started, used with its commands, and ended. From a fresh
+# clone nothing is built yet, so its time limit is that of a cold build.
+.PHONY: test-readme
+test-readme: ## `make run` and `make run-tiers`, used as README.md says
+	$(call step,test-readme,$(GOTEST) -count=1 -timeout 60m ./tests/readme)
 
 # Commas would part the arguments of step.
 COMPOSE_TESTS = TestComposeKeys|TestComposeIsConfined|TestComposePassesTheSuite|TestComposeLosesNothing|TestComposeNATS|TestNATS|TestDashboards
@@ -141,11 +157,12 @@ NO_ENGINE = no container engine answers: images and running containers are not t
 
 .PHONY: test-compose
 test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers killed and cut off
+	$(call tools,test-compose,etcd kubectl nats-server prometheus promtool)
 	$(call step,test-compose,docker version >/dev/null 2>&1 || echo "$(NO_ENGINE)"; \
 		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)')
 
 .PHONY: test-full
-test-full: e2e ## test without -short, and e2e
+test-full: e2e test-readme ## test without -short, and e2e
 	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e
@@ -162,12 +179,15 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,faults-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=tiers -replicas=3)
 	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
 
+DEPLOY_TOOLS = docker-compose etcd helm kube-controller-manager kube-scheduler kubectl kwok nats-server prometheus promtool
+
 .PHONY: chart-test
 chart-test: build ## the tests of compose, chart, rules and dashboards alone
+	$(call tools,chart-test,$(DEPLOY_TOOLS))
 	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
 
-# The tools are built before anything is measured; what is measured is in docs/performance.md.
-BENCH_TOOLS = $(GO) run ./tests/tools/cmd/tools etcd nats-server kube-apiserver >/dev/null
+# What is measured is in docs/performance.md.
+BENCH_TOOLS = etcd nats-server kube-apiserver
 # A part of the workloads, as a regular expression; its results go to .run/bench.
 WORKLOAD ?=
 
@@ -176,12 +196,12 @@ ROUNDS ?= 3
 
 .PHONY: bench
 bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…, ROUNDS=…)
-	@$(BENCH_TOOLS)
+	$(call tools,bench,$(BENCH_TOOLS))
 	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
 
 .PHONY: bench-quick
 bench-quick: build ## the same in minutes, without what is large
-	@$(BENCH_TOOLS)
+	$(call tools,bench-quick,$(BENCH_TOOLS))
 	$(GO) run ./tests/cmd/bench -quick -rounds=1 -servers=kube-apiserver,triune,floor $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -name=quick)
 
 .PHONY: verify
@@ -205,7 +225,7 @@ verify-vet: ## go vet
 
 .PHONY: verify-lint
 verify-lint: ## golangci-lint
-	$(call step,verify-lint-build,$(GO) run ./tests/tools/cmd/tools golangci-lint)
+	$(call tools,verify-lint,golangci-lint)
 	$(call step,verify-lint,GOMEMLIMIT=4GiB .tools/golangci-lint run --concurrency $(PARALLEL) $(PACKAGES))
 
 # The packages whose tests bound what a request, a list or an event may allocate; tests/verify

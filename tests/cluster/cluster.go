@@ -83,6 +83,21 @@ type Config struct {
 	ReadPrograms bool
 }
 
+// tools are the programs that Start runs besides our own.
+func (c Config) tools() []string {
+	var names []string
+	if c.Topology == KubeAPIServer {
+		names = append(names, string(KubeAPIServer))
+	}
+	if c.EtcdPerTier || c.EtcdURL == "" && (c.Topology != Triune || c.ExternalEtcd) {
+		names = append(names, string(Etcd))
+	}
+	if c.Topology == Tiers || c.ExternalNATS {
+		names = append(names, string(NATS))
+	}
+	return names
+}
+
 // Cluster is a running control plane. Its methods are for one goroutine at a
 // time, but for the accessors, which any may call.
 type Cluster struct {
@@ -141,6 +156,12 @@ func Run(t testing.TB, config Config) *Cluster {
 // removes its directory. On error nothing keeps running.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	config.Replicas = max(1, config.Replicas)
+	// Outside the time for the start: on a machine where nothing is built it takes minutes.
+	for _, name := range config.tools() {
+		if _, err := tools.Path(ctx, name); err != nil {
+			return nil, fmt.Errorf("start %s: %w", config.Topology, err)
+		}
+	}
 	dir, err := os.MkdirTemp("", "triune-"+string(config.Topology)+"-")
 	if err != nil {
 		return nil, fmt.Errorf("start cluster: %w", err)

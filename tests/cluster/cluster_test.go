@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -35,6 +36,26 @@ func TestReferenceServesAndRestartsWithItsData(t *testing.T) {
 	}
 	if after := uid(); after != before {
 		t.Errorf("kube-system has uid %s after a restart, %s before", after, before)
+	}
+}
+
+// TestToolsOfAConfig: they are built before the time for the start begins.
+func TestToolsOfAConfig(t *testing.T) {
+	for name, test := range map[string]struct {
+		config Config
+		want   []string
+	}{
+		"reference":                {Config{Topology: KubeAPIServer}, []string{"kube-apiserver", "etcd"}},
+		"reference on an etcd":     {Config{Topology: KubeAPIServer, EtcdURL: "http://127.0.0.1:1"}, []string{"kube-apiserver"}},
+		"triune":                   {Config{Topology: Triune}, nil},
+		"triune beside its stores": {Config{Topology: Triune, ExternalEtcd: true, ExternalNATS: true}, []string{"etcd", "nats-server"}},
+		"tiers":                    {Config{Topology: Tiers}, []string{"etcd", "nats-server"}},
+		"tiers on an etcd":         {Config{Topology: Tiers, EtcdURL: "http://127.0.0.1:1"}, []string{"nats-server"}},
+		"an etcd for each tier":    {Config{Topology: Tiers, EtcdPerTier: true}, []string{"etcd", "nats-server"}},
+	} {
+		if diff := cmp.Diff(test.want, test.config.tools()); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
