@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -22,9 +24,13 @@ const (
 	startLimit = 10 * time.Second
 )
 
-// Server is a running NATS server.
+// Server is a running NATS server. Its methods are safe for concurrent use.
 type Server struct {
 	server *server.Server
+
+	mu     sync.Mutex
+	conns  []*nats.Conn // guarded by mu
+	closed bool         // guarded by mu
 }
 
 // Start runs a server that keeps its streams below dir, and returns when it
@@ -52,9 +58,20 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	return &Server{server: s}, nil
 }
 
-// Connect opens a connection in memory.
+// Connect opens a connection in memory. Close closes it if nobody else does: without
+// its server it would look for it for ever.
 func (s *Server) Connect() (*nats.Conn, error) {
-	return nats.Connect("", nats.InProcessServer(s.server), nats.MaxReconnects(-1))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nats.ErrConnectionClosed
+	}
+	conn, err := nats.Connect("", nats.InProcessServer(s.server), nats.MaxReconnects(-1))
+	if err != nil {
+		return nil, err
+	}
+	s.conns = append(slices.DeleteFunc(s.conns, (*nats.Conn).IsClosed), conn)
+	return conn, nil
 }
 
 // Check reports whether the server runs with its streams available.
@@ -68,8 +85,14 @@ func (s *Server) Check() error {
 	return nil
 }
 
-// Close stops the server and waits for its files to be closed.
+// Close closes the connections, stops the server and waits for its files to be closed.
 func (s *Server) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, conn := range s.conns {
+		conn.Close()
+	}
 	s.server.Shutdown()
 	s.server.WaitForShutdown()
 }

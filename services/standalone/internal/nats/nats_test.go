@@ -3,9 +3,11 @@ package nats
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +57,121 @@ func TestServerKeepsItsStreams(t *testing.T) {
 			t.Errorf("after a restart: %+v", kept)
 		}
 	})
+}
+
+// TestCallsOutliveTheServer: goroutines that nobody waits for use a server while it is
+// closed and after, and connections are closed before it, with it and after it. They get
+// errors.
+func TestCallsOutliveTheServer(t *testing.T) {
+	rounds := 100
+	if testing.Short() {
+		rounds = 10
+	}
+	for range rounds {
+		closeUnderLoad(t)
+	}
+}
+
+func closeUnderLoad(t *testing.T) {
+	s, err := Start(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "s", Subjects: []string{"e"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func(context.Context) error{
+		"publish": func(ctx context.Context) error {
+			_, err := js.Publish(ctx, "e", []byte("x"))
+			return err
+		},
+		"consume": func(ctx context.Context) error {
+			consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+			if err != nil {
+				return err
+			}
+			messages, err := consumer.Messages()
+			if err != nil {
+				return err
+			}
+			defer messages.Stop()
+			_, err = messages.Next(jetstream.NextContext(ctx))
+			return err
+		},
+		"stream": func(ctx context.Context) error {
+			_, err := stream.Info(ctx)
+			return err
+		},
+		"connect": func(context.Context) error {
+			conn, err := s.Connect()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return conn.Flush()
+		},
+		"check": func(context.Context) error { return s.Check() },
+	}
+	// Requests that are never answered end with the context.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var callers, begun sync.WaitGroup
+	for name, do := range calls {
+		begun.Add(1)
+		callers.Go(func() {
+			err := do(ctx)
+			begun.Done()
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for err == nil {
+				err = do(ctx)
+			}
+		})
+	}
+	begun.Wait()
+	var closers sync.WaitGroup
+	for _, i := range rand.Perm(3) {
+		closers.Go([]func(){s.Close, s.Close, conn.Close}[i])
+	}
+	closers.Wait()
+	cancel()
+	callers.Wait()
+	for name, do := range calls {
+		if err := do(t.Context()); err == nil {
+			t.Errorf("%s: a closed server answers", name)
+		}
+	}
+}
+
+// TestConnectionsEndWithTheServer: one that nobody has closed would look for the server
+// for ever.
+func TestConnectionsEndWithTheServer(t *testing.T) {
+	s, err := Start(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if !conn.IsClosed() {
+		t.Error("the connection goes on")
+	}
+	if conn, err := s.Connect(); err == nil {
+		conn.Close()
+		t.Error("a closed server takes a connection")
+	}
 }
 
 func with(t *testing.T, s *Server, do func(jetstream.JetStream)) {
