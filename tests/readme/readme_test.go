@@ -1,0 +1,201 @@
+package readme
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"triune.dev/tests/cluster"
+	"triune.dev/tests/tools"
+)
+
+// endLimit bounds the end of a server; a program that does not end within it is killed.
+const endLimit = 40 * time.Second
+
+func TestRun(t *testing.T) {
+	port, err := cluster.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, "run", "SECURE_PORT="+strconv.Itoa(port), "DATA_DIR="+filepath.Join(t.TempDir(), "data"))
+	m.kubectl(t)
+	m.end(t)
+	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		_ = conn.Close()
+		t.Error("the server has not ended")
+	}
+}
+
+func TestRunTiers(t *testing.T) {
+	m := start(t, "run-tiers", "REPLICAS=2")
+	m.kubectl(t)
+	m.end(t)
+}
+
+// target is a make that runs a server.
+type target struct {
+	command    *exec.Cmd
+	kubeconfig string
+	tmp        string        // where the servers have their temporary files
+	ended      chan struct{} // closed when make has ended; err is set before
+	err        error
+	output     output
+}
+
+// start runs a target of the Makefile until it says where its kubeconfig is. A first
+// build takes many minutes, so there is no time limit but the test's.
+func start(t *testing.T, args ...string) *target {
+	t.Helper()
+	// Short, for it is part of the path of a socket.
+	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
+	m := &target{tmp: tmp, ended: make(chan struct{})}
+	m.command = exec.Command("make", args...)
+	m.command.Dir = root(t)
+	// As from a terminal, also where make runs the test.
+	m.command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS=")
+	})
+	m.command.Env = append(m.command.Env, "TMPDIR="+tmp)
+	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// One that is left behind must not keep Wait from returning.
+	m.command.WaitDelay = time.Second
+	announced := make(chan string, 1)
+	read, write := io.Pipe()
+	go func() {
+		lines := bufio.NewScanner(read)
+		for lines.Scan() {
+			if path, ok := strings.CutPrefix(lines.Text(), "export KUBECONFIG="); ok {
+				announced <- path
+				break
+			}
+		}
+		_, _ = io.Copy(io.Discard, read)
+	}()
+	m.command.Stdout, m.command.Stderr = io.MultiWriter(&m.output, write), &m.output
+	if err := m.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		m.err = m.command.Wait()
+		_ = write.Close()
+		close(m.ended)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL) // whatever is left
+		if t.Failed() {
+			t.Logf("make %s:\n%s", strings.Join(args, " "), m.output.String())
+		}
+	})
+	select {
+	case m.kubeconfig = <-announced:
+	case <-m.ended:
+		t.Fatalf("make ended before the server was ready: %v", m.err)
+	}
+	return m
+}
+
+// end does what Ctrl-C does in a terminal, and waits until nothing is left.
+func (m *target) end(t *testing.T) {
+	t.Helper()
+	group := -m.command.Process.Pid
+	if err := syscall.Kill(group, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.ended:
+	case <-time.After(endLimit):
+		t.Fatalf("make has not ended after %v", endLimit)
+	}
+	// make may end before the server that it has started.
+	deadline := time.Now().Add(endLimit)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !errors.Is(syscall.Kill(group, 0), syscall.ESRCH) {
+		if <-tick.C; time.Now().After(deadline) {
+			t.Fatalf("processes are left after %v", endLimit)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(m.tmp, "triune*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// kubectl types the commands of README.md.
+func (m *target) kubectl(t *testing.T) {
+	t.Helper()
+	commands := commands(t)
+	for _, command := range commands {
+		shell := exec.CommandContext(t.Context(), "sh", "-c", command)
+		shell.Env = append(os.Environ(), "KUBECONFIG="+m.kubeconfig, "PATH="+filepath.Join(root(t), ".tools")+":"+os.Getenv("PATH"))
+		out, err := shell.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", command, err, out)
+		}
+		if strings.HasPrefix(command, "kubectl get deployments") && !bytes.Contains(out, []byte("web")) {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
+}
+
+// commands are those with kubectl in the first section that has any.
+func commands(t *testing.T) []string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(readme), "## Run it")
+	for block := range strings.SplitSeq(text, "```") {
+		if found := regexp.MustCompile(`(?m)^kubectl .*$`).FindAllString(block, -1); len(found) > 0 {
+			return found
+		}
+	}
+	t.Fatal("README.md has no commands with kubectl")
+	return nil
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := tools.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// output collects what make prints.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
