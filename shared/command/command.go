@@ -172,7 +172,8 @@ func printVersion(out io.Writer, flags *pflag.FlagSet) bool {
 // Run runs the program of spec with the given arguments until it ends.
 func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer) error {
 	cmd := New(spec)
-	cmd.SetArgs(args)
+	// With nil cobra would take those of the process.
+	cmd.SetArgs(append([]string{}, args...))
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	return cmd.ExecuteContext(ctx)

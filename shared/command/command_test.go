@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -91,6 +92,20 @@ func start(t *testing.T, mode string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, self, args...)
 	cmd.Env = append(os.Environ(), "COMMAND_TEST_MAIN="+mode)
 	return cmd
+}
+
+// TestNoArguments: the arguments are those of Run, not those of the process, which in a
+// test are go test's.
+func TestNoArguments(t *testing.T) {
+	own := os.Args
+	defer func() { os.Args = own }()
+	os.Args = []string{own[0], "stray"}
+	p := newProgram()
+	p.port = 0
+	err := Run(t.Context(), p.spec(), nil, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(Message(err), "--secure-port=0") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestErrorsAreOneLine(t *testing.T) {
