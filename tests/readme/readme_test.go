@@ -141,8 +141,7 @@ func (m *target) end(t *testing.T) {
 // kubectl types the commands of README.md.
 func (m *target) kubectl(t *testing.T) {
 	t.Helper()
-	commands := commands(t)
-	for _, command := range commands {
+	for _, command := range commands(t) {
 		shell := exec.CommandContext(t.Context(), "sh", "-c", command)
 		shell.Env = append(os.Environ(), "KUBECONFIG="+m.kubeconfig, "PATH="+filepath.Join(root(t), ".tools")+":"+os.Getenv("PATH"))
 		out, err := shell.CombinedOutput()
@@ -155,6 +154,8 @@ func (m *target) kubectl(t *testing.T) {
 	}
 }
 
+var kubectlLine = regexp.MustCompile(`(?m)^kubectl .*$`)
+
 // commands are those with kubectl in the first section that has any.
 func commands(t *testing.T) []string {
 	t.Helper()
@@ -164,7 +165,7 @@ func commands(t *testing.T) []string {
 	}
 	_, text, _ := strings.Cut(string(readme), "## Run it")
 	for block := range strings.SplitSeq(text, "```") {
-		if found := regexp.MustCompile(`(?m)^kubectl .*$`).FindAllString(block, -1); len(found) > 0 {
+		if found := kubectlLine.FindAllString(block, -1); len(found) > 0 {
 			return found
 		}
 	}
