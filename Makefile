@@ -88,7 +88,7 @@ run: build kubectl ## start triune on 127.0.0.1:6443 (SECURE_PORT), with its dat
 .PHONY: run-tiers
 run-tiers: build ## start etcd, NATS and REPLICAS (1) of each service as processes
 	$(call tools,run-tiers,etcd kubectl nats-server)
-	$(GO) run ./tests/cmd/run-tiers -replicas=$(REPLICAS)
+	@$(GO) build -o .run/run-tiers ./tests/cmd/run-tiers && exec .run/run-tiers -replicas=$(REPLICAS)
 
 # What `make images` calls the images, the image they are based on (with the default
 # it needs no network), and further flags of `docker build`.

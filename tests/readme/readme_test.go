@@ -132,6 +132,9 @@ func (m *target) end(t *testing.T) {
 			t.Fatalf("processes are left after %v", endLimit)
 		}
 	}
+	if strings.Contains(m.output.String(), "***") {
+		t.Error("make reports an error")
+	}
 	left, err := filepath.Glob(filepath.Join(m.tmp, "triune*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
