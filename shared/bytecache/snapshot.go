@@ -17,6 +17,9 @@ type Snapshot struct {
 	changed int64
 	// era is the cache's when it was taken.
 	era int32
+	// History counts how often the etcd behind it was replaced by another one, where the
+	// same key may mean something else at the same revision.
+	History int
 }
 
 // Len returns the number of all objects.
@@ -62,9 +65,9 @@ func (c *Cache) snapshotLocked() *Snapshot {
 	revision := c.revisionLocked()
 	switch {
 	case c.snapshot == nil:
-		c.snapshot = &Snapshot{tree: c.tree.Copy(), Revision: revision, changed: c.changed, era: c.era}
+		c.snapshot = &Snapshot{tree: c.tree.Copy(), Revision: revision, changed: c.changed, era: c.era, History: c.history}
 	case c.snapshot.Revision != revision:
-		c.snapshot = &Snapshot{tree: c.snapshot.tree, Revision: revision, changed: c.changed, era: c.era}
+		c.snapshot = &Snapshot{tree: c.snapshot.tree, Revision: revision, changed: c.changed, era: c.era, History: c.history}
 	}
 	return c.snapshot
 }
@@ -78,13 +81,13 @@ func (c *Cache) SnapshotAt(revision int64) (*Snapshot, bool) {
 		return nil, false
 	}
 	if revision >= c.changed {
-		return &Snapshot{tree: c.snapshotLocked().tree, Revision: revision, changed: c.changed, era: c.era}, true
+		return &Snapshot{tree: c.snapshotLocked().tree, Revision: revision, changed: c.changed, era: c.era, History: c.history}, true
 	}
 	kept, ok := c.kept.at(revision)
 	if !ok {
 		return nil, false
 	}
-	return &Snapshot{tree: kept.tree, Revision: revision, changed: kept.from, era: c.era}, true
+	return &Snapshot{tree: kept.tree, Revision: revision, changed: kept.from, era: c.era, History: c.history}, true
 }
 
 // Keep remembers the state that a snapshot shows, for the pages that follow.

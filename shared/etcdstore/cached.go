@@ -147,6 +147,9 @@ func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions)
 	if err != nil {
 		return cachedItem{}, err
 	}
+	if now.Revision < revision {
+		return cachedItem{}, nil // etcd was replaced by an older one
+	}
 	have := int64(0)
 	if entry != nil {
 		have = entry.Revision
@@ -208,9 +211,13 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 		return snapshot, nil
 	}
 	if !o.Serializable {
+		before := s.cache.Revision()
 		revision, err := s.currentRevision(ctx)
 		if err != nil {
 			return nil, err
+		}
+		if revision < before {
+			return nil, nil // etcd was replaced by an older one
 		}
 		if !HasPatience(ctx) && s.cache.Revision() < revision {
 			return nil, nil

@@ -422,6 +422,31 @@ func TestLaggingMember(t *testing.T) {
 	}
 }
 
+// TestCacheOfAReplacedEtcd: for a moment after etcd was replaced by a restored backup the
+// cache has what is no more. Reads that are to be fresh do not show it.
+func TestCacheOfAReplacedEtcd(t *testing.T) {
+	f := newFixture(t, withLaggingCache(t))
+	created := f.create(t, podNamed("a"))
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); err != nil {
+		t.Fatal(err) // it is loaded now
+	}
+	f.cache.Space().Apply(kv.Batch{Revision: 1 << 40, Events: []kv.Event{{Kind: kv.Deleted, Key: f.cache.Prefix() + "ns/a", Revision: 1 << 40}}})
+	if err := f.cache.Await(t.Context(), 1<<40); err != nil { // it is being decrypted
+		t.Fatal(err)
+	}
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); !storage.IsNotFound(err) {
+		t.Fatalf("the cache has it still: %v", err)
+	}
+	got := &example.Pod{}
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{}, got); err != nil || got.ResourceVersion != created.ResourceVersion {
+		t.Errorf("get: %v at %s, want it at %s", err, got.ResourceVersion, created.ResourceVersion)
+	}
+	list := &example.PodList{}
+	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
+		t.Errorf("list: %d pods, %v, want 1", len(list.Items), err)
+	}
+}
+
 // TestOutOfPatience: a LIST that has waited for the cache already does not do so again.
 func TestOutOfPatience(t *testing.T) {
 	f := newFixture(t, withLaggingCache(t))

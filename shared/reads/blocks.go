@@ -39,10 +39,12 @@ type blockStyle struct {
 	first bool
 	// deflated: it is a block that compress has made.
 	deflated bool
+	// history is the snapshot's.
+	history int
 }
 
 func (s blockStyle) number() uint64 {
-	n := uint64(s.format) << 2
+	n := uint64(s.history)<<32 | uint64(s.format)<<2
 	if s.first {
 		n |= 1
 	}
@@ -307,7 +309,7 @@ func (h *Handlers) writeBlocks(w http.ResponseWriter, req *http.Request, c choic
 	if failed != nil {
 		return s.finish(failed)
 	}
-	style := blockStyle{format: c.format, first: true, deflated: true}
+	style := blockStyle{format: c.format, first: true, deflated: true, history: found.history()}
 	parts(found, func(part []*bytecache.Entry) bool {
 		var b block
 		b, failed = h.blocks.deflated(h.space.Budget(), h.blocks.id(part, style), func() (block, error) {
@@ -347,7 +349,7 @@ func (h *Handlers) appendPart(dst []byte, body *body, part []*bytecache.Entry, f
 // writeParts appends the objects of a list to its stream; inBlocks: in blocks, where these
 // are kept or worth it.
 func (h *Handlers) writeParts(s *stream, body *body, found *matched, inBlocks bool) (failed error) {
-	style := blockStyle{format: body.format, first: true}
+	style := blockStyle{format: body.format, first: true, history: found.history()}
 	room := maxPlainKept
 	parts(found, func(part []*bytecache.Entry) bool {
 		var data []byte

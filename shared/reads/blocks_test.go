@@ -200,6 +200,7 @@ func TestBlockID(t *testing.T) {
 		"protobuf":      b.id([]*bytecache.Entry{x, y}, blockStyle{format: encoded.Protobuf}),
 		"first":         b.id([]*bytecache.Entry{x, y}, blockStyle{first: true}),
 		"deflated":      b.id([]*bytecache.Entry{x, y}, blockStyle{deflated: true}),
+		"replaced":      b.id([]*bytecache.Entry{x, y}, blockStyle{history: 1}),
 	} {
 		if other, taken := all[id]; taken {
 			t.Errorf("%s is the block of %s", name, other)

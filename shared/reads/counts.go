@@ -8,8 +8,9 @@ import (
 
 // countKey names the part of a collection from a key on.
 type countKey struct {
-	prefix   string
+	history  int
 	revision int64
+	prefix   string
 	from     string
 }
 
@@ -44,7 +45,7 @@ func (h *Handlers) countFrom(s *bytecache.Snapshot, p *plan) int64 {
 		return int64(s.Len())
 	}
 	if p.start != "" {
-		if count, ok := h.counts.of(countKey{p.prefix, s.Revision, p.start}); ok {
+		if count, ok := h.counts.of(countKey{s.History, s.Revision, p.prefix, p.start}); ok {
 			return count
 		}
 	}

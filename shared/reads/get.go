@@ -97,8 +97,8 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 	// Etcd's word on its revision costs less than its word on a key, and is enough for a
 	// cache that has as much: which is likely where the last one had.
 	if h.level.Load() {
-		newest, err := h.config.Consistency.Revision(ctx)
-		if err != nil {
+		newest, ok := h.newest(ctx)
+		if !ok {
 			return nil
 		}
 		if entry, revision, err := h.config.Cache.Get(ctx, key); err != nil || revision >= newest {
@@ -106,8 +106,9 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 		}
 		h.level.Store(false)
 	}
+	before := h.config.Cache.Revision()
 	confirmed, err := h.config.Consistency.Confirm(ctx, key)
-	if err != nil || confirmed.ModRevision == 0 {
+	if err != nil || confirmed.ModRevision == 0 || confirmed.Revision < before {
 		return nil
 	}
 	if h.config.Cache.Revision() >= confirmed.Revision {

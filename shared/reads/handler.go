@@ -144,6 +144,15 @@ func (h *Handlers) await(ctx context.Context, revision int64) bool {
 	return h.config.Cache.Await(ctx, revision) == nil
 }
 
+// newest returns etcd's revision. ok is false where it is not known, or where etcd has gone
+// back to before what the cache has: it was replaced by a restored backup, which the event
+// log will say in a moment, and until then no answer of the cache is to be called fresh.
+func (h *Handlers) newest(ctx context.Context) (revision int64, ok bool) {
+	before := h.config.Cache.Revision()
+	revision, err := h.config.Consistency.Revision(ctx)
+	return revision, err == nil && revision >= before
+}
+
 // awaitExisting is await for a revision that a client names. One that etcd does not
 // have yet is for the fallback to wait for, and to refuse.
 func (h *Handlers) awaitExisting(ctx context.Context, revision int64) bool {

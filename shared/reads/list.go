@@ -90,8 +90,8 @@ func (h *Handlers) reach(ctx context.Context, p *plan) (int64, bool) {
 		}
 		return p.exact, h.config.Cache.Load(ctx) == nil && h.awaitExisting(ctx, p.exact)
 	case p.newest:
-		newest, err := h.config.Consistency.Revision(ctx)
-		return newest, err == nil && h.await(ctx, newest)
+		newest, ok := h.newest(ctx)
+		return newest, ok && h.await(ctx, newest)
 	}
 	return p.atLeast, h.awaitExisting(ctx, p.atLeast)
 }
@@ -159,7 +159,7 @@ func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format
 		if failed = ctx.Err(); failed != nil {
 			return false
 		}
-		style := blockStyle{format: f, first: first}
+		style := blockStyle{format: f, first: first, history: found.history()}
 		first = false
 		if inBlocks {
 			if data, ok := h.blocks.kept(h.blocks.id(part, style)); ok {

@@ -31,6 +31,14 @@ type matched struct {
 	total int64
 }
 
+// history is the snapshot's.
+func (m *matched) history() int {
+	if m.snapshot == nil {
+		return 0
+	}
+	return m.snapshot.History
+}
+
 func (m *matched) each(yield func(*bytecache.Entry) bool) {
 	if m.selected {
 		for _, e := range m.entries {
@@ -109,7 +117,7 @@ func (h *Handlers) matchAll(p *plan, m *matched) {
 		left--
 		return left > 0
 	})
-	h.counts.remember(countKey{p.prefix, m.snapshot.Revision, m.last + "\x00"}, m.total-p.limit)
+	h.counts.remember(countKey{m.snapshot.History, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
 }
 
 // scan looks at every object, for a selector that has no index.

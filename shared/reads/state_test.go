@@ -122,6 +122,15 @@ func (ahead) Confirm(context.Context, string) (freshness.Confirmed, error) {
 }
 func (ahead) Revision(context.Context) (int64, error) { return 1 << 40, nil }
 
+// behind says that etcd is at a revision that the cache has left behind: it was replaced by
+// a restored backup.
+type behind struct{}
+
+func (behind) Confirm(context.Context, string) (freshness.Confirmed, error) {
+	return freshness.Confirmed{ModRevision: 1, Revision: 1}, nil
+}
+func (behind) Revision(context.Context) (int64, error) { return 1, nil }
+
 // TestStale: where the cache cannot be shown to be new enough, the fallback answers;
 // what may be old comes from the cache all the same.
 func TestStale(t *testing.T) {
@@ -130,7 +139,7 @@ func TestStale(t *testing.T) {
 	pods.create(t, pod("default", "a", 1))
 	pods.settle(t)
 	pods.handlers.config.Patience = 10 * time.Millisecond
-	for name, c := range map[string]Consistency{"etcd does not answer": deaf{}, "the event log is behind": ahead{}} {
+	for name, c := range map[string]Consistency{"etcd does not answer": deaf{}, "the event log is behind": ahead{}, "etcd went back": behind{}} {
 		pods.handlers.config.Consistency = c
 		for path, fallback := range map[string]bool{
 			"/api/v1/namespaces/default/pods/a":                   true,
