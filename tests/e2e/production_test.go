@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -220,6 +221,7 @@ spec:
 		})
 	})
 	t.Run("audit", func(t *testing.T) { checkAudit(t, c, p) })
+	t.Run("audit of the server itself", func(t *testing.T) { checkOwnAudit(t, c, p) })
 	t.Run("oidc", func(t *testing.T) { checkOIDC(t, c, p) })
 	t.Run("tracing", func(t *testing.T) {
 		eventually(t, patience, func(context.Context) error {
@@ -340,29 +342,52 @@ func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
 	}
 }
 
-// loggedEvents counts the last events of a request in an audit log.
-func loggedEvents(t *testing.T, file, id, path string) int {
+// checkOwnAudit: what the server itself does is audited, too; here, that it registers the
+// group-version of a CRD.
+func checkOwnAudit(t *testing.T, c *cluster.Cluster, p *production) {
+	eventually(t, patience, func(context.Context) error {
+		for _, tier := range c.ServingTiers() {
+			for _, event := range events(t, p.auditLog(tier), "v1.production.triune.dev") {
+				if event.Verb == "create" && event.ObjectRef != nil && event.ObjectRef.Resource == "apiservices" && strings.HasPrefix(event.User.Username, "system:") {
+					return nil
+				}
+			}
+		}
+		return errors.New("no event says that the APIService was created")
+	})
+}
+
+// events returns the last events of the requests in an audit log that are about something.
+func events(t *testing.T, file, about string) (all []auditv1.Event) {
 	t.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := 0
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), []byte(id)) {
+		var event auditv1.Event
+		if !bytes.Contains(lines.Bytes(), []byte(about)) || json.Unmarshal(lines.Bytes(), &event) != nil {
+			continue // about something else, or still being written
+		}
+		if event.Stage == auditv1.StageResponseComplete {
+			all = append(all, event)
+		}
+	}
+	return all
+}
+
+// loggedEvents counts the last events of a request in an audit log.
+func loggedEvents(t *testing.T, file, id, path string) (n int) {
+	t.Helper()
+	for _, event := range events(t, file, id) {
+		if string(event.AuditID) != id {
 			continue
 		}
-		var event auditv1.Event
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			continue // the line is still being written
-		}
-		if string(event.AuditID) == id && event.Stage == auditv1.StageResponseComplete {
-			n++
-			if event.RequestURI != path || event.User.Username == "" {
-				t.Errorf("audit event of %s has the URI %s and the user %q", path, event.RequestURI, event.User.Username)
-			}
+		n++
+		if event.RequestURI != path || event.User.Username == "" {
+			t.Errorf("audit event of %s has the URI %s and the user %q", path, event.RequestURI, event.User.Username)
 		}
 	}
 	return n
