@@ -11,7 +11,7 @@ type backoff struct{ last time.Duration }
 
 // wait sleeps, and returns false if the context ended meanwhile.
 func (b *backoff) wait(ctx context.Context) bool {
-	b.last = min(max(2*b.last, 50*time.Millisecond), 2*time.Second)
+	b.next()
 	t := time.NewTimer(b.last/2 + rand.N(b.last/2))
 	defer t.Stop()
 	select {
@@ -21,5 +21,8 @@ func (b *backoff) wait(ctx context.Context) bool {
 		return true
 	}
 }
+
+// next makes the next pause longer.
+func (b *backoff) next() { b.last = min(max(2*b.last, 50*time.Millisecond), 2*time.Second) }
 
 func (b *backoff) reset() { b.last = 0 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/v3/concurrency"
+
 	"triune.dev/shared/etcdstore/kv"
 )
 
@@ -91,28 +93,53 @@ func benchmarkTerm(b *testing.B, memory bool, size int) {
 		if err := term.publish(b.Context(), batch); err != nil {
 			b.Fatal(err)
 		}
+		for f := term.feeds[0]; f.bytes > 64<<10; { // as little as etcd delivers at once
+			<-term.wake
+			if err := term.flushAll(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+		}
 	}
+	term.settle(b)
 	<-sink(revision)
 	b.StopTimer()
 	b.ReportMetric(float64((cpuTime()-start).Microseconds())/float64(b.N), "cpu-µs/event")
-	if err := term.publisher.drain(b.Context()); err != nil {
-		b.Fatal(err)
-	}
 }
 
 // newBenchTerm opens core's stream by hand.
 func newBenchTerm(b *testing.B, r *Relay) (*term, func()) {
-	p, err := newPublisher(r.cfg.Conn, 10*time.Second)
+	session, err := concurrency.NewSession(r.cfg.Etcd)
 	if err != nil {
 		b.Fatal(err)
 	}
-	f := &feed{name: r.cfg.Routes.Stream(Core), tier: Core}
-	t := &term{Relay: r, publisher: p, epoch: 1, feeds: []*feed{f}, byStream: map[string]*feed{f.name: f}}
-	if err := t.open(b.Context(), f); err != nil {
+	e := &election{etcd: r.cfg.Etcd, key: r.cfg.Keys + "relay", session: session}
+	if err := e.campaign(b.Context()); err != nil {
 		b.Fatal(err)
 	}
-	t.head = f.complete
-	return t, p.close
+	r.cfg.Tiers = []Tier{Core}
+	t := newTerm(r, e)
+	t.open(b.Context(), t.feeds[0])
+	if err := t.join(b.Context(), <-t.opened); err != nil {
+		b.Fatal(err)
+	}
+	t.stopWatch()
+	t.settle(b)
+	return t, func() { t.feeds[0].publisher.close() }
+}
+
+// settle sends until everything is acknowledged.
+func (t *term) settle(b *testing.B) {
+	for f := t.feeds[0]; ; {
+		if err := t.flushAll(b.Context()); err != nil || !f.open() {
+			b.Fatalf("%v, %v", err, f.trouble)
+		}
+		if units, _, _ := f.publisher.underWay(); units == 0 && f.empty() && f.fencing == 0 {
+			return
+		}
+		if f.publisher.await() {
+			<-t.wake
+		}
+	}
 }
 
 // newSinkOfStream consumes and verifies core's stream as a reader does, and

@@ -49,8 +49,8 @@ func TestSequencerNamesThePredecessors(t *testing.T) {
 	s.learn("b", ID{})
 	first := s.change(event(101, "a1"), "a", false)
 	second := s.change(event(101, "b1"), "b", true)
-	progress := s.progress(101)
-	again := s.progress(101)
+	progress := s.progress(101, anchor{})
+	again := s.progress(101, anchor{})
 	third := s.change(event(103, "a2"), "a", true)
 	for _, tc := range []struct {
 		name string
@@ -80,7 +80,7 @@ func TestVerifier(t *testing.T) {
 	reset := s.reset(100)
 	a := s.change(event(101, "a"), "x", true)
 	b1, b2, b3 := s.change(event(102, "b1"), "x", false), s.change(event(102, "b2"), "x", false), s.change(event(102, "b3"), "x", true)
-	progress := s.progress(105)
+	progress := s.progress(105, anchor{})
 	c := s.change(event(106, "c"), "x", true)
 	// The same relay's successor after b2.
 	next := takeover(9, b2)
@@ -92,7 +92,7 @@ func TestVerifier(t *testing.T) {
 	late := gapped.reset(200)
 	d := gapped.change(event(201, "d"), "x", true)
 	back := takeover(9, a)
-	backwards := back.progress(100)
+	backwards := back.progress(100, anchor{})
 
 	whole := []string{"101 a", "102 b1", "102 b2", "102 b3", "106 c"}
 	for _, tc := range []struct {
@@ -170,7 +170,7 @@ func publishSome(s *sequencer, etcd []kv.Event, rnd *rand.Rand) (out []message) 
 			return out
 		}
 		if s.complete < e.Revision && (i == 0 || etcd[i-1].Revision < e.Revision) && rnd.IntN(4) == 0 {
-			out = append(out, s.progress(e.Revision-1))
+			out = append(out, s.progress(e.Revision-1, anchor{}))
 		}
 		last := i == len(etcd)-1 || etcd[i+1].Revision != e.Revision
 		out = append(out, s.change(e, "x", last))
@@ -211,22 +211,31 @@ func checkTold(t *testing.T, seed uint64, etcd []kv.Event, messages []message, l
 }
 
 func TestJudge(t *testing.T) {
-	m := messages["deletion"] // incarnation 1, revision 11
+	m := messages["deletion"] // incarnation 1, epoch 3, revision 11
+	e := evidence{epoch: 9, record: record{Incarnation: 1, History: 5}, revision: 11}
+	with := func(change func(*evidence)) evidence {
+		changed := e
+		change(&changed)
+		return changed
+	}
 	for _, tc := range []struct {
-		name         string
-		tail         tail
-		incarnation  uint64
-		revision     int64
-		contradicted bool
-		want         verdict
+		name     string
+		tail     tail
+		evidence evidence
+		want     verdict
 	}{
-		{"it goes on", tail{last: &m}, 1, 11, false, goOn},
-		{"empty", tail{sequence: 7}, 1, 11, false, openSection},
-		{"another incarnation", tail{last: &m}, 2, 11, false, replace},
-		{"ahead of etcd", tail{last: &m}, 1, 10, false, replace},
-		{"etcd tells otherwise", tail{last: &m}, 1, 20, true, replace},
+		{"it goes on", tail{last: &m}, e, goOn},
+		{"empty", tail{sequence: 7}, e, openSection},
+		{"another incarnation", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation = 2 }), denyHistory},
+		{"the incarnation that is being replaced", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation, e.record.Replaces = 2, 1 }), makeAnew},
+		{"ahead of etcd", tail{last: &m}, with(func(e *evidence) { e.revision = 10 }), denyHistory},
+		{"etcd tells otherwise", tail{last: &m}, with(func(e *evidence) { e.revision, e.contradicted = 20, true }), denyHistory},
+		{"a successor's", tail{last: &m}, with(func(e *evidence) { e.epoch = 2 }), giveWay},
+		{"a successor's, whatever else is odd", tail{last: &m}, with(func(e *evidence) { e.epoch, e.contradicted, e.record.Incarnation = 2, true, 2 }), giveWay},
+		{"an epoch that this etcd has not given", tail{last: &m}, with(func(e *evidence) { e.epoch, e.revision = 1, 2 }), denyHistory},
+		{"its own epoch", tail{last: &m}, with(func(e *evidence) { e.epoch = 3 }), denyHistory},
 	} {
-		if got := tc.tail.judge(tc.incarnation, tc.revision, tc.contradicted); got != tc.want {
+		if got := tc.tail.judge(tc.evidence); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
 		}
 	}

@@ -78,7 +78,28 @@ func (e *election) try(ctx context.Context) (bool, error) {
 	return resp.Succeeded, nil
 }
 
-// holds is true, in a transaction, while this relay is the elected one.
-func (e *election) holds() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.revision)
+// holds is true, in a transaction, while this relay is the elected one. The lease
+// is compared, too: in an etcd that was restored from a backup, another relay may
+// have been elected at the same revision.
+func (e *election) holds() []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(e.key), "=", e.revision),
+		clientv3.Compare(clientv3.LeaseValue(e.key), "=", e.session.Lease()),
+	}
+}
+
+// guard carries out ops if this relay is the elected one, and otherwise fails with
+// errDeposed. Whatever cannot be undone follows a guard, even if that has nothing
+// else to do.
+func (e *election) guard(ctx context.Context, ops ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	resp, err := e.etcd.Txn(ctx).If(e.holds()...).Then(ops...).Commit()
+	if err != nil {
+		return nil, fmt.Errorf("make sure of the election: %w", err)
+	}
+	if !resp.Succeeded {
+		return nil, errDeposed
+	}
+	return resp, nil
 }

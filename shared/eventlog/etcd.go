@@ -35,59 +35,61 @@ func currentPosition(ctx context.Context, etcd *clientv3.Client, key string) (po
 	return position{cluster: resp.Header.GetClusterId(), revision: resp.Header.GetRevision()}, nil
 }
 
-// incarnations are kept in etcd, so that a stream whose data is lost goes on
-// with the same one, and a restored etcd shows another one than its stream
-// where it can. The value is the incarnation and the ID of the cluster.
-type incarnations struct {
+// record is what etcd knows about a stream. It is kept there so that a stream whose
+// data is lost can be told from one that follows another history.
+type record struct {
+	// Incarnation is that of the stream: the messages of any other one are not
+	// believed. History stands for one history of etcd. A stream that is made anew
+	// gets another incarnation, and another history only if etcd has one.
+	Incarnation, History uint64
+	// Replaces is the incarnation of the stream before, which may still be there if
+	// the relay ended in the middle of its work.
+	Replaces uint64
+}
+
+// records are kept in etcd, below the relay's keys. The value is in hexadecimal:
+// incarnation, cluster ID, history, and the incarnation before.
+type records struct {
 	etcd *clientv3.Client
 	keys string
 }
 
-// current returns a stream's incarnation, which it makes if there is none.
-func (i incarnations) current(ctx context.Context, stream string) (uint64, error) {
-	incarnation, cluster, err := i.read(ctx, stream)
-	if err != nil || incarnation != 0 {
-		return incarnation, err
-	}
-	return i.renew(ctx, stream, cluster)
-}
-
-// known returns a stream's incarnation, 0 if there is none.
-func (i incarnations) known(ctx context.Context, stream string) (uint64, error) {
-	incarnation, _, err := i.read(ctx, stream)
-	return incarnation, err
-}
-
-func (i incarnations) read(ctx context.Context, stream string) (incarnation, cluster uint64, err error) {
-	resp, err := i.etcd.Get(ctx, i.key(stream))
+// read returns a stream's record, which is zero where there is none, or only one
+// of another cluster.
+func (r records) read(ctx context.Context, stream string) (found record, cluster uint64, err error) {
+	resp, err := r.etcd.Get(ctx, r.key(stream))
 	if err != nil {
-		return 0, 0, fmt.Errorf("read incarnation: %w", err)
+		return record{}, 0, fmt.Errorf("read incarnation: %w", err)
 	}
 	cluster = resp.Header.GetClusterId()
 	if len(resp.Kvs) == 0 {
-		return 0, cluster, nil
+		return record{}, cluster, nil
 	}
-	value, of, _ := strings.Cut(string(resp.Kvs[0].Value), " ")
-	if of != strconv.FormatUint(cluster, 16) {
-		return 0, cluster, nil // another cluster's
+	var fields [4]uint64
+	for i, field := range strings.Fields(string(resp.Kvs[0].Value)) {
+		if i == len(fields) {
+			break
+		}
+		if fields[i], err = strconv.ParseUint(field, 16, 64); err != nil {
+			return record{}, cluster, nil // nobody's: it is made anew
+		}
 	}
-	if incarnation, err = strconv.ParseUint(value, 16, 64); err != nil {
-		return 0, cluster, nil // nobody's: it is made anew
+	if fields[1] != cluster {
+		return record{}, cluster, nil
 	}
-	return incarnation, cluster, nil
+	found = record{Incarnation: fields[0], History: fields[2], Replaces: fields[3]}
+	if found.History == 0 { // written before histories were
+		found.History = found.Incarnation
+	}
+	return found, cluster, nil
 }
 
-// renew gives a stream another incarnation.
-func (i incarnations) renew(ctx context.Context, stream string, cluster uint64) (uint64, error) {
-	incarnation := randomID()
-	_, err := i.etcd.Put(ctx, i.key(stream), strconv.FormatUint(incarnation, 16)+" "+strconv.FormatUint(cluster, 16))
-	if err != nil {
-		return 0, fmt.Errorf("write incarnation: %w", err)
-	}
-	return incarnation, nil
+// put returns the write of a record.
+func (r records) put(stream string, value record, cluster uint64) clientv3.Op {
+	return clientv3.OpPut(r.key(stream), fmt.Sprintf("%x %x %x %x", value.Incarnation, cluster, value.History, value.Replaces))
 }
 
-func (i incarnations) key(stream string) string { return i.keys + "incarnation/" + stream }
+func (r records) key(stream string) string { return r.keys + "incarnation/" + stream }
 
 func randomID() uint64 {
 	var b [8]byte

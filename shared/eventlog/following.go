@@ -29,23 +29,25 @@ type following struct {
 	cluster  uint64     // etcd's
 	pending  []kv.Event // complete revisions that the sink does not have yet
 	last     kv.Event   // the last that the sink has, of kind 0 before the first
+	told     int64      // revision of last, or of the reset before the first
 
 	useEtcd bool
 	target  int64      // etcd's revision when it became the source
 	direct  *kv.Stream // nil while it cannot be opened
 	leave   context.CancelFunc
-	told    time.Time // last time that etcd's watch said something
+	spoken  time.Time // last time that etcd's watch said something
 
-	follower    *follower // nil without NATS
-	check       checker   // nil until the follower begins afresh
-	said        int       // messages since the follower began afresh
-	heard       time.Time // last time that the stream was whole
-	received    time.Time // last time that the stream said anything
-	held        bool      // the stream waits for etcd
-	heldSince   time.Time
-	incarnation uint64 // of the stream, once known
-	banned      uint64 // incarnation that tells a history which was replaced
-	since       int64  // etcd's revision when that was noticed
+	follower  *follower // nil without NATS
+	check     checker   // nil until the follower begins afresh
+	said      int       // messages since the follower began afresh
+	heard     time.Time // last time that the stream was whole
+	received  time.Time // last time that the stream said anything
+	held      bool      // the stream waits for etcd
+	heldSince time.Time
+	record    record // of the stream, once known
+	banned    uint64 // incarnation that tells a history which was replaced
+	anchor    anchor // the last that the stream has told, in the history of record
+	since     int64  // etcd's revision when that was noticed
 
 	asked   bool // somebody waits for progress
 	probing bool
@@ -151,25 +153,26 @@ func (f *following) position() (position, error) {
 
 // restart begins anew at a position of etcd; what happened before is not told.
 func (f *following) restart(now position) {
-	f.pending, f.last = f.pending[:0], kv.Event{}
+	f.pending, f.last, f.told, f.anchor = f.pending[:0], kv.Event{}, now.revision, anchor{}
 	f.revision, f.cluster, f.target = now.revision, now.cluster, now.revision
 	f.Reader.revision.Store(now.revision)
 	f.covered.restart(now.revision)
 	f.sink.Reset(now.revision)
 	f.fresh(now.revision)
-	f.openDirect()
+	f.openDirect(now.revision)
 }
 
-// openDirect goes over to etcd, or back to it after a failure.
-func (f *following) openDirect() {
+// openDirect goes over to etcd, or back to it after a failure, with what is after a
+// revision. What the sink has of that already is left out.
+func (f *following) openDirect(after int64) {
 	f.closeDirect()
 	if !f.useEtcd {
 		f.useEtcd = true
 		f.source(SourceEtcd)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	f.leave, f.told = cancel, time.Now()
-	f.direct = f.etcd.Watch(ctx, kv.WatchOptions{Key: f.cfg.Routes.Prefix(), Prefix: true, After: f.revision})
+	f.leave, f.spoken = cancel, time.Now()
+	f.direct = f.etcd.Watch(ctx, kv.WatchOptions{Key: f.cfg.Routes.Prefix(), Prefix: true, After: after})
 	f.again.Reset(askInterval)
 }
 
@@ -184,11 +187,9 @@ func (f *following) closeDirect() {
 func (f *following) toEtcd() {
 	f.flush()
 	now, err := f.position()
-	contradicted := false
-	if err == nil && f.last.Kind != 0 {
-		ctx, cancel := context.WithTimeout(f.ctx, etcdTimeout)
-		contradicted, err = contradicts(ctx, f.cfg.Etcd, &f.last)
-		cancel()
+	after, contradicted := f.revision, false
+	if err == nil {
+		after, contradicted, err = f.compare()
 	}
 	switch {
 	case err != nil:
@@ -203,8 +204,29 @@ func (f *following) toEtcd() {
 	default:
 		f.note(func(s *Status) { s.heard = max(s.heard, now.revision) })
 		f.target = now.revision
-		f.openDirect()
+		f.openDirect(after)
 	}
+}
+
+// compare looks whether etcd has the history that the sink has seen. If that can be
+// told up to a revision before the sink's, it returns this one: between them, etcd
+// must have nothing that the sink has not.
+func (f *following) compare() (after int64, contradicted bool, err error) {
+	ctx, cancel := context.WithTimeout(f.ctx, etcdTimeout)
+	defer cancel()
+	if f.last.Kind != 0 {
+		if contradicted, err = contradicts(ctx, f.cfg.Etcd, &f.last); err != nil || contradicted {
+			return 0, contradicted, err
+		}
+	}
+	found, err := f.anchor.find(ctx, f.cfg.Etcd, f.cfg.Keys)
+	if err != nil {
+		return 0, false, err
+	}
+	if found == confirmed {
+		return min(f.revision, max(f.told, f.anchor.Revision)), false, nil
+	}
+	return f.revision, found == refuted, nil
 }
 
 // contradicted tells whether etcd does not have an event. Where it cannot be
@@ -228,7 +250,7 @@ func (f *following) replaced(now position) bool {
 func (f *following) startOver(now position) {
 	klog.FromContext(f.ctx).Info("history of etcd was replaced", "revision", f.revision, "current", now.revision)
 	f.note(func(s *Status) { s.Resets++; s.heard = now.revision })
-	f.banned, f.incarnation, f.since = f.incarnation, 0, now.revision
+	f.banned, f.record, f.since = f.record.Incarnation, record{}, now.revision
 	f.distrust()
 	f.restart(now)
 }
@@ -266,6 +288,7 @@ func (f *following) apply(b kv.Batch) {
 	f.revision = b.Revision
 	if len(b.Events) > 0 {
 		f.last = b.Events[len(b.Events)-1]
+		f.told = f.last.Revision
 	}
 	if f.js != nil {
 		for i := range b.Events {
@@ -291,7 +314,7 @@ func (f *following) fresh(revision int64) {
 // onEtcd takes what etcd's watch says.
 func (f *following) onEtcd(resp kvResponse) {
 	batch, err := f.direct.Accept(resp)
-	f.told = time.Now()
+	f.spoken = time.Now()
 	var compacted *kv.CompactedError
 	switch {
 	case errors.As(err, &compacted):
@@ -302,14 +325,27 @@ func (f *following) onEtcd(resp kvResponse) {
 		f.closeDirect() // the next tick opens another one
 		return
 	}
-	if batch.Revision <= f.revision && !batch.Progress {
+	if batch.Revision <= f.revision && len(batch.Events) == 0 && !batch.Progress {
 		return
 	}
 	wanted := batch.Events[:0]
 	for _, e := range batch.Events {
-		if e.Revision > f.revision && f.wants(e.Key) {
+		switch {
+		case !f.wants(e.Key):
+		case e.Revision > f.revision:
 			wanted = append(wanted, e)
+		case e.Revision > f.told:
+			// The sink was told that there is nothing until f.revision.
+			if now, err := f.position(); err == nil {
+				f.startOver(now)
+			} else {
+				f.closeDirect()
+			}
+			return
 		}
+	}
+	if batch.Revision < f.revision || batch.Revision == f.revision && !batch.Progress {
+		return // only to be compared
 	}
 	f.apply(kv.Batch{Events: wanted, Revision: max(batch.Revision, f.revision), Progress: len(wanted) == 0})
 	if batch.Progress {
@@ -375,9 +411,9 @@ func (f *following) onTick() {
 	switch {
 	case f.direct == nil:
 		f.toEtcd()
-	case now.Sub(f.told) >= f.cfg.Patience:
+	case now.Sub(f.spoken) >= f.cfg.Patience:
 		f.probe()
-	case now.Sub(f.told) >= f.cfg.Patience/3:
+	case now.Sub(f.spoken) >= f.cfg.Patience/3:
 		_ = f.etcd.RequestProgress(f.ctx)
 	}
 	switch {
@@ -419,7 +455,7 @@ func (f *following) onProbe(p probeResult) {
 			f.startOver(now)
 		}
 	case f.useEtcd:
-		f.openDirect()
+		f.toEtcd()
 	case time.Since(f.heard) >= f.cfg.Patience:
 		klog.FromContext(f.ctx).Info("event log is silent, watching etcd", "stream", f.stream, "revision", f.revision, "current", p.position.revision)
 		f.note(func(s *Status) { s.Stalls++ })

@@ -164,7 +164,7 @@ func TestMaxPayloadIsChecked(t *testing.T) {
 	s.opts.Host, s.opts.Port, s.opts.JetStream, s.opts.StoreDir, s.opts.NoSigs, s.opts.NoLog = "127.0.0.1", -1, true, t.TempDir(), true, true
 	s.run(t)
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if _, err := NewRelay(RelayConfig{Conn: s.connect(t), Routes: NewRoutes("a", "/registry"), Tiers: Tiers}); err == nil {
+	if err := CheckMaxPayload(s.connect(t), DefaultRequestLimit); err == nil {
 		t.Error("NATS with messages of 1 MiB is taken")
 	}
 	if err := CheckMaxPayload(s.connect(t), 256<<10); err != nil {

@@ -29,7 +29,7 @@ var (
 	asItIs       = variant{name: "as it is"}
 	dedupe       = variant{name: "de-duplication by revision", reader: naiveRevision, fails: true}
 	gapBySeq     = variant{name: "gap detection by sequence", reader: naiveSequence, fails: true}
-	fenceBySeq   = variant{name: "fence by sequence", relay: func(r *Relay) { r.seams.fence = sequenceFence }, fails: true}
+	fenceBySeq   = variant{name: "fence by sequence", relay: sequenceFence, fails: true}
 	patientLimit = 4 * time.Second // how long a naive variant may try
 	naiveTries   = 5
 )
@@ -160,9 +160,8 @@ func TestAnAckIsLostAfterTheAppend(t *testing.T) {
 }
 
 func unfenced(r *Relay) {
-	r.seams.fence = func(_ *feed, m *message) nats.Header {
-		return nats.Header{jetstream.MsgIDHeader: {m.header()}}
-	}
+	r.seams.limits = &pipelined
+	r.seams.fence = func(*feed, *message) nats.Header { return nats.Header{} }
 }
 
 func ackLost(t *testing.T, b *bench, v variant) string {
@@ -189,11 +188,10 @@ func ackLost(t *testing.T, b *bench, v variant) string {
 				return false
 			}
 			if v.relay != nil {
-				// What a client does that tries again, after the window in
-				// which JetStream would notice.
+				// What a client does that tries again.
 				time.AfterFunc(200*time.Millisecond, func() {
 					m := lost.Load()
-					_, err := js.Publish(context.Background(), b.routes.Of(m.Event.Key).Subject, appendMessage(nil, m), jetstream.WithMsgID(m.header()))
+					_, err := js.Publish(context.Background(), b.routes.Of(m.Event.Key).Subject, appendMessage(nil, m))
 					resent <- err
 				})
 			}

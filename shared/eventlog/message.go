@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"strconv"
 
 	"triune.dev/shared/etcdstore/kv"
 )
@@ -33,15 +32,9 @@ type message struct {
 	Last bool
 	// Event is the change; its Revision is that of the ID.
 	Event kv.Event
-}
-
-// header is the message ID as JetStream knows it. The incarnation before it is
-// what tells streams apart: idle ones tell the same revisions under the same
-// epoch.
-func (m *message) header() string { return headerID(m.Incarnation, m.ID) }
-
-func headerID(incarnation uint64, id ID) string {
-	return strconv.FormatUint(incarnation, 16) + "." + id.String()
+	// Anchor is the relay's last one when it sent this message (progress only);
+	// zero where there was none.
+	Anchor anchor
 }
 
 // ends tells whether the message ends a complete revision.
@@ -49,7 +42,7 @@ func (m *message) ends() bool { return m.Type != typeEvent || m.Last }
 
 // The layout, all integers unsigned varints unless a size is given:
 //
-//	version  1 byte
+//	version  1 byte: 2 for progress with an anchor, else 1
 //	what     1 byte: type in the lower 4 bits, kind in the next 3, last in the highest
 //	incarnation  8 bytes
 //	epoch, revision, index
@@ -62,6 +55,11 @@ func (m *message) ends() bool { return m.Type != typeEvent || m.Last }
 //	value length, value        unless deleted
 //	previous length, previous  unless created
 //
+// and for progress with an anchor
+//
+//	revision of the anchor
+//	nonce of the anchor  8 bytes
+//
 // and at the end
 //
 //	checksum  4 bytes: CRC-32C of all before it
@@ -69,9 +67,10 @@ func (m *message) ends() bool { return m.Type != typeEvent || m.Last }
 // The previous bytes are there in modifications, too: an object that leaves a
 // selector is DELETED with its previous state.
 const (
-	messageVersion = 1
-	lastFlag       = 0x80
-	checksumBytes  = 4
+	messageVersion  = 1
+	anchoredVersion = 2
+	lastFlag        = 0x80
+	checksumBytes   = 4
 	// messageOverhead bounds what an encoded event has beside key, value and
 	// previous value, JetStream's headers included.
 	messageOverhead = 1 << 10
@@ -89,7 +88,11 @@ func appendMessage(b []byte, m *message) []byte {
 	if m.Last {
 		what |= lastFlag
 	}
-	b = append(b, messageVersion, what)
+	version := byte(messageVersion)
+	if m.Anchor != (anchor{}) {
+		version = anchoredVersion
+	}
+	b = append(b, version, what)
 	b = binary.BigEndian.AppendUint64(b, m.Incarnation)
 	b = appendID(appendID(b, m.ID), m.InStream)
 	if m.Type == typeEvent {
@@ -101,6 +104,10 @@ func appendMessage(b []byte, m *message) []byte {
 		if m.Event.Kind != kv.Created {
 			b = append(binary.AppendUvarint(b, uint64(len(m.Event.Previous))), m.Event.Previous...)
 		}
+	}
+	if version == anchoredVersion {
+		b = binary.AppendUvarint(b, uint64(m.Anchor.Revision))
+		b = binary.BigEndian.AppendUint64(b, m.Anchor.Nonce)
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
@@ -118,7 +125,7 @@ var errMalformed = errors.New("not a message of the event log")
 // the memory of b, which must not change any more.
 func decodeMessage(b []byte) (message, error) {
 	var m message
-	if len(b) < 2+8+checksumBytes || b[0] != messageVersion {
+	if len(b) < 2+8+checksumBytes || b[0] != messageVersion && b[0] != anchoredVersion {
 		return m, fmt.Errorf("%w: version", errMalformed)
 	}
 	body, sum := b[:len(b)-checksumBytes], binary.BigEndian.Uint32(b[len(b)-checksumBytes:])
@@ -150,6 +157,12 @@ func decodeMessage(b []byte) (message, error) {
 	default:
 		return m, fmt.Errorf("%w: type %d", errMalformed, m.Type)
 	}
+	if b[0] == anchoredVersion {
+		m.Anchor = anchor{Revision: int64(d.uint(math.MaxInt64)), Nonce: d.fixed()}
+		if m.Type != typeProgress || m.Anchor.Revision == 0 || m.Anchor.Nonce == 0 {
+			return m, fmt.Errorf("%w: anchor", errMalformed)
+		}
+	}
 	if d.bad || len(d.rest) != 0 || m.ID.unpublished() || m.Incarnation == 0 {
 		return m, fmt.Errorf("%w: layout", errMalformed)
 	}
@@ -174,6 +187,16 @@ func (d *decoder) uint(limit uint64) uint64 {
 
 func (d *decoder) id() ID {
 	return ID{Epoch: d.uint(math.MaxUint64), Revision: int64(d.uint(math.MaxInt64)), Index: uint32(d.uint(math.MaxUint32))}
+}
+
+func (d *decoder) fixed() uint64 {
+	if len(d.rest) < 8 {
+		d.bad, d.rest = true, nil
+		return 0
+	}
+	v := binary.BigEndian.Uint64(d.rest)
+	d.rest = d.rest[8:]
+	return v
 }
 
 func (d *decoder) bytes() []byte {

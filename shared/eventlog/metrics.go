@@ -7,6 +7,10 @@ type relayMetrics struct {
 	elected  prometheus.Gauge
 	terms    prometheus.Counter
 	messages *prometheus.CounterVec
+	usable   *prometheus.GaugeVec
+	failures *prometheus.CounterVec
+	replaced *prometheus.CounterVec
+	copies   *prometheus.GaugeVec
 }
 
 func newRelayMetrics(reg prometheus.Registerer) *relayMetrics {
@@ -20,9 +24,21 @@ func newRelayMetrics(reg prometheus.Registerer) *relayMetrics {
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "triune_eventlog_relay_messages_total", Help: "Messages sent, by the tier whose stream they went to and by type.",
 		}, []string{"tier", "type"}),
+		usable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "triune_eventlog_stream_usable", Help: "1 while the stream of a tier can be published to, 0 while it cannot. Only the elected relay says so.",
+		}, []string{"tier"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "triune_eventlog_stream_failures_total", Help: "How often publishing to a stream, or opening it, failed.",
+		}, []string{"tier"}),
+		replaced: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "triune_eventlog_streams_replaced_total", Help: "Streams that were deleted and made anew, by the reason: unusable, configuration, unfinished, history.",
+		}, []string{"tier", "reason"}),
+		copies: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "triune_eventlog_stream_replicas_missing", Help: "Replicas of the stream that are away or behind. Only the elected relay says so.",
+		}, []string{"tier"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.elected, m.terms, m.messages)
+		reg.MustRegister(m.elected, m.terms, m.messages, m.usable, m.failures, m.replaced, m.copies)
 	}
 	return m
 }

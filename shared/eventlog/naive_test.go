@@ -80,10 +80,11 @@ func naiveSequence(r *Reader) {
 	r.seams.checker = func() checker { return &bySequence{} }
 }
 
-// sequenceFence expects the number of the message before instead of its ID.
-func sequenceFence(f *feed, m *message) nats.Header {
-	return nats.Header{
-		jetstream.MsgIDHeader:           {m.header()},
-		jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(f.sequence, 10)},
+// sequenceFence expects the number of the message before and nothing else, in a
+// pipeline.
+func sequenceFence(r *Relay) {
+	r.seams.limits = &pipelined
+	r.seams.fence = func(f *feed, _ *message) nats.Header {
+		return nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(f.sequence, 10)}}
 	}
 }

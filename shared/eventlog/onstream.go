@@ -70,14 +70,14 @@ func (f *following) take(r received) (progress bool) {
 		return false
 	}
 	f.said++
+	if m.Anchor.Revision != 0 {
+		f.anchor = m.Anchor
+	}
 	s, err := f.check.accept(&m, r.m)
 	if err != nil {
 		klog.FromContext(f.ctx).Info("event log has a gap", "stream", f.stream, "err", err)
 		f.note(func(s *Status) { s.Gaps++ })
-		f.distrust()
-		if !f.useEtcd {
-			f.toEtcd()
-		}
+		f.leaveStream()
 		return false
 	}
 	if f.useEtcd {
@@ -126,12 +126,12 @@ func (f *following) verified() {
 	}
 }
 
-// knownIncarnation tells whether a message belongs to the stream's incarnation,
-// which etcd confirms. Another one that etcd confirms means that the relay has
-// found etcd's history replaced.
+// knownIncarnation reports whether a message belongs to the stream's incarnation,
+// which etcd confirms. Another one that etcd confirms is that of a stream that was
+// made anew; if its history is another one, too, the relay has found etcd's replaced.
 func (f *following) knownIncarnation(m *message) bool {
 	switch m.Incarnation {
-	case f.incarnation:
+	case f.record.Incarnation:
 		return true
 	case f.banned:
 		// A stream that was behind when etcd was restored is not made anew. It
@@ -144,26 +144,37 @@ func (f *following) knownIncarnation(m *message) bool {
 	}
 	ctx, cancel := context.WithTimeout(f.ctx, etcdTimeout)
 	defer cancel()
-	confirmed, err := incarnations{etcd: f.cfg.Etcd, keys: f.cfg.Keys}.known(ctx, f.stream)
+	known, _, err := records{etcd: f.cfg.Etcd, keys: f.cfg.Keys}.read(ctx, f.stream)
 	switch {
 	case err != nil:
-		f.distrust() // and try again
-		if !f.useEtcd {
-			f.toEtcd()
-		}
+		f.leaveStream() // and try again
 		return false
-	case confirmed != m.Incarnation:
+	case known.Incarnation != m.Incarnation:
 		f.note(func(s *Status) { s.Refused++ })
 		return false
-	case f.incarnation == 0:
-		f.incarnation = confirmed
+	case f.record.Incarnation == 0:
+		f.record = known
 		return true
+	case f.record.History == known.History:
+		klog.FromContext(f.ctx).Info("stream of the event log was made anew", "stream", f.stream, "revision", f.revision)
+		f.record = known
+		f.leaveStream()
+		return false
 	}
 	if now, err := f.position(); err == nil {
 		f.startOver(now)
-		f.incarnation = confirmed
+		f.record = known
 	} else {
 		f.distrust()
 	}
 	return false
+}
+
+// leaveStream verifies the stream from its end again, with etcd as the source
+// meanwhile.
+func (f *following) leaveStream() {
+	f.distrust()
+	if !f.useEtcd {
+		f.toEtcd()
+	}
 }

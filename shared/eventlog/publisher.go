@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,49 +14,44 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// publisher sends messages to JetStream without waiting for each to be
-// acknowledged. It is of use until the first failure: then it sends nothing
-// more, and never anything twice. send is called by one goroutine.
+// publisher sends units to one stream, each a message or an atomic batch, and takes
+// their acknowledgements. It is of use until the first failure: then it sends
+// nothing more, and never anything twice. send is called by one goroutine.
 type publisher struct {
 	conn       *nats.Conn
 	inbox      string // replies come to inbox.<number>
 	sub        *nats.Subscription
 	ackTimeout time.Duration
-	sent       uint64 // by send's goroutine
-	// intercept may swallow an answer, in tests; nil otherwise. Set before send.
+	number     uint64 // of the last unit, by send's goroutine
+	// intercept may swallow an answer, in tests; nil otherwise.
 	intercept func(*nats.Msg) bool
-	buffer    []byte        // by send's goroutine
-	done      chan struct{} // closed at the first failure
+	buffer    []byte // by send's goroutine
+	// wake is told, if it has room, of the first failure, and where somebody waits
+	// for room, of that.
+	wake chan<- struct{}
 
 	mu      sync.Mutex
-	room    sync.Cond             // signals that pending, bytes or err have changed
-	pending map[uint64]unanswered // guarded by mu
-	bytes   int                   // of pending, guarded by mu
-	err     error                 // of the first failure, guarded by mu
+	pending map[uint64]unit // guarded by mu
+	bytes   int             // of pending, guarded by mu
+	waiting bool            // for room; guarded by mu
+	err     error           // the first failure, guarded by mu
 }
 
-// unanswered is a message without an acknowledgement.
-type unanswered struct {
-	id    ID
-	bytes int
-	timer *time.Timer
+// unit is what one acknowledgement stands for.
+type unit struct {
+	first    ID
+	messages int
+	bytes    int
+	sent     time.Time
 }
-
-// What may be under way without being acknowledged.
-const (
-	maxPending      = 1024
-	maxPendingBytes = 16 << 20
-)
 
 // farewell bounds what a relay does for its successor once it is told to end.
 const farewell = 500 * time.Millisecond
 
-func newPublisher(conn *nats.Conn, ackTimeout time.Duration) (*publisher, error) {
+func newPublisher(conn *nats.Conn, ackTimeout time.Duration, wake chan<- struct{}, intercept func(*nats.Msg) bool) (*publisher, error) {
 	p := &publisher{
-		conn: conn, inbox: conn.NewInbox(), ackTimeout: ackTimeout,
-		done: make(chan struct{}), pending: map[uint64]unanswered{},
+		conn: conn, inbox: conn.NewInbox(), ackTimeout: ackTimeout, wake: wake, intercept: intercept, pending: map[uint64]unit{},
 	}
-	p.room.L = &p.mu
 	sub, err := conn.Subscribe(p.inbox+".*", p.acknowledge)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to acknowledgements: %w", err)
@@ -66,32 +60,33 @@ func newPublisher(conn *nats.Conn, ackTimeout time.Duration) (*publisher, error)
 	return p, nil
 }
 
-// send publishes a message whose headers fence it. It blocks while too much is
-// under way.
-func (p *publisher) send(subject string, header nats.Header, m *message) error {
-	p.buffer = appendMessage(p.buffer[:0], m)
-	size := len(p.buffer)
-	p.sent++
-	number := p.sent
-	p.mu.Lock()
-	for p.err == nil && (len(p.pending) >= maxPending || p.bytes > maxPendingBytes) {
-		p.room.Wait()
+// send publishes a unit. header returns the headers of each of its messages, which
+// fence it.
+func (p *publisher) send(messages []outgoing, header func(i int) nats.Header) error {
+	u := unit{first: messages[0].ID, messages: len(messages), sent: time.Now()}
+	for i := range messages {
+		u.bytes += messages[i].size
 	}
+	p.number++
+	p.mu.Lock()
 	if p.err != nil {
 		defer p.mu.Unlock()
 		return p.err
 	}
-	p.pending[number] = unanswered{id: m.ID, bytes: size, timer: time.AfterFunc(p.ackTimeout, func() {
-		p.answered(number, errAckTimeout)
-	})}
-	p.bytes += size
+	p.pending[p.number] = u
+	p.bytes += u.bytes
 	p.mu.Unlock()
-	err := p.conn.PublishMsg(&nats.Msg{
-		Subject: subject, Reply: p.inbox + "." + strconv.FormatUint(number, 10), Header: header, Data: p.buffer,
-	})
-	if err != nil {
-		p.answered(number, err)
-		return err
+	for i := range messages {
+		m := &messages[i]
+		p.buffer = appendMessage(p.buffer[:0], &m.message)
+		out := nats.Msg{Subject: m.subject, Header: header(i), Data: p.buffer}
+		if i == len(messages)-1 {
+			out.Reply = p.inbox + "." + strconv.FormatUint(p.number, 10)
+		}
+		if err := p.conn.PublishMsg(&out); err != nil {
+			p.answered(p.number, 0, err)
+			return err
+		}
 	}
 	if cap(p.buffer) > 1<<20 {
 		p.buffer = nil
@@ -105,7 +100,7 @@ var (
 	errConnectionLost = errors.New("connection to NATS is lost")
 )
 
-// acknowledge is called by NATS with the answer to a message.
+// acknowledge is called by NATS with the answer to a unit.
 func (p *publisher) acknowledge(answer *nats.Msg) {
 	if p.intercept != nil && p.intercept(answer) {
 		return
@@ -114,105 +109,109 @@ func (p *publisher) acknowledge(answer *nats.Msg) {
 	if err != nil {
 		return
 	}
-	p.answered(number, answerError(answer))
+	count, err := parseAnswer(answer)
+	p.answered(number, count, err)
 }
 
-// answerError returns nil for an acknowledgement that the message is stored.
-func answerError(answer *nats.Msg) error {
+// parseAnswer returns how many messages an acknowledgement says are stored, or why
+// they are not.
+func parseAnswer(answer *nats.Msg) (int, error) {
 	if answer.Header.Get("Status") == "503" {
-		return nats.ErrNoResponders
+		return 0, nats.ErrNoResponders
 	}
-	if !bytes.Contains(answer.Data, []byte(`"error"`)) && !bytes.Contains(answer.Data, []byte(`"duplicate"`)) && bytes.Contains(answer.Data, []byte(`"seq"`)) {
-		return nil
+	single := !bytes.Contains(answer.Data, []byte(`"error"`)) && !bytes.Contains(answer.Data, []byte(`"duplicate"`)) &&
+		!bytes.Contains(answer.Data, []byte(`"batch"`)) && bytes.Contains(answer.Data, []byte(`"seq"`))
+	if single {
+		return 1, nil
 	}
 	var ack struct {
 		Error     *jetstream.APIError `json:"error"`
 		Duplicate bool                `json:"duplicate"`
+		Sequence  uint64              `json:"seq"`
+		Batch     string              `json:"batch"`
+		Count     int                 `json:"count"`
 	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return fmt.Errorf("acknowledgement: %w", err)
+		return 0, fmt.Errorf("acknowledgement: %w", err)
 	}
 	switch {
 	case ack.Error != nil:
-		return ack.Error
+		return 0, ack.Error
 	case ack.Duplicate:
-		return errDuplicate
+		return 0, errDuplicate
+	case ack.Sequence == 0:
+		return 0, errors.New("acknowledgement without a sequence")
+	case ack.Batch == "":
+		return 1, nil
 	}
-	return errors.New("acknowledgement without a sequence")
+	return ack.Count, nil
 }
 
-// answered takes a message off the pending ones.
-func (p *publisher) answered(number uint64, err error) {
+// answered takes a unit off the pending ones.
+func (p *publisher) answered(number uint64, count int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a, ok := p.pending[number]
+	u, ok := p.pending[number]
 	if !ok {
 		return
 	}
-	a.timer.Stop()
 	delete(p.pending, number)
-	p.bytes -= a.bytes
-	if err != nil && p.err == nil {
-		p.err = fmt.Errorf("publish %s: %w", a.id, err)
-		close(p.done)
+	p.bytes -= u.bytes
+	if err == nil && count != u.messages {
+		err = fmt.Errorf("%d of %d messages are stored", count, u.messages)
 	}
-	p.room.Broadcast()
+	if err != nil {
+		p.failLocked(fmt.Errorf("publish %s: %w", u.first, err))
+	}
+	// A pipeline is filled up again when half of it is through.
+	if p.waiting && (len(p.pending) == 0 || len(p.pending) <= pipelined.units/2 && p.bytes <= pendingBytes/2) {
+		p.waiting = false
+		p.signal()
+	}
 }
 
-// fail gives up on whatever is not answered yet.
-func (p *publisher) fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, a := range p.pending {
-		a.timer.Stop()
-	}
-	clear(p.pending)
-	p.bytes = 0
+func (p *publisher) failLocked(err error) {
 	if p.err == nil {
 		p.err = err
-		close(p.done)
+		p.signal()
 	}
-	p.room.Broadcast()
 }
 
-// failed is closed at the first failure, which err then returns.
-func (p *publisher) failed() <-chan struct{} { return p.done }
+func (p *publisher) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
 
-// idle tells whether everything sent is answered, and the first failure.
-func (p *publisher) idle() (bool, error) {
+// expire fails if a unit has waited for its acknowledgement too long.
+func (p *publisher) expire(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.pending) == 0, p.err
+	for _, u := range p.pending {
+		if now.Sub(u.sent) >= p.ackTimeout {
+			p.failLocked(fmt.Errorf("publish %s: %w", u.first, errAckTimeout))
+			return
+		}
+	}
 }
 
-// drain waits until everything sent is answered, or its time is over, and
-// returns the first failure. Each message has a time limit, so it ends; ctx
-// shortens it.
-func (p *publisher) drain(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.room.Broadcast()
-	})
-	defer stop()
+// underWay returns how many units with how many bytes are not acknowledged, and the
+// first failure.
+func (p *publisher) underWay() (units, bytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.pending) > 0 && ctx.Err() == nil {
-		p.room.Wait()
-	}
-	if p.err == nil && len(p.pending) > 0 {
-		return context.Cause(ctx)
-	}
-	return p.err
+	return len(p.pending), p.bytes, p.err
 }
 
-// close drains no more; what is under way may still be stored.
-func (p *publisher) close() {
-	_ = p.sub.Unsubscribe()
+// await makes the publisher tell wake when there is room, and reports whether there
+// is something to wait for.
+func (p *publisher) await() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, a := range p.pending {
-		a.timer.Stop()
-	}
-	clear(p.pending)
+	p.waiting = len(p.pending) > 0
+	return p.waiting
 }
+
+// close takes no more acknowledgements; what is under way may still be stored.
+func (p *publisher) close() { _ = p.sub.Unsubscribe() }

@@ -43,6 +43,10 @@ type RelayConfig struct {
 	ProgressInterval time.Duration
 	// AckTimeout is how long an acknowledgement may take; 0 means 5 s.
 	AckTimeout time.Duration
+	// StreamPatience is how long a stream may have no leader, or refuse what is
+	// right, before it is made anew, while NATS answers otherwise; 0 means 10 s. A
+	// replicated stream that loses its leader needs up to 9 s for another one.
+	StreamPatience time.Duration
 	// Registerer gets the metrics; nil means none.
 	Registerer prometheus.Registerer
 }
@@ -59,6 +63,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	set(&c.LeaseTTL, 5*time.Second)
 	set(&c.ProgressInterval, time.Second)
 	set(&c.AckTimeout, 5*time.Second)
+	set(&c.StreamPatience, 10*time.Second)
 	if c.Keys == "" {
 		c.Keys = DefaultKeys
 	}
@@ -74,9 +79,12 @@ type Relay struct {
 	js      jetstream.JetStream
 	metrics *relayMetrics
 	seams   relaySeams
-	// replaced tells that the last term found etcd's history replaced, so the
-	// streams tell another one, whatever they end with. By Run's goroutine.
-	replaced bool
+
+	mu sync.Mutex
+	// replaced has the tiers whose streams tell a history that etcd does not have
+	// any more, as this relay has found; guarded by mu.
+	replaced map[Tier]bool
+	status   RelayStatus // guarded by mu
 }
 
 // relaySeams let tests do to a relay what happens to processes and networks,
@@ -84,34 +92,33 @@ type Relay struct {
 type relaySeams struct {
 	// publish runs before each message is sent.
 	publish func(*message)
+	// opening runs before each stream is opened, and guarded between making sure of
+	// the election and deleting a stream.
+	opening func(ctx context.Context)
+	guarded func()
 	// answer may swallow an acknowledgement.
 	answer func(*nats.Msg) bool
-	// fence replaces the headers that fence a message.
-	fence func(s *feed, m *message) nats.Header
+	// fence replaces the headers that fence a message, and limits what may be under
+	// way.
+	fence  func(f *feed, m *message) nats.Header
+	limits *limits
 	// killed makes the end of Run that of a process: nothing is waited for and
 	// the lease stays.
 	killed bool
 }
 
-// NewRelay returns a relay. It fails if the messages that NATS takes are too
-// small for the largest event.
+// NewRelay returns a relay.
 func NewRelay(c RelayConfig) (*Relay, error) {
 	c = c.withDefaults()
 	js, err := jetstream.New(c.Conn)
 	if err != nil {
 		return nil, fmt.Errorf("JetStream: %w", err)
 	}
-	r := &Relay{cfg: c, js: js, metrics: newRelayMetrics(c.Registerer)}
-	if c.Conn.IsConnected() {
-		if err := CheckMaxPayload(c.Conn, c.RequestLimit); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
+	return &Relay{cfg: c, js: js, metrics: newRelayMetrics(c.Registerer), replaced: map[Tier]bool{}}, nil
 }
 
-// CheckMaxPayload tells whether a message can carry the largest object together
-// with its previous state. It may be asked when the connection is up.
+// CheckMaxPayload returns an error if a message cannot carry the largest object
+// together with its previous state. It may be asked when the connection is up.
 func CheckMaxPayload(conn *nats.Conn, requestLimit int) error {
 	need := int64(2*requestLimit + 64<<10)
 	if have := conn.MaxPayload(); have < need {
@@ -123,14 +130,16 @@ func CheckMaxPayload(conn *nats.Conn, requestLimit int) error {
 // Run waits until it is elected and publishes until it is not, again and again.
 // It ends with its context, without an error.
 func (r *Relay) Run(ctx context.Context) error {
-	pause := backoff{}
+	pause, logged := backoff{}, ""
 	for {
 		err := r.lead(ctx, &pause)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "relay of the event log is not elected")
+		r.setProblem(err)
+		if err != nil && err.Error() != logged {
+			logged = err.Error()
+			klog.FromContext(ctx).Error(err, "relay of the event log is not elected, events come from etcd if no other is")
 		}
 		if !pause.wait(ctx) {
 			return nil
@@ -156,15 +165,13 @@ func (r *Relay) connected(ctx context.Context) error {
 	return nil
 }
 
-// fruitless is how many terms may fail one after another before another process
-// is given the chance: NATS may refuse this one alone. One whose streams tell
-// a history that was replaced goes on, as only it knows.
-const fruitless = 3
-
 // lead is one session in etcd.
 func (r *Relay) lead(ctx context.Context, pause *backoff) error {
 	if err := r.connected(ctx); err != nil {
 		return fmt.Errorf("wait for NATS: %w", err)
+	}
+	if err := CheckMaxPayload(r.cfg.Conn, r.cfg.RequestLimit); err != nil {
+		return err
 	}
 	ttl := int((r.cfg.LeaseTTL + time.Second - 1) / time.Second)
 	session, err := concurrency.NewSession(r.cfg.Etcd, concurrency.WithTTL(ttl), concurrency.WithContext(ctx))
@@ -200,26 +207,52 @@ func (r *Relay) lead(ctx context.Context, pause *backoff) error {
 	defer cancel()
 	log := klog.FromContext(ctx)
 	log.Info("elected relay of the event log", "identity", r.cfg.Identity)
-	r.metrics.elected.Set(1)
-	defer r.metrics.elected.Set(0)
-	for failed := 1; ctx.Err() == nil; failed++ {
+	r.setElected(true)
+	defer r.setElected(false)
+	for ctx.Err() == nil {
 		start := time.Now()
 		err := r.serve(ctx, elected)
 		if ctx.Err() != nil {
 			break
 		}
 		r.metrics.terms.Inc()
-		log.Error(err, "relay of the event log begins anew")
 		if time.Since(start) > 10*time.Second {
 			pause.reset()
-			failed = 1
 		}
-		if !r.replaced && (failed >= fruitless || !r.cfg.Conn.IsConnected()) {
+		if errors.Is(err, errDeposed) || !r.knowsBetter() && (errors.Is(err, errFruitless) || !r.cfg.Conn.IsConnected()) {
 			return fmt.Errorf("give way to another relay: %w", err)
 		}
+		log.Error(err, "relay of the event log begins anew")
 		pause.wait(ctx)
 	}
 	return nil
+}
+
+// errFruitless means that no stream could be published to for a while. Another
+// process is given the chance then: NATS may refuse this one alone.
+var errFruitless = errors.New("no stream can be published to")
+
+// markReplaced notes that etcd has another history than the streams tell.
+func (r *Relay) markReplaced() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, tier := range r.cfg.Tiers {
+		r.replaced[tier] = true
+	}
+}
+
+func (r *Relay) isReplaced(tier Tier) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.replaced[tier]
+}
+
+// knowsBetter reports whether this relay knows of streams that tell another history
+// than etcd, which others might not notice.
+func (r *Relay) knowsBetter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.replaced) > 0
 }
 
 // errDeposed means that another relay is the elected one.
@@ -228,15 +261,9 @@ var errDeposed = errors.New("no longer elected")
 // epoch returns a number that no relay has had before: the revision of a write
 // that only the elected one can do.
 func (r *Relay) epoch(ctx context.Context, e *election) (uint64, error) {
-	resp, err := r.cfg.Etcd.Txn(ctx).
-		If(e.holds()).
-		Then(clientv3.OpPut(r.cfg.Keys+"epoch", r.cfg.Identity)).
-		Commit()
+	resp, err := e.guard(ctx, clientv3.OpPut(r.cfg.Keys+"epoch", r.cfg.Identity))
 	if err != nil {
 		return 0, fmt.Errorf("epoch: %w", err)
-	}
-	if !resp.Succeeded {
-		return 0, errDeposed
 	}
 	return uint64(resp.Header.GetRevision()), nil
 }

@@ -112,7 +112,9 @@ const (
 	eventSubject    = ".event."
 	progressSubject = ".progress"
 	resetSubject    = ".reset"
-	allSubjects     = ".>"
+	// fenceSubject has the progress that each relay publishes first.
+	fenceSubject = ".fence"
+	allSubjects  = ".>"
 	// askSubject is none of the stream's: readers publish on it to be told of
 	// progress.
 	askSubject = "-ask"

@@ -7,8 +7,7 @@ import "triune.dev/shared/etcdstore/kv"
 // stream, under one epoch; it does no I/O and is used by one goroutine.
 type sequencer struct {
 	incarnation, epoch uint64
-	// last is the last message, which the next one expects before it, and event
-	// the last that was not progress.
+	// last is the last message, and event the last that was not progress.
 	last, event ID
 	// section is the last reset, zero where the stream has none any more.
 	section ID
@@ -60,8 +59,8 @@ func (s *sequencer) change(e kv.Event, subject string, last bool) message {
 
 // progress returns the message which says that everything up to revision has
 // been published.
-func (s *sequencer) progress(revision int64) message {
-	m := message{Type: typeProgress, Incarnation: s.incarnation, ID: s.next(revision), InStream: s.event}
+func (s *sequencer) progress(revision int64, at anchor) message {
+	m := message{Type: typeProgress, Incarnation: s.incarnation, ID: s.next(revision), InStream: s.event, Anchor: at}
 	s.last, s.complete = m.ID, revision
 	return m
 }

@@ -31,10 +31,8 @@ const (
 
 // config is the stream's configuration.
 //
-// The last message must never be removed while the stream is in use: a server
-// that starts again takes the last message ID, which fences publishers, from it.
-// So progress neither expires nor counts towards a limit per subject; each
-// progress message rolls up its subject, which removes the one before.
+// There is no limit per subject: each progress message rolls up its subject, which
+// removes the one before.
 func (o StreamOptions) config(name string) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name:        name,
@@ -47,8 +45,10 @@ func (o StreamOptions) config(name string) jetstream.StreamConfig {
 		MaxAge:      o.MaxAge,
 		MaxBytes:    o.MaxBytes,
 		AllowRollup: true,
-		// Nothing relies on de-duplication; the shortest window that NATS
-		// takes costs the least memory.
+		// Replicated streams are published to in batches.
+		AllowAtomicPublish: true,
+		// Messages have no IDs that NATS could know them by. A server that starts
+		// looks for them in what is younger than this.
 		Duplicates: 100 * time.Millisecond,
 	}
 	if o.Memory {
@@ -67,13 +67,15 @@ func (o StreamOptions) config(name string) jetstream.StreamConfig {
 type tail struct {
 	// sequence is that of the last message, whether it is still there or not.
 	sequence uint64
-	// last is the last message, nil where there is none that the relay has
-	// written: then the sequence has to fence the next message.
+	// last is the last message, nil where there is none that a relay has
+	// written.
 	last *message
 	// event is the last event that is kept, nil where it could not be read.
 	event *message
 	// section is the last reset, zero where none is kept.
 	section ID
+	// anchor is that of the last progress, zero where none is kept.
+	anchor anchor
 }
 
 // readTail asks the stream's leader. What it says may be out of date a moment
@@ -103,6 +105,15 @@ func readTail(ctx context.Context, s jetstream.Stream) (tail, error) {
 	} else if reset != nil {
 		t.section = reset.ID
 	}
+	for _, subject := range []string{progressSubject, fenceSubject} {
+		progress, err := lastOn(ctx, s, name+subject)
+		if err != nil {
+			return tail{}, err
+		}
+		if progress != nil && progress.Incarnation == t.last.Incarnation && progress.Anchor.Revision > t.anchor.Revision {
+			t.anchor = progress.Anchor
+		}
+	}
 	if t.event = t.last; t.last.Type != typeEvent {
 		t.event, err = lastOn(ctx, s, name+eventSubject+">")
 	}
@@ -112,7 +123,7 @@ func readTail(ctx context.Context, s jetstream.Stream) (tail, error) {
 // ours decodes a message, or returns nil if it is not a relay's.
 func ours(raw *jetstream.RawStreamMsg) *message {
 	m, err := decodeMessage(raw.Data)
-	if err != nil || raw.Header.Get(jetstream.MsgIDHeader) != m.header() {
+	if err != nil {
 		return nil
 	}
 	return &m
@@ -156,18 +167,36 @@ const (
 	// openSection begins with a reset: the stream is empty, or its end is not
 	// a relay's.
 	openSection
-	// replace deletes the stream, which tells another history than etcd has.
-	replace
+	// makeAnew deletes the stream, which is not the one that etcd knows.
+	makeAnew
+	// giveWay does nothing: another relay has been elected since.
+	giveWay
+	// denyHistory makes all streams anew, under another history: this one tells
+	// what etcd does not have.
+	denyHistory
 )
 
-// judge decides; revision is one that etcd has reached after the tail was read,
-// and contradicted tells that etcd does not have the tail's last event.
-func (t tail) judge(incarnation uint64, revision int64, contradicted bool) verdict {
+// evidence is what a relay knows when it looks at the end of a stream.
+type evidence struct {
+	epoch    uint64 // its own
+	record   record // what etcd knows of the stream
+	revision int64  // that etcd has reached since the end was read
+	// contradicted: etcd does not have the last event, or the anchor.
+	contradicted bool
+}
+
+// judge decides. A higher epoch decides alone: if it was given by this etcd, the
+// relay that has it came later, and whatever else is odd is of its making.
+func (t tail) judge(e evidence) verdict {
 	switch {
 	case t.last == nil:
 		return openSection
-	case t.last.Incarnation != incarnation, t.last.ID.Revision > revision, contradicted:
-		return replace
+	case t.last.ID.Epoch > e.epoch && t.last.ID.Epoch <= uint64(e.revision):
+		return giveWay
+	case t.last.Incarnation != e.record.Incarnation && t.last.Incarnation == e.record.Replaces:
+		return makeAnew // somebody began to
+	case t.last.Incarnation != e.record.Incarnation, t.last.ID.Epoch >= e.epoch, t.last.ID.Revision > e.revision, e.contradicted:
+		return denyHistory
 	}
 	return goOn
 }

@@ -4,193 +4,104 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// term is the work of an elected relay under one epoch: from reading the tails
-// of its streams to the first failure. It runs on one goroutine.
+// term is the work of an elected relay while it has its watch of etcd and its
+// connection to NATS. It runs on one goroutine; streams are opened beside it.
 type term struct {
 	*Relay
-	kv        *kv.Client
-	epoch     uint64
-	publisher *publisher
-	feeds     []*feed
-	byStream  map[string]*feed
-	head      int64 // everything up to it has come from etcd
-	cluster   uint64
-	answered  time.Time // last time that etcd's watch said something
-	ask       chan *feed
-}
+	elected  *election
+	kv       *kv.Client
+	feeds    []*feed
+	byStream map[string]*feed
+	wake     chan struct{} // a publisher has failed, or has room
+	opened   chan opened
+	opening  sync.WaitGroup
+	ask      chan *feed
+	checked  chan checked
+	checking bool
 
-// feed is one stream within a term.
-type feed struct {
-	name   string
-	tier   Tier
-	stream jetstream.Stream
-	*sequencer
-	sequence  uint64     // of the tail, plus what has been sent
-	queued    []kv.Event // of the batch in work
-	published time.Time
-	asked     bool
+	watch     *kv.Stream // nil before the first stream is open
+	stopWatch context.CancelFunc
+	head      int64     // everything up to it has come from etcd
+	answered  time.Time // last time that etcd's watch said something
+	cluster   uint64    // etcd's, 0 before the first stream is open
+	anchor    anchor
+	anchored  time.Time // last time that an anchor was dropped, or looked for
+	usable    time.Time // last time that a stream was usable
 }
 
 // serve runs one term and returns why it is over.
 func (r *Relay) serve(ctx context.Context, e *election) error {
-	if err := CheckMaxPayload(r.cfg.Conn, r.cfg.RequestLimit); err != nil {
-		return err
-	}
-	p, err := newPublisher(r.cfg.Conn, r.cfg.AckTimeout)
-	if err != nil {
-		return err
-	}
-	p.intercept = r.seams.answer
-	defer p.close()
 	// Acknowledgements that were on a connection which is lost do not come on the next.
 	lost := r.cfg.Conn.StatusChanged(nats.DISCONNECTED, nats.RECONNECTING, nats.CLOSED)
 	defer r.cfg.Conn.RemoveStatusListener(lost)
-	t := &term{
-		Relay: r, kv: kv.New(r.cfg.Etcd, kv.WithOwnStream()), publisher: p,
-		byStream: map[string]*feed{}, ask: make(chan *feed, len(r.cfg.Tiers)),
-	}
-	if t.epoch, err = r.epoch(ctx, e); err != nil {
-		return err
-	}
-	for _, tier := range r.cfg.Tiers {
-		f := &feed{name: r.cfg.Routes.Stream(tier), tier: tier}
-		t.feeds = append(t.feeds, f)
-		t.byStream[f.name] = f
-		if err := t.open(ctx, f); err != nil {
-			return fmt.Errorf("stream %s: %w", f.name, err)
-		}
-	}
-	r.replaced = false
+	t := newTerm(r, e)
+	ctx, cancel := context.WithCancel(ctx)
+	defer t.opening.Wait()
+	defer cancel()
 	unsubscribe, err := t.listen()
 	if err != nil {
 		return err
 	}
 	defer unsubscribe()
+	for _, f := range t.feeds {
+		t.open(ctx, f)
+	}
 	err = t.pump(ctx, lost)
 	if !r.seams.killed {
-		// What is under way is either in the stream or will never be, before
-		// anybody reads the tail. A process that ends does not wait for it long:
-		// what comes later is fenced, as it is after a crash.
-		limit := r.cfg.AckTimeout
-		if ctx.Err() != nil {
-			limit = min(limit, farewell)
-		}
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-		defer cancel()
-		if failure := p.drain(end); failure != nil && ctx.Err() == nil {
-			return failure
+		t.drain(ctx)
+	}
+	for _, f := range t.feeds {
+		if f.open() {
+			f.publisher.close()
 		}
 	}
 	return err
 }
 
-// open finds or makes the stream, and takes up its chain.
-func (t *term) open(ctx context.Context, f *feed) error {
-	var err error
-	if f.stream, err = t.js.CreateOrUpdateStream(ctx, t.cfg.Stream.config(f.name)); err != nil {
-		return err
+func newTerm(r *Relay, e *election) *term {
+	t := &term{
+		Relay: r, elected: e, kv: kv.New(r.cfg.Etcd, kv.WithOwnStream()), byStream: map[string]*feed{},
+		wake: make(chan struct{}, 1), opened: make(chan opened, len(r.cfg.Tiers)), ask: make(chan *feed, len(r.cfg.Tiers)),
+		checked: make(chan checked, len(r.cfg.Tiers)), stopWatch: func() {}, usable: time.Now(),
 	}
-	inc := incarnations{etcd: t.cfg.Etcd, keys: t.cfg.Keys}
-	incarnation, err := inc.current(ctx, f.name)
-	if err != nil {
-		return err
+	for _, tier := range r.cfg.Tiers {
+		f := &feed{name: r.cfg.Routes.Stream(tier), tier: tier}
+		t.feeds = append(t.feeds, f)
+		t.byStream[f.name] = f
 	}
-	end, err := readTail(ctx, f.stream)
-	if err != nil {
-		return err
-	}
-	now, err := currentPosition(ctx, t.cfg.Etcd, t.cfg.Routes.Prefix())
-	if err != nil {
-		return err
-	}
-	t.cluster = now.cluster
-	contradicted := t.replaced || end.last != nil && end.last.ID.Epoch >= t.epoch
-	if !contradicted && end.event != nil && end.event.Type == typeEvent {
-		if contradicted, err = contradicts(ctx, t.cfg.Etcd, &end.event.Event); err != nil {
-			return err
-		}
-	}
-	f.sequencer = &sequencer{incarnation: incarnation, epoch: t.epoch, subjects: map[string]ID{}}
-	// Readers take the chain up at the first progress: soon.
-	f.sequence, f.published, f.asked = end.sequence, time.Now(), true
-	switch end.judge(incarnation, now.revision, contradicted) {
-	case goOn:
-		f.last, f.event, f.section, f.complete = end.last.ID, end.chain(), end.section, end.complete()
-		return nil
-	case replace:
-		klog.FromContext(ctx).Info("event log tells another history than etcd, making it anew", "stream", f.name,
-			"revision", now.revision, "streamRevision", end.last.ID.Revision)
-		if err := t.js.DeleteStream(ctx, f.name); err != nil {
-			return err
-		}
-		if f.incarnation, err = inc.renew(ctx, f.name, now.cluster); err != nil {
-			return err
-		}
-		if f.stream, err = t.js.CreateStream(ctx, t.cfg.Stream.config(f.name)); err != nil {
-			return err
-		}
-		f.sequence = 0
-	}
-	if err := t.reset(f, now.revision); err != nil {
-		return err
-	}
-	// It has no predecessor that could fence more than itself.
-	return t.publisher.drain(ctx)
+	return t
 }
 
-// send publishes one message of a stream behind its fence.
-func (t *term) send(f *feed, m *message, subject string, expected ID) error {
-	if t.seams.publish != nil {
-		t.seams.publish(m)
+// drain waits for what is under way, for a while: it is either in the streams then
+// or will never be, and who reads their ends next need not do so twice. What comes
+// later all the same is fenced.
+func (t *term) drain(ctx context.Context) {
+	deadline := time.Now().Add(farewell)
+	for _, f := range t.feeds {
+		for f.open() && time.Now().Before(deadline) {
+			if units, _, err := f.publisher.underWay(); units == 0 || err != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
 	}
-	// A tier that can make consumers can have messages of its stream delivered
-	// into another one, headers and all: they name the stream they are for.
-	header := nats.Header{jetstream.MsgIDHeader: {m.header()}, jetstream.ExpectedStreamHeader: {f.name}}
-	if expected.unpublished() {
-		header[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(f.sequence, 10)}
-	} else {
-		header[jetstream.ExpectedLastMsgIDHeader] = []string{headerID(m.Incarnation, expected)}
-	}
-	if t.seams.fence != nil {
-		header = t.seams.fence(f, m)
-	}
-	if m.Type == typeProgress {
-		header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
-	}
-	f.sequence++
-	f.published = time.Now()
-	t.metrics.published(f.tier, m)
-	return t.publisher.send(subject, header, m)
 }
 
-func (t *term) reset(f *feed, revision int64) error {
-	expected := f.last
-	m := f.sequencer.reset(revision)
-	return t.send(f, &m, f.name+resetSubject, expected)
-}
-
-func (t *term) progress(f *feed, revision int64) error {
-	expected := f.last
-	m := f.sequencer.progress(revision)
-	f.asked = false
-	return t.send(f, &m, f.name+progressSubject, expected)
-}
-
-// pump publishes what etcd tells, until the connection to NATS is lost.
+// pump publishes what etcd tells, until the connection to NATS or the watch of etcd
+// is lost.
 func (t *term) pump(ctx context.Context, lost <-chan nats.Status) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watch := t.watch(ctx)
+	defer func() { t.stopWatch() }()
 	tick := time.NewTicker(t.cfg.ProgressInterval / 2)
 	defer tick.Stop()
 	// etcd says nothing while its watcher is catching up, so it is asked until
@@ -198,64 +109,235 @@ func (t *term) pump(ctx context.Context, lost <-chan nats.Status) error {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
+		var events clientv3.WatchChan
+		if t.watch != nil && !t.full() {
+			events = t.watch.C()
+		}
 		select {
-		case resp, ok := <-watch.C():
+		case resp, ok := <-events:
 			if !ok {
 				return errors.New("watch ended")
 			}
-			batch, err := watch.Accept(resp)
-			var compacted *kv.CompactedError
-			switch {
-			case errors.As(err, &compacted):
-				if err := t.skip(ctx, compacted); err != nil {
-					return err
-				}
-				watch = t.watch(ctx)
-			case err != nil:
-				return fmt.Errorf("watch: %w", err)
-			default:
-				if err := t.publish(ctx, batch); err != nil {
-					return err
-				}
+			if err := t.onEtcd(ctx, resp); err != nil {
+				return err
 			}
-			t.answered = time.Now() // publishing may have taken its time
-		case f := <-t.ask:
-			f.asked = true
+		case o := <-t.opened:
+			if err := t.join(ctx, o); err != nil {
+				return err
+			}
 			again.Reset(0)
-		case <-tick.C:
-			if time.Since(t.answered) >= max(3*time.Second, 5*t.cfg.ProgressInterval) {
-				if err := t.compareWithEtcd(ctx); err != nil {
-					return err
-				}
+		case <-t.wake:
+			if err := t.flushAll(ctx); err != nil {
+				return err
 			}
-			for _, f := range t.feeds {
-				if time.Since(f.published) < t.cfg.ProgressInterval*3/4 {
-					continue
-				}
-				if f.asked = f.complete >= t.head; f.asked {
-					again.Reset(0)
-				} else if err := t.progress(f, t.head); err != nil {
-					return err
-				}
+		case f := <-t.ask:
+			if f.open() {
+				f.asked = true
+				again.Reset(0)
+			}
+		case c := <-t.checked:
+			t.onChecked(c)
+		case <-tick.C:
+			if err := t.onTick(ctx, again); err != nil {
+				return err
 			}
 		case <-again.C:
-			if !t.anyAsked() {
+			if t.watch == nil || !t.anyAsked() {
 				continue
 			}
 			if err := t.kv.RequestProgress(ctx); err != nil {
 				return fmt.Errorf("request progress: %w", err)
 			}
 			again.Reset(30 * time.Millisecond)
-		case <-t.publisher.failed():
-			_, err := t.publisher.idle()
-			return err
 		case <-lost:
-			t.publisher.fail(errConnectionLost)
 			return errConnectionLost
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// full reports whether some stream has to send before more is taken from etcd.
+func (t *term) full() bool {
+	for _, f := range t.feeds {
+		if f.open() && f.full() {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *term) onEtcd(ctx context.Context, resp clientv3.WatchResponse) error {
+	batch, err := t.watch.Accept(resp)
+	var compacted *kv.CompactedError
+	switch {
+	case errors.As(err, &compacted):
+		if err := t.skip(ctx, compacted); err != nil {
+			return err
+		}
+		t.rewatch(ctx)
+	case err != nil:
+		return fmt.Errorf("watch: %w", err)
+	default:
+		if err := t.publish(ctx, batch); err != nil {
+			return err
+		}
+	}
+	t.answered = time.Now() // publishing may have taken its time
+	return nil
+}
+
+// join takes up a stream that was opened, or notes why it could not be.
+func (t *term) join(ctx context.Context, o opened) error {
+	f := o.feed
+	if errors.Is(o.err, errDeposed) {
+		return o.err
+	}
+	if o.err != nil {
+		t.troubled(ctx, f, fmt.Errorf("open: %w", o.err))
+		t.open(ctx, f)
+		return nil
+	}
+	if t.cluster != 0 && o.cluster != t.cluster {
+		t.markReplaced()
+		return errReplaced
+	}
+	t.cluster = o.cluster
+	publisher, err := newPublisher(t.cfg.Conn, t.cfg.AckTimeout, t.wake, t.seams.answer)
+	if err != nil {
+		return err
+	}
+	f.publisher, f.stream, f.sequencer, f.outbox = publisher, o.stream, o.sequencer, outbox{limits: o.limits}
+	f.sequence, f.from, f.token, f.fencing, f.asked = o.sequence, o.from, 0, 0, true
+	t.mu.Lock()
+	delete(t.replaced, f.tier)
+	t.mu.Unlock()
+	t.begin(f, o.reset)
+	if t.watch == nil || f.from < t.head {
+		t.rewatch(ctx)
+	}
+	return t.flushOne(ctx, f)
+}
+
+// flushAll sends what may be sent now.
+func (t *term) flushAll(ctx context.Context) error {
+	for _, f := range t.feeds {
+		if !f.open() {
+			continue
+		}
+		if err := t.flushOne(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flushOne sends what may be sent now to one stream. If it takes no more, it is
+// closed and opened anew; the others go on.
+func (t *term) flushOne(ctx context.Context, f *feed) error {
+	if err := t.flush(f); err != nil {
+		t.reopen(ctx, f, err)
+	}
+	return nil
+}
+
+// reopen closes a stream after a failure and opens it anew.
+func (t *term) reopen(ctx context.Context, f *feed, err error) {
+	f.publisher.close()
+	f.publisher, f.outbox = nil, outbox{}
+	t.troubled(ctx, f, err)
+	t.open(ctx, f)
+}
+
+// troubled notes that a stream cannot be published to.
+func (t *term) troubled(ctx context.Context, f *feed, err error) {
+	now := time.Now()
+	if f.trouble.err == nil || f.trouble.err.Error() != err.Error() {
+		klog.FromContext(ctx).Error(err, "stream of the event log cannot be published to; its readers watch etcd meanwhile", "stream", f.name)
+	}
+	f.trouble = f.trouble.started(err, now)
+	t.metrics.failures.WithLabelValues(string(f.tier)).Inc()
+	t.setStream(f.tier, func(s *StreamStatus) {
+		if s.Usable || s.Problem == "" {
+			s.Since = now
+		}
+		s.Usable, s.Problem = false, err.Error()
+	})
+}
+
+// recovered notes that a stream has taken what a relay publishes first.
+func (t *term) recovered(f *feed) {
+	now := time.Now()
+	f.trouble, t.usable = trouble{}, now
+	f.pause.reset()
+	t.setStream(f.tier, func(s *StreamStatus) {
+		if !s.Usable {
+			s.Since = now
+		}
+		s.Usable, s.Problem = true, ""
+	})
+}
+
+// onTick looks after what should have happened.
+func (t *term) onTick(ctx context.Context, again *time.Timer) error {
+	now := time.Now()
+	if t.watch != nil && !t.full() && now.Sub(t.answered) >= max(3*time.Second, 5*t.cfg.ProgressInterval) {
+		if err := t.compareWithEtcd(ctx); err != nil {
+			return err
+		}
+	}
+	dropped, err := t.dropAnchor(ctx)
+	if err != nil {
+		return err
+	}
+	healthy := false
+	for _, f := range t.feeds {
+		if !f.open() {
+			continue
+		}
+		f.publisher.expire(now)
+		healthy = healthy || f.trouble.since.IsZero()
+		t.renewFence(f)
+		switch {
+		case !dropped && now.Sub(f.published) < t.cfg.ProgressInterval*3/4:
+		case f.complete >= t.head:
+			f.asked = true
+			again.Reset(0)
+		default:
+			t.progress(f, t.head)
+		}
+	}
+	if healthy {
+		t.usable = now
+	} else if now.Sub(t.usable) >= 2*t.cfg.StreamPatience+t.cfg.AckTimeout {
+		return errFruitless
+	}
+	t.check(ctx)
+	return t.flushAll(ctx)
+}
+
+// dropAnchor writes an anchor now and then, unless nothing has been written to etcd
+// since the last one.
+func (t *term) dropAnchor(ctx context.Context) (bool, error) {
+	if t.watch == nil || time.Since(t.anchored) < anchorInterval || t.anchor.Revision != 0 && t.head <= t.anchor.Revision {
+		return false, nil
+	}
+	t.anchored = time.Now()
+	ask, cancel := context.WithTimeout(ctx, etcdTimeout)
+	defer cancel()
+	next, err := t.anchor.drop(ask, t.elected, t.cfg.Keys)
+	switch {
+	case errors.Is(err, errReplaced):
+		t.markReplaced()
+		return false, err
+	case errors.Is(err, errDeposed):
+		return false, err
+	case err != nil:
+		klog.FromContext(ctx).V(2).Info("no anchor of the event log", "err", err)
+		return false, nil
+	}
+	t.anchor = next
+	return true, nil
 }
 
 var (
@@ -264,8 +346,9 @@ var (
 )
 
 // compareWithEtcd looks into the silence of the watch, which is asked for progress
-// in each ProgressInterval, and so is silent for no other reason for long. After a restore from a
-// backup etcd's client goes on watching from a revision that is in the future.
+// in each ProgressInterval, and so is silent for no other reason for long. After a
+// restore from a backup etcd's client goes on watching from a revision that is in
+// the future.
 func (t *term) compareWithEtcd(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
@@ -274,102 +357,69 @@ func (t *term) compareWithEtcd(ctx context.Context) error {
 	case err != nil:
 		return err
 	case now.revision < t.head || now.cluster != t.cluster:
-		t.replaced = true
+		t.markReplaced()
 		return errReplaced
 	}
 	return errSilent
 }
 
-// watch opens etcd's watch after the revision that all streams have.
-func (t *term) watch(ctx context.Context) *kv.Stream {
-	t.head = t.feeds[0].complete
+// rewatch opens etcd's watch anew after the revision that all open streams need.
+func (t *term) rewatch(ctx context.Context) {
+	t.stopWatch()
+	ctx, t.stopWatch = context.WithCancel(ctx)
+	first := true
 	for _, f := range t.feeds {
-		t.head = min(t.head, f.complete)
+		if f.open() && (first || f.from < t.head) {
+			t.head, first = f.from, false
+		}
 	}
 	t.answered = time.Now()
-	return t.kv.Watch(ctx, kv.WatchOptions{Key: t.cfg.Routes.Prefix(), Prefix: true, After: t.head})
+	t.watch = t.kv.Watch(ctx, kv.WatchOptions{Key: t.cfg.Routes.Prefix(), Prefix: true, After: t.head})
 }
 
 func (t *term) anyAsked() bool {
 	for _, f := range t.feeds {
-		if f.asked {
+		if f.open() && f.asked {
 			return true
 		}
 	}
 	return false
 }
 
-// publish sends the events of a batch, or the progress that it is.
+// publish tells the events of a batch, or the progress that it is.
 func (t *term) publish(ctx context.Context, b kv.Batch) error {
 	for i := range b.Events {
 		e := &b.Events[i]
-		if f := t.byStream[t.cfg.Routes.Of(e.Key).Stream]; f != nil && e.Revision > f.complete {
-			f.queued = append(f.queued, *e)
+		f := t.byStream[t.cfg.Routes.Of(e.Key).Stream]
+		switch {
+		case f == nil || !f.open():
+		case e.Revision > f.complete:
+			f.events = append(f.events, *e)
+		case f.contradicts(e):
+			klog.FromContext(ctx).Info("etcd tells of an event that the event log lacks", "stream", f.name, "revision", e.Revision, "told", f.complete)
+			t.markReplaced()
+			return errReplaced
 		}
 	}
 	t.head = max(t.head, b.Revision)
 	for _, f := range t.feeds {
-		if len(f.queued) > 0 {
-			if err := t.publishEvents(ctx, f); err != nil {
-				return err
-			}
+		if !f.open() {
+			continue
 		}
-		if b.Progress && f.asked && t.head >= f.complete {
-			if err := t.progress(f, t.head); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// publishEvents sends what is queued, revision by revision.
-func (t *term) publishEvents(ctx context.Context, f *feed) error {
-	events := f.queued
-	defer func() {
-		clear(f.queued)
-		f.queued = f.queued[:0]
-	}()
-	for len(events) > 0 {
-		n := 1
-		for n < len(events) && events[n].Revision == events[0].Revision {
-			n++
-		}
-		if err := t.publishRevision(ctx, f, events[:n]); err != nil {
+		err := t.tell(ctx, f, f.events)
+		clear(f.events)
+		f.events = f.events[:0]
+		if errors.Is(err, errDeposed) {
 			return err
 		}
-		events = events[n:]
-	}
-	return nil
-}
-
-func (t *term) publishRevision(ctx context.Context, f *feed, events []kv.Event) error {
-	limit := int(t.cfg.Conn.MaxPayload())
-	for i := range events {
-		if e := &events[i]; len(e.Key)+len(e.Value)+len(e.Previous)+messageOverhead > limit {
-			// etcd takes larger requests than it was said to. Readers get this
-			// revision from etcd.
-			klog.FromContext(ctx).Info("event is too large for NATS", "stream", f.name, "revision", e.Revision)
-			return t.reset(f, e.Revision)
+		if err != nil {
+			t.reopen(ctx, f, err)
+			continue
 		}
-	}
-	for i := range events {
-		e := &events[i]
-		subject := t.cfg.Routes.Of(e.Key).Subject
-		if !f.knows(subject) {
-			last, err := lastOn(ctx, f.stream, subject)
-			if err != nil {
-				return err
-			}
-			var id ID
-			if last != nil {
-				id = last.ID
-			}
-			f.learn(subject, id)
+		if f.from = max(f.from, b.Revision); b.Progress && f.asked && t.head >= f.complete {
+			t.progress(f, t.head)
 		}
-		expected := f.last
-		m := f.change(*e, subject, i == len(events)-1)
-		if err := t.send(f, &m, subject, expected); err != nil {
+		if err := t.flushOne(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -382,12 +432,22 @@ func (t *term) skip(ctx context.Context, compacted *kv.CompactedError) error {
 	if err != nil {
 		return err
 	}
+	if _, err := t.elected.guard(ctx); err != nil {
+		return err
+	}
 	for _, f := range t.feeds {
+		if !f.open() {
+			continue
+		}
+		// Where it was only to be compared with etcd, that is over.
+		f.from = max(f.from, f.complete)
 		if compacted.Oldest != 0 && f.complete >= compacted.Oldest {
 			continue
 		}
 		klog.FromContext(ctx).Info("event log has a gap, etcd is compacted", "stream", f.name, "after", f.complete, "until", now.revision)
-		if err := t.reset(f, now.revision); err != nil {
+		f.reset(now.revision)
+		f.from = now.revision
+		if err := t.flushOne(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -416,4 +476,73 @@ func (t *term) listen() (stop func(), err error) {
 		subs = append(subs, sub)
 	}
 	return stop, nil
+}
+
+// checked is how the replicas of a stream are.
+type checked struct {
+	tier              Tier
+	replicas, missing int
+}
+
+// checkInterval is the time between two looks at the replicas.
+const checkInterval = 10 * time.Second
+
+// check looks at the replicas of the open streams now and then.
+func (t *term) check(ctx context.Context) {
+	if t.checking {
+		return
+	}
+	t.checking = true
+	type look struct {
+		tier   Tier
+		stream jetstream.Stream
+	}
+	var looks []look
+	for _, f := range t.feeds {
+		if f.open() {
+			looks = append(looks, look{f.tier, f.stream})
+		}
+	}
+	t.opening.Go(func() {
+		for _, l := range looks {
+			ask, cancel := context.WithTimeout(ctx, askTimeout)
+			info, err := l.stream.Info(ask)
+			cancel()
+			if err != nil {
+				continue
+			}
+			c := checked{tier: l.tier, replicas: info.Config.Replicas, missing: info.Config.Replicas - 1}
+			if info.Cluster != nil {
+				for _, peer := range info.Cluster.Replicas {
+					if peer.Current && !peer.Offline {
+						c.missing--
+					}
+				}
+			}
+			select {
+			case t.checked <- c:
+			case <-ctx.Done():
+				return
+			}
+		}
+		pause := time.NewTimer(checkInterval)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case t.checked <- checked{}:
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (t *term) onChecked(c checked) {
+	if c.tier == "" {
+		t.checking = false
+		return
+	}
+	t.setStream(c.tier, func(s *StreamStatus) { s.Replicas, s.Missing = c.replicas, max(c.missing, 0) })
 }

@@ -1,0 +1,278 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/klog/v2"
+
+	"triune.dev/shared/etcdstore/kv"
+)
+
+// feed is one stream within a term. It is opened by a goroutine of its own, which
+// others do not wait for; while it is closed, what etcd tells is not meant for it.
+// Everything here belongs to the term's goroutine.
+type feed struct {
+	name    string
+	tier    Tier
+	trouble trouble
+	pause   backoff
+
+	// The rest is there while the feed is open.
+
+	publisher *publisher
+	stream    jetstream.Stream
+	*sequencer
+	outbox
+	// from is where etcd has to be listened to from: events after it and at or
+	// before what the stream tells are not in the stream, or etcd has another
+	// history.
+	from int64
+	// sequence is that of the stream's last message, with what has been sent.
+	sequence uint64
+	// token is the sequence of the last message on the fence subject, once it is
+	// acknowledged; fencing is that of one that is under way. It was sent at fenced,
+	// and sent is how many bytes were since.
+	token, fencing uint64
+	fenced         time.Time
+	sent           int64
+	published      time.Time  // last time that a message was queued
+	asked          bool       // somebody waits for progress
+	events         []kv.Event // of the batch in work
+}
+
+func (f *feed) open() bool { return f.publisher != nil }
+
+// fenceShare bounds the age of the message that fences a pipeline, and what is
+// published behind it, to a part of what the stream keeps: it must not vanish.
+const fenceShare = 4
+
+// fence returns the headers of a message that is published by itself.
+//
+// Each names the last sequence. That is not enough in a pipeline: where one is
+// refused, because a successor has published, a later one may fit the number that
+// the successor has brought about. So these also name the last message on a subject
+// on which each relay publishes before anything else, and whose number it does not
+// know before it is acknowledged. A successor's makes all of them misfits.
+func (f *feed) fence() nats.Header {
+	h := nats.Header{
+		jetstream.ExpectedStreamHeader:  {f.name},
+		jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(f.sequence, 10)},
+	}
+	if f.token != 0 && f.limits == pipelined {
+		h[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(f.token, 10)}
+		h[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{f.name + fenceSubject}
+	}
+	return h
+}
+
+// Headers of an atomic batch.
+const (
+	batchIDHeader       = "Nats-Batch-Id"
+	batchSequenceHeader = "Nats-Batch-Sequence"
+	batchCommitHeader   = "Nats-Batch-Commit"
+)
+
+// batchHeader returns the headers of the i-th of n messages that are published as an
+// atomic batch, behind a sequence. The server looks at the expected sequence when
+// the batch is complete, before it proposes anything of it.
+func (f *feed) batchHeader(after uint64, i, n int) nats.Header {
+	h := nats.Header{
+		// A tier that can make consumers can have messages of its stream delivered
+		// into another one, headers and all: they name the stream they are for.
+		jetstream.ExpectedStreamHeader: {f.name},
+		batchIDHeader:                  {strconv.FormatUint(f.epoch, 36) + "-" + strconv.FormatUint(after, 36)},
+		batchSequenceHeader:            {strconv.Itoa(i + 1)},
+	}
+	if i == 0 {
+		h[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(after, 10)}
+	}
+	if i == n-1 {
+		h[batchCommitHeader] = []string{"1"}
+	}
+	return h
+}
+
+// enqueue puts a message behind those that wait.
+func (f *feed) enqueue(m message, subject string, barrier bool) {
+	f.published = time.Now()
+	f.push(outgoing{
+		message: m, subject: subject, barrier: barrier,
+		size: len(m.Event.Key) + len(m.Event.Value) + len(m.Event.Previous) + messageOverhead/4,
+	})
+}
+
+// flush sends what may be sent now. It returns the first failure.
+func (t *term) flush(f *feed) error {
+	for {
+		units, bytes, err := f.publisher.underWay()
+		if err != nil {
+			return err
+		}
+		if units == 0 && f.fencing != 0 {
+			f.token, f.fencing = f.fencing, 0
+			t.recovered(f)
+		}
+		var messages []outgoing
+		if f.fencing == 0 {
+			messages = f.outbox.next(units, bytes)
+		}
+		if messages == nil {
+			if f.empty() && f.fencing == 0 || f.publisher.await() {
+				return nil
+			}
+			continue // everything was acknowledged just now
+		}
+		if err := t.send(f, messages); err != nil {
+			return err
+		}
+	}
+}
+
+// send publishes one unit behind its fence.
+func (t *term) send(f *feed, messages []outgoing) error {
+	for i := range messages {
+		if t.seams.publish != nil {
+			t.seams.publish(&messages[i].message)
+		}
+		t.metrics.published(f.tier, &messages[i].message)
+		f.sent += int64(messages[i].size)
+	}
+	after := f.sequence
+	err := f.publisher.send(messages, func(i int) nats.Header {
+		m := &messages[i]
+		var h nats.Header
+		switch {
+		case t.seams.fence != nil:
+			h = t.seams.fence(f, &m.message)
+		case len(messages) > 1:
+			h = f.batchHeader(after, i, len(messages))
+		default:
+			h = f.fence()
+		}
+		if m.Type == typeProgress {
+			h[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
+		}
+		f.sequence++
+		return h
+	})
+	if messages[0].barrier {
+		f.fencing, f.fenced, f.sent = f.sequence, time.Now(), 0
+	}
+	return err
+}
+
+// begin queues what a relay publishes first: a reset, where the stream cannot be
+// continued, and the message that fences off the relays before.
+func (t *term) begin(f *feed, reset int64) {
+	if reset != 0 {
+		f.reset(reset)
+	}
+	f.enqueue(f.sequencer.progress(f.complete, t.anchor), f.name+fenceSubject, true)
+}
+
+// renewFence publishes another fence before the stream discards the last one.
+func (t *term) renewFence(f *feed) {
+	options := t.cfg.Stream.config(f.name)
+	old := time.Since(f.fenced) >= options.MaxAge/fenceShare
+	deep := options.MaxBytes > 0 && f.sent >= options.MaxBytes/fenceShare
+	if f.limits == pipelined && f.token != 0 && f.fencing == 0 && (old || deep) {
+		f.fenced, f.sent = time.Now(), 0
+		f.enqueue(f.sequencer.progress(f.complete, t.anchor), f.name+fenceSubject, true)
+	}
+}
+
+func (f *feed) reset(revision int64) {
+	f.enqueue(f.sequencer.reset(revision), f.name+resetSubject, false)
+}
+
+func (t *term) progress(f *feed, revision int64) {
+	f.asked = false
+	f.enqueue(f.sequencer.progress(revision, t.anchor), f.name+progressSubject, false)
+}
+
+// tell queues events, which are after what the feed tells already.
+func (t *term) tell(ctx context.Context, f *feed, events []kv.Event) error {
+	for len(events) > 0 {
+		n := 1
+		for n < len(events) && events[n].Revision == events[0].Revision {
+			n++
+		}
+		if err := t.tellRevision(ctx, f, events[:n]); err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// lookupTimeout bounds a question about a subject; other streams wait meanwhile.
+const lookupTimeout = 2 * time.Second
+
+func (t *term) tellRevision(ctx context.Context, f *feed, events []kv.Event) error {
+	limit := int(t.cfg.Conn.MaxPayload())
+	for i := range events {
+		if e := &events[i]; len(e.Key)+len(e.Value)+len(e.Previous)+messageOverhead > limit {
+			// etcd takes larger requests than it was said to. Readers get this
+			// revision from etcd.
+			klog.FromContext(ctx).Info("event is too large for NATS", "stream", f.name, "revision", e.Revision)
+			if _, err := t.elected.guard(ctx); err != nil {
+				return err
+			}
+			f.reset(e.Revision)
+			return nil
+		}
+	}
+	for i := range events {
+		e := &events[i]
+		subject := t.cfg.Routes.Of(e.Key).Subject
+		if !f.knows(subject) {
+			lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+			last, err := lastOn(lookup, f.stream, subject)
+			cancel()
+			if err != nil {
+				return err
+			}
+			var id ID
+			if last != nil {
+				id = last.ID
+			}
+			f.learn(subject, id)
+		}
+		f.enqueue(f.change(*e, subject, i == len(events)-1), subject, false)
+	}
+	return nil
+}
+
+// contradicts reports whether an event is one that the stream should tell and does
+// not: etcd has another history than it had.
+func (f *feed) contradicts(e *kv.Event) bool {
+	return !f.event.unpublished() && e.Revision > f.event.Revision && e.Revision <= f.complete
+}
+
+// trouble is what keeps a stream from being published to.
+type trouble struct {
+	since time.Time // zero where there is none
+	err   error
+}
+
+// started returns the trouble with another error. What is no fault of the stream
+// begins anew: it says nothing about how long the stream has been unusable.
+func (b trouble) started(err error, now time.Time) trouble {
+	if b.since.IsZero() || surroundings(err) || b.err != nil && surroundings(b.err) {
+		b.since = now
+	}
+	b.err = err
+	return b
+}
+
+func (b trouble) String() string {
+	if b.since.IsZero() {
+		return "none"
+	}
+	return fmt.Sprintf("%v since %s", b.err, b.since.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,312 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/klog/v2"
+)
+
+// opened is a stream that a relay can publish to, or why it cannot.
+type opened struct {
+	feed      *feed
+	err       error
+	stream    jetstream.Stream
+	sequencer *sequencer
+	sequence  uint64
+	limits    limits
+	from      int64
+	// reset is the revision to begin with a reset at, 0 for no reset.
+	reset int64
+	// cluster is etcd's.
+	cluster uint64
+}
+
+const (
+	// openTimeout bounds one attempt to open a stream, askTimeout one question to
+	// NATS.
+	openTimeout = 20 * time.Second
+	askTimeout  = 3 * time.Second
+)
+
+// open opens a stream in the background, after a pause if there was trouble.
+func (t *term) open(ctx context.Context, f *feed) {
+	trouble, pause := f.trouble, f.pause
+	if !trouble.since.IsZero() {
+		f.pause.next()
+	}
+	t.opening.Go(func() {
+		if !trouble.since.IsZero() && !pause.wait(ctx) {
+			return
+		}
+		try, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		o, err := t.tryOpen(try, f.name, f.tier, trouble)
+		o.feed, o.err = f, err
+		select {
+		case t.opened <- o:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// tryOpen finds or makes a stream and takes up its chain. It may run while the
+// term's goroutine goes on, and uses nothing of it that changes.
+func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (opened, error) {
+	epoch, err := t.epoch(ctx, t.elected)
+	if err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	known, cluster, err := records{t.cfg.Etcd, t.cfg.Keys}.read(ctx, name)
+	if err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	if t.seams.opening != nil {
+		t.seams.opening(ctx)
+	}
+	p := opening{term: t, name: name, tier: tier, epoch: epoch, cluster: cluster}
+	if !b.since.IsZero() && time.Since(b.since) >= t.cfg.StreamPatience && !surroundings(b.err) {
+		if !p.reachable(ctx) {
+			return opened{}, errUnreachable
+		}
+		return p.makeAnew(ctx, "unusable", b.err, known.Incarnation, known.History)
+	}
+	stream, err := p.find(ctx)
+	if unusable(err) {
+		return p.makeAnew(ctx, "configuration", err, known.Incarnation, known.History)
+	}
+	var end tail
+	if err == nil {
+		end, err = readTail(ctx, stream)
+	}
+	if err != nil && !surroundings(err) && !p.reachable(ctx) {
+		return opened{}, fmt.Errorf("%w: %w", errUnreachable, err)
+	}
+	if err != nil {
+		return opened{}, err
+	}
+	now, err := currentPosition(ctx, t.cfg.Etcd, t.cfg.Routes.Prefix())
+	if err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	anchored, contradicted, err := t.compare(ctx, tier, &end)
+	if err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	switch end.judge(evidence{epoch: epoch, record: known, revision: now.revision, contradicted: contradicted}) {
+	case goOn:
+		s := &sequencer{
+			incarnation: known.Incarnation, epoch: epoch, subjects: map[string]ID{},
+			last: end.last.ID, event: end.chain(), section: end.section, complete: end.complete(),
+		}
+		o, err := p.opened(stream, s, end.sequence)
+		if anchored == confirmed {
+			o.from = min(max(end.anchor.Revision, s.event.Revision), o.from)
+		}
+		return o, err
+	case openSection:
+		if known.Incarnation == 0 {
+			known = record{Incarnation: randomID(), History: randomID()}
+		}
+		_, err := t.elected.guard(ctx, records{keys: t.cfg.Keys}.put(name, known, cluster))
+		if err != nil {
+			return opened{}, ofEtcd(err)
+		}
+		o, err := p.opened(stream, &sequencer{incarnation: known.Incarnation, epoch: epoch, subjects: map[string]ID{}}, end.sequence)
+		o.reset, o.from = now.revision, now.revision
+		return o, err
+	case makeAnew:
+		return p.makeAnew(ctx, "unfinished", nil, end.last.Incarnation, known.History)
+	case giveWay:
+		if _, err := t.elected.guard(ctx); err != nil {
+			return opened{}, ofEtcd(err)
+		}
+		// Nobody else can have got a higher epoch from this etcd.
+	}
+	klog.FromContext(ctx).Info("event log tells another history than etcd", "stream", name,
+		"revision", now.revision, "streamRevision", end.last.ID.Revision)
+	return p.makeAnew(ctx, "history", nil, end.last.Incarnation, randomID())
+}
+
+// compare looks whether etcd has what a stream ends with.
+func (t *term) compare(ctx context.Context, tier Tier, end *tail) (anchored finding, contradicted bool, err error) {
+	if t.isReplaced(tier) {
+		return unknown, true, nil
+	}
+	if end.last == nil {
+		return unknown, false, nil
+	}
+	if anchored, err = end.anchor.find(ctx, t.cfg.Etcd, t.cfg.Keys); err != nil || anchored == refuted {
+		return anchored, anchored == refuted, err
+	}
+	if end.event != nil && end.event.Type == typeEvent {
+		contradicted, err = contradicts(ctx, t.cfg.Etcd, &end.event.Event)
+	}
+	return anchored, contradicted, err
+}
+
+// opening is one attempt to open a stream.
+type opening struct {
+	*term
+	name    string
+	tier    Tier
+	epoch   uint64
+	cluster uint64
+}
+
+// find returns the stream as it should be configured.
+func (p *opening) find(ctx context.Context) (jetstream.Stream, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	stream, err := p.js.CreateOrUpdateStream(ctx, p.cfg.Stream.config(p.name))
+	if err != nil {
+		return nil, fmt.Errorf("create or update: %w", err)
+	}
+	return stream, nil
+}
+
+// opened returns an open stream that goes on where s is.
+func (p *opening) opened(stream jetstream.Stream, s *sequencer, sequence uint64) (opened, error) {
+	config := stream.CachedInfo().Config
+	o := opened{stream: stream, sequencer: s, sequence: sequence, limits: pipelined, from: s.complete, cluster: p.cluster}
+	if config.Replicas > 1 {
+		o.limits = batched
+		if !config.AllowAtomicPublish {
+			return opened{}, errOldServer
+		}
+	}
+	if p.seams.limits != nil {
+		o.limits = *p.seams.limits
+	}
+	return o, nil
+}
+
+var (
+	errOldServer = errors.New("NATS does not publish in batches, which streams with several replicas need: nats-server 2.12 or newer is needed")
+	errStalled   = errors.New("stalled after it had made sure of its election")
+	// errUnreachable means that NATS does not decide about streams.
+	errUnreachable = errors.New("JetStream does not answer")
+	errEtcd        = errors.New("etcd")
+)
+
+func ofEtcd(err error) error { return fmt.Errorf("%w: %w", errEtcd, err) }
+
+// makeAnew deletes the stream and makes it again with another incarnation, which
+// etcd is told of before. replaces is the incarnation that is in the stream.
+func (p *opening) makeAnew(ctx context.Context, reason string, cause error, replaces, history uint64) (opened, error) {
+	log := klog.FromContext(ctx)
+	log.Error(cause, "stream of the event log is made anew", "stream", p.name, "reason", reason)
+	if history == 0 {
+		history = randomID()
+	}
+	next := record{Incarnation: randomID(), History: history, Replaces: replaces}
+	start := time.Now()
+	if _, err := p.elected.guard(ctx, records{keys: p.cfg.Keys}.put(p.name, next, p.cluster)); err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	p.metrics.replaced.WithLabelValues(string(p.tier), reason).Inc()
+	if p.seams.guarded != nil {
+		p.seams.guarded()
+	}
+	if time.Since(start) >= p.cfg.LeaseTTL/2 {
+		return opened{}, errStalled
+	}
+	ask, cancel := context.WithTimeout(ctx, askTimeout)
+	err := p.js.DeleteStream(ask, p.name)
+	cancel()
+	// Of a stream without a leader, nobody may tell that it is gone.
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, context.DeadlineExceeded) {
+		return opened{}, fmt.Errorf("delete: %w", err)
+	}
+	ask, cancel = context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	stream, err := p.js.CreateStream(ask, p.cfg.Stream.config(p.name))
+	if err != nil {
+		return opened{}, fmt.Errorf("create: %w", err)
+	}
+	end, err := readTail(ctx, stream)
+	if err != nil {
+		return opened{}, err
+	}
+	if end.sequence != 0 {
+		return opened{}, errors.New("the stream is not empty after it was deleted")
+	}
+	now, err := currentPosition(ctx, p.cfg.Etcd, p.cfg.Routes.Prefix())
+	if err != nil {
+		return opened{}, ofEtcd(err)
+	}
+	o, err := p.opened(stream, &sequencer{incarnation: next.Incarnation, epoch: p.epoch, subjects: map[string]ID{}}, 0)
+	o.reset, o.from = now.revision, now.revision
+	return o, err
+}
+
+// reachable reports whether NATS decides about streams at all: one that has no
+// quorum, or is starting, says nothing about this stream. Whoever decides about
+// streams refuses at once to make one that exists with another configuration.
+func (p *opening) reachable(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	other := p.cfg.Stream.config(p.name)
+	other.Description += " (test)"
+	_, err := p.js.CreateStream(ctx, other)
+	return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
+}
+
+// Error codes of JetStream that its client has no names for.
+const (
+	codeAccountResources  = 10002
+	codeNoPeers           = 10005
+	codeResources         = 10023
+	codeMaximumStreams    = 10027
+	codeMemoryResources   = 10028
+	codeNotEnabledAccount = 10039
+	codeStorageResources  = 10047
+	codeInvalidConfig     = 10052
+	codeNotEnabled        = 10076
+	codeReplicas          = 10074
+	codeSealed            = 10109
+	codeMaxBytesRequired  = 10113
+	codeNoLimits          = 10120
+)
+
+func errorCode(err error) int {
+	var refused jetstream.JetStreamError
+	if errors.As(err, &refused) && refused.APIError() != nil {
+		return int(refused.APIError().ErrorCode)
+	}
+	return 0
+}
+
+// surroundings reports whether an error is about what is around a stream, so that
+// making it anew would not help: the connection, JetStream as a whole, permissions,
+// room, or etcd.
+func surroundings(err error) bool {
+	switch errorCode(err) {
+	case codeAccountResources, codeNoPeers, codeResources, codeMaximumStreams, codeMemoryResources,
+		codeNotEnabledAccount, codeStorageResources, codeNotEnabled, codeReplicas, codeMaxBytesRequired, codeNoLimits:
+		return true
+	}
+	for _, other := range []error{
+		errConnectionLost, errDeposed, errOldServer, errUnreachable, errStalled, errEtcd, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting,
+		nats.ErrDisconnected, nats.ErrPermissionViolation, jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount,
+	} {
+		if errors.Is(err, other) {
+			return true
+		}
+	}
+	return false
+}
+
+// unusable reports whether an error says that a stream is not configured as it
+// should be and cannot be brought to it.
+func unusable(err error) bool {
+	switch errorCode(err) {
+	case codeInvalidConfig, codeSealed:
+		return true
+	}
+	return false
+}
