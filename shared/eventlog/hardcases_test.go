@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -86,15 +87,20 @@ func (b *bench) sound(t *testing.T) string {
 		t.Fatal(err)
 	}
 	p := past{js: js, name: b.routes.Stream(Core)}
-	var v verifier
-	err = p.each(t.Context(), 1, "", func(m *message) (bool, error) {
-		_, err := v.accept(m)
-		return true, err
-	})
-	if err != nil {
-		return err.Error()
+	// A cluster may be about to have another leader.
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		var v verifier
+		err = p.each(t.Context(), 1, "", func(m *message) (bool, error) {
+			_, err := v.accept(m)
+			return true, err
+		})
+		switch {
+		case err == nil:
+			return ""
+		case errors.Is(err, errBroken), time.Now().After(deadline):
+			return err.Error()
+		}
 	}
-	return ""
 }
 
 // many writes n keys of one lease and returns it.
@@ -257,7 +263,12 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 	for i := range 50 {
 		b.put(t, fmt.Sprintf("pods/ns/p%d", i), "x")
 	}
-	eventually(t, "the paused relay has sent 50 events", func() bool { return sent.Load() >= before+50 })
+	// One batch is under way at a time; a pipeline takes them all.
+	underWay := int64(50)
+	if b.stream.Replicas > 1 && v.relay == nil {
+		underWay = 1
+	}
+	eventually(t, "the paused relay has sent what it can", func() bool { return sent.Load() >= before+underWay })
 	toEtcd.freeze()
 	// The successor is in the middle of the same events when the others arrive.
 	halfway, goOn := make(chan struct{}), make(chan struct{})
@@ -275,7 +286,9 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 		}
 	})
 	<-halfway
-	eventually(t, "half of the events are stored", func() bool { return b.messages(t) >= stored+19 })
+	if underWay > 1 {
+		eventually(t, "half of the events are stored", func() bool { return b.messages(t) >= stored+19 })
+	}
 	toNATS.thaw()
 	toEtcd.thaw()
 	// They have arrived when the paused relay has its answers and begins anew.

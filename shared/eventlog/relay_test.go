@@ -24,6 +24,7 @@ type bench struct {
 
 	stream     StreamOptions
 	ackTimeout time.Duration
+	patience   time.Duration // of relays with unusable streams; 0 means the default
 }
 
 func newBench(t testing.TB) *bench {
@@ -45,6 +46,7 @@ func (b *bench) relayBy(t testing.TB, name string, etcd *clientv3.Client, conn *
 	r, err := NewRelay(RelayConfig{
 		Etcd: etcd, Conn: conn, Routes: b.routes, Tiers: Tiers, Identity: name, Stream: b.stream,
 		LeaseTTL: time.Second, ProgressInterval: 100 * time.Millisecond, AckTimeout: b.ackTimeout,
+		StreamPatience: b.patience,
 	})
 	if err != nil {
 		t.Fatal(err)
