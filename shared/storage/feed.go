@@ -124,16 +124,18 @@ func (c *cluster) follow(ctx context.Context) error {
 // feedsCheck is the health check event-log: every feed has begun. One that has fallen
 // behind is no reason to send requests elsewhere, for reads that must be new wait for
 // it or ask etcd; the detail and the metrics tell. It is an apiserver.DetailedChecker.
-type feedsCheck []feed
+type feedsCheck struct{ *cluster }
 
 // Name implements healthz.HealthChecker.
 func (feedsCheck) Name() string { return "event-log" }
 
 // Detail is a line for each feed: its source, how far it is behind, what went wrong
-// since the process began, and how many revisions back the log is known to reach.
-func (feeds feedsCheck) Detail() string {
+// since the process began, and how many revisions back the log is known to reach. A
+// process that may be elected to publish adds a line for each stream that it
+// publishes to, or why it cannot be elected.
+func (c feedsCheck) Detail() string {
 	var b strings.Builder
-	for _, f := range feeds {
+	for _, f := range c.feeds {
 		s := f.reader.Status()
 		history := "not known"
 		if s.OldestHistory > 0 {
@@ -142,6 +144,29 @@ func (feeds feedsCheck) Detail() string {
 		fmt.Fprintf(&b, "%s: from %s since %s, revision %d, lag %d revisions and %.1f seconds, %d gaps, %d stalls, %d resets, history %s\n",
 			cmp.Or(string(f.tier), everyTier), s.Source, s.Since.UTC().Format(time.RFC3339), s.Revision, s.Lag, s.LagSeconds, s.Gaps, s.Stalls, s.Resets, history)
 	}
+	if c.relay != nil {
+		b.WriteString(relayDetail(c.relay.Status()))
+	}
+	return b.String()
+}
+
+func relayDetail(s eventlog.RelayStatus) string {
+	if s.Problem != "" {
+		return fmt.Sprintf("relay: cannot publish: %s\n", s.Problem)
+	}
+	if !s.Elected {
+		return "relay: not elected\n"
+	}
+	var b strings.Builder
+	b.WriteString("relay: elected\n")
+	for _, stream := range s.Streams {
+		fmt.Fprintf(&b, "relay of %s: ", stream.Tier)
+		if stream.Usable {
+			fmt.Fprintf(&b, "publishing since %s, %d of %d replicas missing\n", stream.Since.UTC().Format(time.RFC3339), stream.Missing, stream.Replicas)
+		} else {
+			fmt.Fprintf(&b, "cannot publish since %s: %s\n", stream.Since.UTC().Format(time.RFC3339), stream.Problem)
+		}
+	}
 	return b.String()
 }
 
@@ -149,9 +174,9 @@ func (feeds feedsCheck) Detail() string {
 const everyTier = "all tiers"
 
 // Check implements healthz.HealthChecker.
-func (feeds feedsCheck) Check(*http.Request) error {
+func (c feedsCheck) Check(*http.Request) error {
 	var errs []error
-	for _, f := range feeds {
+	for _, f := range c.feeds {
 		if f.share.Space.Revision() == 0 {
 			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), everyTier)))
 		}

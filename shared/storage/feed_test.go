@@ -3,6 +3,7 @@ package storage
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -57,6 +58,26 @@ func TestRelaysOfSharedEtcd(t *testing.T) {
 	}
 }
 
+// The check says of each stream whether it can be published to.
+func TestDetailOfTheRelay(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, tc := range []struct {
+		status eventlog.RelayStatus
+		want   string
+	}{
+		{eventlog.RelayStatus{}, "relay: not elected\n"},
+		{eventlog.RelayStatus{Problem: "max_payload is too small"}, "relay: cannot publish: max_payload is too small\n"},
+		{eventlog.RelayStatus{Elected: true, Streams: []eventlog.StreamStatus{
+			{Tier: eventlog.Core, Usable: true, Since: since, Replicas: 3, Missing: 1},
+			{Tier: eventlog.Extensions, Since: since, Problem: "no leader"},
+		}}, "relay: elected\nrelay of core: publishing since 2026-01-02T03:04:05Z, 1 of 3 replicas missing\nrelay of extensions: cannot publish since 2026-01-02T03:04:05Z: no leader\n"},
+	} {
+		if got := relayDetail(tc.status); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+}
+
 // What nobody reads has no series.
 func TestCacheMetrics(t *testing.T) {
 	space := bytecache.New(bytecache.Config{})
@@ -80,15 +101,15 @@ func TestFeedsThatHaveNotBegun(t *testing.T) {
 	if err := s.addFeeds(c, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := feedsCheck(c.feeds).Check(nil); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
+	if err := (feedsCheck{c}).Check(nil); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
 		t.Errorf("before the first word: %v", err)
 	}
 	c.feeds[0].share.Space.Reset(7)
-	if err := feedsCheck(c.feeds).Check(nil); err != nil {
+	if err := (feedsCheck{c}).Check(nil); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 	const want = "all tiers: from etcd since 0001-01-01T00:00:00Z, revision 0, lag 0 revisions and 0.0 seconds, 0 gaps, 0 stalls, 0 resets, history not known\n"
-	if got := feedsCheck(c.feeds).Detail(); got != want {
+	if got := (feedsCheck{c}).Detail(); got != want {
 		t.Errorf("detail %q, want %q", got, want)
 	}
 }

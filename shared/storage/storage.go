@@ -105,7 +105,7 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 		s.log.Registerer.MustRegister(caches{root: root, feeds: func() []feed { return main.feeds }})
 	}
 	g.AddHealthChecks(s.check("etcd", config.HealthcheckTimeout))
-	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout), feedsCheck(main.feeds))
+	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout), feedsCheck{main})
 	return s, nil
 }
 
