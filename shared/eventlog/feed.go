@@ -21,6 +21,9 @@ type feed struct {
 	tier    Tier
 	trouble trouble
 	pause   backoff
+	// careful is when a batch was refused, so that messages are published one by one
+	// for a while.
+	careful time.Time
 
 	// The rest is there while the feed is open.
 

@@ -271,6 +271,10 @@ const (
 	codeSealed            = 10109
 	codeMaxBytesRequired  = 10113
 	codeNoLimits          = 10120
+	codeBatchDisabled     = 10174
+	codeBatchIncomplete   = 10176
+	codeBatchTooLarge     = 10199
+	codeBatchesInFlight   = 10210
 )
 
 func errorCode(err error) int {
@@ -297,6 +301,17 @@ func surroundings(err error) bool {
 		if errors.Is(err, other) {
 			return true
 		}
+	}
+	return false
+}
+
+// batchRefused reports whether an error is about batches alone, so that single
+// messages may get in: a server has limits for batches, which others may have used
+// up by beginning some and not completing them.
+func batchRefused(err error) bool {
+	switch errorCode(err) {
+	case codeBatchDisabled, codeBatchIncomplete, codeBatchTooLarge, codeBatchesInFlight:
+		return true
 	}
 	return false
 }

@@ -24,6 +24,8 @@ var (
 	// batched is for replicated streams. A batch is checked before anything of it
 	// is proposed, and the next one is made of what has come meanwhile.
 	batched = limits{units: 1, messages: 1000}
+	// single is for where a batch was refused.
+	single = limits{units: 1, messages: 1}
 )
 
 const (

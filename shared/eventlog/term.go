@@ -208,6 +208,9 @@ func (t *term) join(ctx context.Context, o opened) error {
 		return err
 	}
 	f.publisher, f.stream, f.sequencer, f.outbox = publisher, o.stream, o.sequencer, outbox{limits: o.limits}
+	if o.limits == batched && !f.careful.IsZero() {
+		f.limits = single
+	}
 	f.sequence, f.from, f.token, f.fencing, f.asked = o.sequence, o.from, 0, 0, true
 	t.mu.Lock()
 	delete(t.replaced, f.tier)
@@ -243,6 +246,9 @@ func (t *term) flushOne(ctx context.Context, f *feed) error {
 
 // reopen closes a stream after a failure and opens it anew.
 func (t *term) reopen(ctx context.Context, f *feed, err error) {
+	if batchRefused(err) {
+		f.careful = time.Now()
+	}
 	f.publisher.close()
 	f.publisher, f.outbox = nil, outbox{}
 	t.troubled(ctx, f, err)
@@ -298,6 +304,11 @@ func (t *term) onTick(ctx context.Context, again *time.Timer) error {
 		f.publisher.expire(now)
 		healthy = healthy || f.trouble.since.IsZero()
 		t.renewFence(f)
+		if !f.careful.IsZero() && now.Sub(f.careful) >= time.Minute {
+			if f.careful = (time.Time{}); f.limits == single {
+				f.limits = batched
+			}
+		}
 		switch {
 		case !dropped && now.Sub(f.published) < t.cfg.ProgressInterval*3/4:
 		case f.complete >= t.head:
