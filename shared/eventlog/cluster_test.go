@@ -74,10 +74,10 @@ func freePort(t testing.TB) int {
 // connectNATS connects to whatever servers there are.
 func (b *bench) connectNATS(t testing.TB) *nats.Conn {
 	t.Helper()
-	if len(b.cluster) == 0 {
+	if len(b.cluster) == 0 && len(b.urls) == 0 {
 		return b.nats.connect(t)
 	}
-	var urls []string
+	urls := b.urls
 	for _, s := range b.cluster {
 		urls = append(urls, s.ClientURL())
 	}

@@ -20,6 +20,7 @@ type bench struct {
 	nats   *natsServer
 	// cluster are all servers where there are several; nats is one of them.
 	cluster []*natsServer
+	urls    []string // of servers that are processes of their own
 	routes  *Routes
 
 	stream     StreamOptions
