@@ -153,13 +153,13 @@ func newSinkOfStream(b *testing.B, bench *bench) func(revision int64) <-chan str
 	sink := &counter{recorder: newRecorder()}
 	r.seams.blind = true
 	ctx := b.Context()
-	f := &following{Reader: r, ctx: ctx, sink: sink, follower: newFollower(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour)}
+	f := &following{Reader: r, ctx: ctx, sink: sink, subscription: newSubscription(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour)}
 	f.covered.restart(0)
-	go f.follower.run(ctx)
+	go f.subscription.run(ctx)
 	go func() {
 		for {
 			select {
-			case m := <-f.follower.out:
+			case m := <-f.subscription.out:
 				if m.fresh { // there is no etcd to ask what came before
 					f.check = f.seams.checker()
 					continue

@@ -1,5 +1,5 @@
-// Package eventlog carries the changes of an etcd to everybody who follows them,
-// so that one watch of etcd feeds any number of followers.
+// Package eventlog carries the changes of an etcd to everybody who wants them, so
+// that one watch of etcd feeds any number of readers.
 //
 // # Relay
 //
@@ -13,46 +13,48 @@
 // An event is identified by an [ID]: the epoch of the relay that published it,
 // its etcd revision, and its index within the revision, because a lease that
 // ends deletes a thousand keys at one revision. The last event of a revision is
-// marked; whoever follows believes complete revisions only. Two other messages
+// marked; readers believe complete revisions only. Two other messages
 // exist. Progress says that everything up to a revision stands before it. A
 // reset says that what happened up to a revision cannot be told any more, and
 // history never spans it.
 //
 // Every message names the event (or reset) before it in the stream, and an event
-// also the one before it on its subject. Followers verify this chain. They never
+// also the one before it on its subject. Readers verify this chain. They never
 // use JetStream's sequences: a purged or recreated stream counts anew, and an
 // acknowledged message may vanish with a file that was not flushed.
 //
 // # Fencing
 //
-// The header Nats-Msg-Id is the incarnation and the ID, and
-// Nats-Expected-Last-Msg-Id names the message before it, progress and resets
-// included. JetStream refuses a message
-// whose predecessor is not the last one, so after the first refusal nothing of
-// the same pipeline gets in, whoever else publishes meanwhile. An expected
-// sequence number would not do: after one refusal, a later message of the
-// pipeline may fit the number that a successor's message has brought about. The
-// first message in a stream without a predecessor is the exception: it travels
-// alone, fenced by the sequence.
+// The relay publishes behind a sequence that the stream must have. A stream with
+// several replicas gets atomic batches, one under way, of which the first message
+// names it; the leader looks at it before it proposes anything. A stream with one
+// replica gets a pipeline of messages, each of which names the sequence that the one
+// before will have. That alone would not do: after one refusal, a later message may
+// fit the number that a successor's message has brought about. So they also name the
+// last message on a subject where every relay publishes before anything else, with
+// nothing else under way.
 //
-// After a failed or missing acknowledgement the relay stops, waits for the
-// acknowledgements under way, reads the stream's tail and goes on after its last
-// complete revision, under a new epoch. Nothing is ever sent twice under one ID,
-// so JetStream's de-duplication has nothing to do.
+// After a failed or missing acknowledgement the relay reads that stream's tail and
+// goes on after its last complete revision, under a new epoch. Nothing is ever sent
+// twice under one ID. Each stream is opened and closed by itself. One that cannot be
+// published to for a while, although NATS decides about streams, is made anew.
 //
 // Nats-Expected-Stream names the stream. Who may make consumers on one stream can
-// have its messages delivered into another one, with their headers; idle streams
-// count the same revisions in step, and without these two such a message would
-// fit now and then.
+// have its messages delivered into another one, with their headers, where their
+// sequences may fit now and then.
 //
-// # Incarnation
+// What cannot be undone follows a transaction on the key by which the relay is
+// elected; one that finds that another is elected does nothing more.
 //
-// Messages also carry the incarnation of their stream, a random number that
-// stands for one history of etcd. A stream that is ahead of its etcd, or that
-// tells of an event which its etcd does not have, follows a history that was
-// replaced, by a restored backup for example: it is deleted and made anew, with
-// another incarnation. A stream that is merely empty (purged, files lost) keeps
-// it: followers that have seen the changes lose nothing.
+// # Incarnation and history
+//
+// Messages also carry the incarnation of their stream, a random number. etcd has a
+// record of the present one, and of the history that it tells. A stream that is made
+// anew gets another incarnation: readers leave it and come back, and lose nothing. A
+// stream that is ahead of its etcd, or that tells of an event or an anchor which its
+// etcd does not have, follows a history that was replaced, by a restored backup for
+// example: it is made anew with another history, too, and readers begin anew. A
+// stream that is merely empty (purged, files lost) keeps both.
 //
 // # Reader
 //

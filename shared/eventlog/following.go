@@ -37,17 +37,17 @@ type following struct {
 	leave   context.CancelFunc
 	spoken  time.Time // last time that etcd's watch said something
 
-	follower  *follower // nil without NATS
-	check     checker   // nil until the follower begins afresh
-	said      int       // messages since the follower began afresh
-	heard     time.Time // last time that the stream was whole
-	received  time.Time // last time that the stream said anything
-	held      bool      // the stream waits for etcd
-	heldSince time.Time
-	record    record // of the stream, once known
-	banned    uint64 // incarnation that tells a history which was replaced
-	anchor    anchor // the last that the stream has told, in the history of record
-	since     int64  // etcd's revision when that was noticed
+	subscription *subscription // nil without NATS
+	check        checker       // nil until the subscription begins afresh
+	said         int           // messages since the subscription began afresh
+	heard        time.Time     // last time that the stream was whole
+	received     time.Time     // last time that the stream said anything
+	held         bool          // the stream waits for etcd
+	heldSince    time.Time
+	record       record // of the stream, once known
+	banned       uint64 // incarnation that tells a history which was replaced
+	anchor       anchor // the last that the stream has told, in the history of record
+	since        int64  // etcd's revision when that was noticed
 
 	asked   bool // somebody waits for progress
 	probing bool
@@ -81,12 +81,12 @@ func (f *following) run() error {
 	}
 	var stream <-chan received
 	if f.js != nil {
-		f.follower = newFollower(f.js, f.stream, f.seams.pull)
+		f.subscription = newSubscription(f.js, f.stream, f.seams.pull)
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(f.ctx)
 		go func() {
 			defer close(ended)
-			f.follower.run(ctx)
+			f.subscription.run(ctx)
 		}()
 		defer func() {
 			cancel()
@@ -96,8 +96,8 @@ func (f *following) run() error {
 	tick := time.NewTicker(max(f.cfg.Patience/6, time.Millisecond))
 	defer tick.Stop()
 	for {
-		if stream = nil; f.follower != nil && !f.held {
-			stream = f.follower.out
+		if stream = nil; f.subscription != nil && !f.held {
+			stream = f.subscription.out
 		}
 		var direct <-chan kvResponse
 		if f.direct != nil {
@@ -258,8 +258,8 @@ func (f *following) startOver(now position) {
 // distrust drops what is known of the stream; it is verified from its end.
 func (f *following) distrust() {
 	f.check, f.held, f.received = nil, false, time.Now()
-	if f.follower != nil {
-		f.follower.restart()
+	if f.subscription != nil {
+		f.subscription.restart()
 	}
 }
 

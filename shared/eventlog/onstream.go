@@ -21,7 +21,7 @@ func (f *following) onStream(r received) {
 			break
 		}
 		select {
-		case r = <-f.follower.out:
+		case r = <-f.subscription.out:
 			answered = f.take(r) || answered
 			continue
 		default:

@@ -15,8 +15,8 @@ type received struct {
 	fresh bool
 }
 
-// follower keeps a consumer on the stream and delivers what it gets, unverified.
-type follower struct {
+// subscription keeps a consumer on the stream and delivers what it gets, unverified.
+type subscription struct {
 	js     jetstream.JetStream
 	stream string
 	out    chan received
@@ -34,15 +34,15 @@ const (
 	consumerLife = 30 * time.Second
 )
 
-func newFollower(js jetstream.JetStream, stream string, pull int) *follower {
-	return &follower{js: js, stream: stream, pull: pull, out: make(chan received, 64), again: make(chan struct{}, 1)}
+func newSubscription(js jetstream.JetStream, stream string, pull int) *subscription {
+	return &subscription{js: js, stream: stream, pull: pull, out: make(chan received, 64), again: make(chan struct{}, 1)}
 }
 
-// restart makes the follower begin anew at the end of the stream. What it had
+// restart makes the subscription begin anew at the end of the stream. What it had
 // under way comes before the received that says so.
-func (f *follower) restart() {
+func (s *subscription) restart() {
 	select {
-	case f.again <- struct{}{}:
+	case s.again <- struct{}{}:
 	default:
 	}
 }
@@ -50,11 +50,11 @@ func (f *follower) restart() {
 // run works until the context ends. A consumer that is lost is replaced by one
 // that begins after the last message; whether that is the right one, the chain
 // tells.
-func (f *follower) run(ctx context.Context) {
+func (s *subscription) run(ctx context.Context) {
 	pause := backoff{}
 	var last uint64
 	for ctx.Err() == nil {
-		next, got := f.consume(ctx, last)
+		next, got := s.consume(ctx, last)
 		if got {
 			pause.reset()
 		}
@@ -65,14 +65,14 @@ func (f *follower) run(ctx context.Context) {
 
 // consume uses one consumer until it is lost. It returns the sequence to go on
 // after, 0 for the end of the stream.
-func (f *follower) consume(ctx context.Context, after uint64) (last uint64, got bool) {
+func (s *subscription) consume(ctx context.Context, after uint64) (last uint64, got bool) {
 	config := jetstream.ConsumerConfig{
 		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerLife,
 		DeliverPolicy: jetstream.DeliverLastPolicy, MaxDeliver: 1,
 	}
 	if after == 0 {
 		select {
-		case <-f.again: // this is the fresh start
+		case <-s.again: // this is the fresh start
 		default:
 		}
 	} else {
@@ -80,13 +80,13 @@ func (f *follower) consume(ctx context.Context, after uint64) (last uint64, got 
 	}
 	create, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	consumer, err := f.js.CreateConsumer(create, f.stream, config)
+	consumer, err := s.js.CreateConsumer(create, s.stream, config)
 	if err != nil {
-		klog.FromContext(ctx).V(4).Info("no consumer of the event log", "stream", f.stream, "err", err)
+		klog.FromContext(ctx).V(4).Info("no consumer of the event log", "stream", s.stream, "err", err)
 		return 0, false
 	}
-	defer f.remove(ctx, consumer)
-	if after == 0 && !f.deliver(ctx, received{fresh: true}) {
+	defer s.remove(ctx, consumer)
+	if after == 0 && !s.deliver(ctx, received{fresh: true}) {
 		return 0, false
 	}
 	// Once stopped, the consumer must not deliver any more: the next one may
@@ -96,10 +96,10 @@ func (f *follower) consume(ctx context.Context, after uint64) (last uint64, got 
 	var lastMsg jetstream.Msg // by the handler's goroutine until handling is closed
 	lost := make(chan error, 1)
 	handling, err := consumer.Consume(func(m jetstream.Msg) {
-		if using.Err() == nil && f.deliver(using, received{m: m}) {
+		if using.Err() == nil && s.deliver(using, received{m: m}) {
 			lastMsg = m
 		}
-	}, jetstream.PullMaxMessagesWithBytesLimit(f.pull, pullBytes), jetstream.PullHeartbeat(time.Second),
+	}, jetstream.PullMaxMessagesWithBytesLimit(s.pull, pullBytes), jetstream.PullHeartbeat(time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			select {
 			case lost <- err:
@@ -112,10 +112,10 @@ func (f *follower) consume(ctx context.Context, after uint64) (last uint64, got 
 	closed, fresh := handling.Closed(), false
 	select {
 	case <-ctx.Done():
-	case <-f.again:
+	case <-s.again:
 		fresh = true
 	case err := <-lost:
-		klog.FromContext(ctx).V(2).Info("consumer of the event log is lost", "stream", f.stream, "err", err)
+		klog.FromContext(ctx).V(2).Info("consumer of the event log is lost", "stream", s.stream, "err", err)
 	case <-closed:
 	}
 	stop()
@@ -133,9 +133,9 @@ func (f *follower) consume(ctx context.Context, after uint64) (last uint64, got 
 
 // deliver hands something to the reader, and returns false if the context ended
 // first.
-func (f *follower) deliver(ctx context.Context, r received) bool {
+func (s *subscription) deliver(ctx context.Context, r received) bool {
 	select {
-	case f.out <- r:
+	case s.out <- r:
 		return true
 	case <-ctx.Done():
 		return false
@@ -143,8 +143,8 @@ func (f *follower) deliver(ctx context.Context, r received) bool {
 }
 
 // remove deletes a consumer; if that is not possible, the server does so later.
-func (f *follower) remove(ctx context.Context, c jetstream.Consumer) {
+func (s *subscription) remove(ctx context.Context, c jetstream.Consumer) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = f.js.DeleteConsumer(ctx, f.stream, c.CachedInfo().Name)
+	_ = s.js.DeleteConsumer(ctx, s.stream, c.CachedInfo().Name)
 }
