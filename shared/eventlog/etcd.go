@@ -42,13 +42,12 @@ type record struct {
 	// believed. History stands for one history of etcd. A stream that is made anew
 	// gets another incarnation, and another history only if etcd has one.
 	Incarnation, History uint64
-	// Replaces is the incarnation of the stream before, which may still be there if
-	// the relay ended in the middle of its work.
-	Replaces uint64
+	// Revision is etcd's when it was written.
+	Revision int64
 }
 
 // records are kept in etcd, below the relay's keys. The value is in hexadecimal:
-// incarnation, cluster ID, history, and the incarnation before.
+// incarnation, cluster ID, and history.
 type records struct {
 	etcd *clientv3.Client
 	keys string
@@ -65,7 +64,7 @@ func (r records) read(ctx context.Context, stream string) (found record, cluster
 	if len(resp.Kvs) == 0 {
 		return record{}, cluster, nil
 	}
-	var fields [4]uint64
+	var fields [3]uint64
 	for i, field := range strings.Fields(string(resp.Kvs[0].Value)) {
 		if i == len(fields) {
 			break
@@ -77,7 +76,7 @@ func (r records) read(ctx context.Context, stream string) (found record, cluster
 	if fields[1] != cluster {
 		return record{}, cluster, nil
 	}
-	found = record{Incarnation: fields[0], History: fields[2], Replaces: fields[3]}
+	found = record{Incarnation: fields[0], History: fields[2], Revision: resp.Kvs[0].ModRevision}
 	if found.History == 0 { // written before histories were
 		found.History = found.Incarnation
 	}
@@ -86,7 +85,7 @@ func (r records) read(ctx context.Context, stream string) (found record, cluster
 
 // put returns the write of a record.
 func (r records) put(stream string, value record, cluster uint64) clientv3.Op {
-	return clientv3.OpPut(r.key(stream), fmt.Sprintf("%x %x %x %x", value.Incarnation, cluster, value.History, value.Replaces))
+	return clientv3.OpPut(r.key(stream), fmt.Sprintf("%x %x %x", value.Incarnation, cluster, value.History))
 }
 
 func (r records) key(stream string) string { return r.keys + "incarnation/" + stream }

@@ -34,6 +34,7 @@ type following struct {
 	useEtcd bool
 	target  int64      // etcd's revision when it became the source
 	direct  *kv.Stream // nil while it cannot be opened
+	after   int64      // where direct began
 	leave   context.CancelFunc
 	spoken  time.Time // last time that etcd's watch said something
 
@@ -70,6 +71,9 @@ const (
 	etcdTimeout = 5 * time.Second
 	// drainMessages bounds how many messages are put into one batch.
 	drainMessages = 256
+	// rereadRevisions is how far etcd is read again to compare it, where there is no
+	// anchor.
+	rereadRevisions = 10_000
 )
 
 func (f *following) run() error {
@@ -171,7 +175,7 @@ func (f *following) openDirect(after int64) {
 		f.source(SourceEtcd)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	f.leave, f.spoken = cancel, time.Now()
+	f.leave, f.spoken, f.after = cancel, time.Now(), after
 	f.direct = f.etcd.Watch(ctx, kv.WatchOptions{Key: f.cfg.Routes.Prefix(), Prefix: true, After: after})
 	f.again.Reset(askInterval)
 }
@@ -223,8 +227,11 @@ func (f *following) compare() (after int64, contradicted bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	if found == confirmed {
+	switch {
+	case found == confirmed:
 		return min(f.revision, max(f.told, f.anchor.Revision)), false, nil
+	case found == unknown && f.revision-f.told <= rereadRevisions:
+		return f.told, false, nil
 	}
 	return f.revision, found == refuted, nil
 }
@@ -317,6 +324,9 @@ func (f *following) onEtcd(resp kvResponse) {
 	f.spoken = time.Now()
 	var compacted *kv.CompactedError
 	switch {
+	case errors.As(err, &compacted) && f.after < f.revision:
+		f.openDirect(f.revision) // what was to be compared is compacted
+		return
 	case errors.As(err, &compacted):
 		f.onCompacted()
 		return

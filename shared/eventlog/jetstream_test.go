@@ -54,7 +54,7 @@ func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, 
 		messages = append(messages, outgoing{message: f.change(e, "x", i == n-1), subject: f.name + eventSubject + "x", size: size})
 	}
 	f.subjects = map[string]ID{}
-	if err := p.send(messages, func(i int) nats.Header {
+	err = p.send(messages, func(i int) nats.Header {
 		h := f.fence()
 		if n > 1 {
 			h = f.batchHeader(after, i, n)
@@ -63,8 +63,9 @@ func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, 
 			change(i, h)
 		}
 		return h
-	}); err != nil {
-		t.Fatal(err)
+	})
+	if err != nil {
+		return err
 	}
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
 		units, _, err := p.underWay()

@@ -73,11 +73,11 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 		if !p.reachable(ctx) {
 			return opened{}, errUnreachable
 		}
-		return p.makeAnew(ctx, "unusable", b.err, known.Incarnation, known.History)
+		return p.makeAnew(ctx, "unusable", b.err, known.History)
 	}
 	stream, err := p.find(ctx)
 	if unusable(err) {
-		return p.makeAnew(ctx, "configuration", err, known.Incarnation, known.History)
+		return p.makeAnew(ctx, "configuration", err, known.History)
 	}
 	var end tail
 	if err == nil {
@@ -104,8 +104,11 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 			last: end.last.ID, event: end.chain(), section: end.section, complete: end.complete(),
 		}
 		o, err := p.opened(stream, s, end.sequence)
-		if anchored == confirmed {
+		switch {
+		case anchored == confirmed:
 			o.from = min(max(end.anchor.Revision, s.event.Revision), o.from)
+		case !s.event.unpublished() && o.from-s.event.Revision <= rereadRevisions:
+			o.from = min(s.event.Revision, o.from)
 		}
 		return o, err
 	case openSection:
@@ -120,7 +123,7 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 		o.reset, o.from = now.revision, now.revision
 		return o, err
 	case makeAnew:
-		return p.makeAnew(ctx, "unfinished", nil, end.last.Incarnation, known.History)
+		return p.makeAnew(ctx, "unfinished", nil, known.History)
 	case giveWay:
 		if _, err := t.elected.guard(ctx); err != nil {
 			return opened{}, ofEtcd(err)
@@ -129,7 +132,7 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 	}
 	klog.FromContext(ctx).Info("event log tells another history than etcd", "stream", name,
 		"revision", now.revision, "streamRevision", end.last.ID.Revision)
-	return p.makeAnew(ctx, "history", nil, end.last.Incarnation, randomID())
+	return p.makeAnew(ctx, "history", nil, randomID())
 }
 
 // compare looks whether etcd has what a stream ends with.
@@ -196,14 +199,14 @@ var (
 func ofEtcd(err error) error { return fmt.Errorf("%w: %w", errEtcd, err) }
 
 // makeAnew deletes the stream and makes it again with another incarnation, which
-// etcd is told of before. replaces is the incarnation that is in the stream.
-func (p *opening) makeAnew(ctx context.Context, reason string, cause error, replaces, history uint64) (opened, error) {
+// etcd is told of before.
+func (p *opening) makeAnew(ctx context.Context, reason string, cause error, history uint64) (opened, error) {
 	log := klog.FromContext(ctx)
 	log.Error(cause, "stream of the event log is made anew", "stream", p.name, "reason", reason)
 	if history == 0 {
 		history = randomID()
 	}
-	next := record{Incarnation: randomID(), History: history, Replaces: replaces}
+	next := record{Incarnation: randomID(), History: history}
 	start := time.Now()
 	if _, err := p.elected.guard(ctx, records{keys: p.cfg.Keys}.put(p.name, next, p.cluster)); err != nil {
 		return opened{}, ofEtcd(err)

@@ -82,7 +82,7 @@ type Relay struct {
 
 	mu sync.Mutex
 	// replaced has the tiers whose streams tell a history that etcd does not have
-	// any more, as this relay has found; guarded by mu.
+	// any more, as this relay has found since it was elected; guarded by mu.
 	replaced map[Tier]bool
 	status   RelayStatus // guarded by mu
 }
@@ -209,6 +209,7 @@ func (r *Relay) lead(ctx context.Context, pause *backoff) error {
 	log.Info("elected relay of the event log", "identity", r.cfg.Identity)
 	r.setElected(true)
 	defer r.setElected(false)
+	defer r.forgetReplaced()
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := r.serve(ctx, elected)
@@ -239,6 +240,14 @@ func (r *Relay) markReplaced() {
 	for _, tier := range r.cfg.Tiers {
 		r.replaced[tier] = true
 	}
+}
+
+// forgetReplaced leaves it to the next relay to find out: it may have made the
+// streams anew when this one is elected again.
+func (r *Relay) forgetReplaced() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.replaced)
 }
 
 func (r *Relay) isReplaced(tier Tier) bool {

@@ -193,8 +193,11 @@ func (t tail) judge(e evidence) verdict {
 		return openSection
 	case t.last.ID.Epoch > e.epoch && t.last.ID.Epoch <= uint64(e.revision):
 		return giveWay
-	case t.last.Incarnation != e.record.Incarnation && t.last.Incarnation == e.record.Replaces:
-		return makeAnew // somebody began to
+	case t.last.Incarnation != e.record.Incarnation && int64(t.last.ID.Epoch) < e.record.Revision:
+		// Whoever has written it was a relay before the record was written: the
+		// stream was to be made anew, or he came late. A record that went back with
+		// its etcd is older than the epoch of a stream that it does not know.
+		return makeAnew
 	case t.last.Incarnation != e.record.Incarnation, t.last.ID.Epoch >= e.epoch, t.last.ID.Revision > e.revision, e.contradicted:
 		return denyHistory
 	}

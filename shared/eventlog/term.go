@@ -215,6 +215,14 @@ func (t *term) join(ctx context.Context, o opened) error {
 	t.mu.Lock()
 	delete(t.replaced, f.tier)
 	t.mu.Unlock()
+	if o.reset != 0 {
+		// Nothing that the stream tells says which history the reset is of. The last
+		// anchor may be of the one before.
+		t.anchor = anchor{}
+		if _, err := t.dropAnchor(ctx); err != nil {
+			return err
+		}
+	}
 	t.begin(f, o.reset)
 	if t.watch == nil || f.from < t.head {
 		t.rewatch(ctx)
@@ -292,9 +300,12 @@ func (t *term) onTick(ctx context.Context, again *time.Timer) error {
 			return err
 		}
 	}
-	dropped, err := t.dropAnchor(ctx)
-	if err != nil {
-		return err
+	dropped := false
+	if t.anchorDue() {
+		var err error
+		if dropped, err = t.dropAnchor(ctx); err != nil {
+			return err
+		}
 	}
 	healthy := false
 	for _, f := range t.feeds {
@@ -327,12 +338,14 @@ func (t *term) onTick(ctx context.Context, again *time.Timer) error {
 	return t.flushAll(ctx)
 }
 
-// dropAnchor writes an anchor now and then, unless nothing has been written to etcd
-// since the last one.
+// anchorDue reports whether it is time for another anchor, and something has been
+// written to etcd since the last one.
+func (t *term) anchorDue() bool {
+	return t.watch != nil && time.Since(t.anchored) >= anchorInterval && (t.anchor.Revision == 0 || t.head > t.anchor.Revision)
+}
+
+// dropAnchor writes an anchor. It returns an error only if the relay cannot go on.
 func (t *term) dropAnchor(ctx context.Context) (bool, error) {
-	if t.watch == nil || time.Since(t.anchored) < anchorInterval || t.anchor.Revision != 0 && t.head <= t.anchor.Revision {
-		return false, nil
-	}
 	t.anchored = time.Now()
 	ask, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
