@@ -89,11 +89,20 @@ func (r *Reader) quiet(ctx context.Context, p *past, subject string, shown ID, u
 	return fmt.Errorf("%w: %s lacks an event between revisions %d and %d", errNoHistory, subject, shown.Revision, upTo)
 }
 
+// lookBackMessages bounds what somebody who resumes may have read of all subjects to
+// prove that nothing happened on his. Half a second is enough for so many.
+const lookBackMessages = 50_000
+
 // lookBack reads all events of the stream after one revision and until another,
-// and verifies their chain.
+// and verifies their chain. One reads at a time, for all. Where that is too much,
+// etcd has to be asked.
 func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) error {
-	r.lookingBack.Lock()
-	defer r.lookingBack.Unlock()
+	select {
+	case r.lookingBack <- struct{}{}:
+		defer func() { <-r.lookingBack }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if _, from := r.covered.of(""); from <= after {
 		return nil // somebody else did
 	}
@@ -106,7 +115,9 @@ func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) erro
 	}
 	last := map[string]int64{}
 	event, complete, first := ID{}, after, true
-	err = p.each(ctx, start, "", func(m *message) (bool, error) {
+	all := *p
+	all.most = r.seams.lookBack
+	err = all.each(ctx, start, "", func(m *message) (bool, error) {
 		if first && m.InStream.Revision > after || !first && m.InStream != event {
 			return false, fmt.Errorf("%w: %s follows %s, last seen %s", errNoHistory, m.ID, m.InStream, event)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -106,6 +107,14 @@ type histories struct {
 
 	mu      sync.Mutex
 	windows map[string]*window // by subject, guarded by mu
+	kept    []keptWindow       // those that are read, oldest first; guarded by mu
+	bytes   int                // of kept, guarded by mu
+}
+
+// keptWindow is a window that is kept for others.
+type keptWindow struct {
+	subject string
+	window  *window
 }
 
 // window is the history of one subject between two revisions, read once for all
@@ -116,14 +125,17 @@ type window struct {
 	done   chan struct{} // closed when the rest is there
 	upTo   int64         // after it the history goes on, or is not told
 	events []kv.Event
+	bytes  int
 	err    error
 }
 
 const (
 	// windowLife is how long a window is kept for others after it was read.
 	windowLife = 5 * time.Second
-	// windowBytes bounds what one window holds.
+	// windowBytes bounds what one window holds, and keptBytes what all windows do that
+	// are kept for others.
 	windowBytes = 32 << 20
+	keptBytes   = 64 << 20
 )
 
 func newHistories(r *Reader, limit int) *histories {
@@ -178,17 +190,7 @@ func (w *window) finished() bool {
 func (h *histories) load(ctx context.Context, subject string, w *window) {
 	defer func() {
 		close(w.done)
-		life := windowLife
-		if w.err != nil {
-			life = 0
-		}
-		time.AfterFunc(life, func() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.windows[subject] == w {
-				delete(h.windows, subject)
-			}
-		})
+		h.keep(subject, w)
 	}()
 	release, err := h.admit(ctx)
 	if err != nil {
@@ -198,5 +200,38 @@ func (h *histories) load(ctx context.Context, subject string, w *window) {
 	defer release()
 	s := scan{r: h.r, subject: subject, after: w.after, upTo: w.wanted}
 	w.err = s.run(ctx)
-	w.upTo, w.events = s.proven, s.events
+	w.upTo, w.events, w.bytes = s.proven, s.events, s.bytes
+}
+
+// keep leaves a window to others for a while, unless there is no room or an error in
+// it.
+func (h *histories) keep(subject string, w *window) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept = append(h.kept, keptWindow{subject, w})
+	h.bytes += w.bytes
+	if w.err != nil {
+		h.dropLocked(w)
+		return
+	}
+	for h.bytes > keptBytes {
+		h.dropLocked(h.kept[0].window)
+	}
+	time.AfterFunc(windowLife, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.dropLocked(w)
+	})
+}
+
+func (h *histories) dropLocked(w *window) {
+	i := slices.IndexFunc(h.kept, func(k keptWindow) bool { return k.window == w })
+	if i < 0 {
+		return
+	}
+	if subject := h.kept[i].subject; h.windows[subject] == w {
+		delete(h.windows, subject)
+	}
+	h.kept = slices.Delete(h.kept, i, i+1)
+	h.bytes -= w.bytes
 }

@@ -140,3 +140,45 @@ func TestSinceOfAPurgedSubjectIsNotTold(t *testing.T) {
 		}
 	}
 }
+
+// Whoever resumes on a quiet subject does not have the whole stream read: etcd is
+// asked where that would be needed.
+func TestSinceOfAQuietSubjectIsBounded(t *testing.T) {
+	b := newBench(t)
+	b.runRelay(t, "a", nil)
+	first, firstSink := b.read(t, nil)
+	waitSource(t, first, firstSink, SourceStream)
+	start := b.put(t, "leases/ns/quiet", "x")
+	for i := range 100 {
+		b.put(t, fmt.Sprintf("pods/ns/p%d", i%7), fmt.Sprint("v", i))
+	}
+	end := b.put(t, "pods/ns/last", "x")
+	late, lateSink := b.read(t, func(r *Reader) { r.seams.lookBack = 20 })
+	waitSource(t, late, lateSink, SourceStream)
+	lateSink.until(t, end)
+	if got, err := since(t, late, "/registry/leases/", start-1, end); err != nil || len(got) != 1 {
+		t.Errorf("while etcd has it: %v, %v", got, err)
+	}
+	if _, err := b.etcd.Compact(t.Context(), end); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := since(t, late, "/registry/leases/", start, end); !errors.Is(err, rpctypes.ErrCompacted) {
+		t.Errorf("when it is compacted: %v, %v", got, err)
+	}
+}
+
+// Windows of many subjects do not hold more than what they may together.
+func TestWindowsAreBounded(t *testing.T) {
+	h := newHistories(nil, 1)
+	for i := range 10 {
+		subject := fmt.Sprint(i)
+		w := &window{done: make(chan struct{}), bytes: keptBytes / 4}
+		h.windows[subject] = w
+		h.keep(subject, w)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.bytes > keptBytes || len(h.kept) != 4 || len(h.windows) != 4 || h.windows["9"] == nil {
+		t.Errorf("%d bytes in %d windows, %d found by subject", h.bytes, len(h.kept), len(h.windows))
+	}
+}

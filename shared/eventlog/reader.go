@@ -67,7 +67,7 @@ type Reader struct {
 	mu          sync.Mutex
 	status      Status // guarded by mu
 	covered     coverage
-	lookingBack sync.Mutex // one at a time reads everything
+	lookingBack chan struct{} // has one place: one at a time reads everything
 	// revision is the last that the sink has.
 	revision atomic.Int64
 }
@@ -78,6 +78,8 @@ type readerSeams struct {
 	checker func() checker
 	// pull is how many messages may be under way.
 	pull int
+	// lookBack is how many messages may be read to prove that a subject is quiet.
+	lookBack uint64
 	// blind readers believe a silent stream and any incarnation.
 	blind bool
 }
@@ -109,8 +111,8 @@ func NewReader(c ReaderConfig) (*Reader, error) {
 	if c.Histories == 0 {
 		c.Histories = 4
 	}
-	r := &Reader{cfg: c, asks: make(chan struct{}, 1), seams: readerSeams{
-		checker: func() checker { return chain{&verifier{}} }, pull: pullMessages,
+	r := &Reader{cfg: c, asks: make(chan struct{}, 1), lookingBack: make(chan struct{}, 1), seams: readerSeams{
+		checker: func() checker { return chain{&verifier{}} }, pull: pullMessages, lookBack: lookBackMessages,
 	}}
 	r.status.Source = SourceEtcd
 	if c.Conn != nil {

@@ -125,6 +125,9 @@ type past struct {
 	// oldest is the revision after which the stream has everything; set by
 	// find.
 	oldest int64
+	// most is how many messages each reads at most; 0 means any number. Where there
+	// are more, it reads none.
+	most uint64
 }
 
 // at returns the first message at or after a sequence, on a subject, that a relay
@@ -215,6 +218,9 @@ func (p *past) each(ctx context.Context, start uint64, subject string, yield fun
 		defer cancel()
 		_ = p.js.DeleteConsumer(ctx, p.name, consumer.CachedInfo().Name)
 	}()
+	if n := consumer.CachedInfo().NumPending; p.most != 0 && n > p.most {
+		return fmt.Errorf("%w: %d messages would have to be read", errNoHistory, n)
+	}
 	const batch = 200
 	for left := consumer.CachedInfo().NumPending; left > 0; {
 		messages, err := consumer.Fetch(int(min(left, batch)), jetstream.FetchContext(ctx))
