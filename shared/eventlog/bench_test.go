@@ -65,15 +65,20 @@ func BenchmarkLogWithoutEtcd(b *testing.B) {
 	for _, storage := range []string{"file", "memory"} {
 		for _, size := range []int{1 << 10, 4 << 10} {
 			b.Run(fmt.Sprintf("%s/%dB", storage, size), func(b *testing.B) {
-				benchmarkTerm(b, storage == "memory", size)
+				benchmarkTerm(b, newBench(b), storage == "memory", size)
 			})
 		}
+	}
+	// All three servers are in this process, and in its CPU time.
+	for _, size := range []int{1 << 10, 4 << 10} {
+		b.Run(fmt.Sprintf("three servers/%dB", size), func(b *testing.B) {
+			benchmarkTerm(b, newClusterBench(b), false, size)
+		})
 	}
 }
 
 // benchmarkTerm publishes through a term, without etcd's watch.
-func benchmarkTerm(b *testing.B, memory bool, size int) {
-	bench := newBench(b)
+func benchmarkTerm(b *testing.B, bench *bench, memory bool, size int) {
 	bench.stream.Memory = memory
 	bench.stream.MaxBytes = -1
 	relay := bench.relay(b, "a", nil)
