@@ -13,17 +13,17 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// feed is one stream within a term. It is opened by a goroutine of its own, which
-// others do not wait for; while it is closed, what etcd tells is not meant for it.
-// Everything here belongs to the term's goroutine.
+// feed is one stream within a term. A goroutine of its own opens it, and no other
+// stream waits for that; while it is closed, it gets no events. Everything here
+// belongs to the term's goroutine.
 type feed struct {
 	name    string
 	tier    Tier
 	trouble trouble
 	pause   backoff
-	// careful is when a batch was refused, so that messages are published one by one
-	// for a while.
-	careful time.Time
+	// singlesSince is when a batch was refused as such; messages are published one by
+	// one for a minute after that.
+	singlesSince time.Time
 
 	// The rest is there while the feed is open.
 
@@ -31,15 +31,15 @@ type feed struct {
 	stream    jetstream.Stream
 	*sequencer
 	outbox
-	// from is where etcd has to be listened to from: events after it and at or
-	// before what the stream tells are not in the stream, or etcd has another
-	// history.
+	// from is the revision after which etcd has to be watched for this stream. An
+	// event between from and complete that the stream lacks is proof that etcd has
+	// another history.
 	from int64
 	// sequence is that of the stream's last message, with what has been sent.
 	sequence uint64
-	// token is the sequence of the last message on the fence subject, once it is
-	// acknowledged; fencing is that of one that is under way. It was sent at fenced,
-	// and sent is how many bytes were since.
+	// token is the sequence of the last acknowledged message on the fence subject,
+	// and fencing that of one under way, 0 where there is none. The last one was sent
+	// at fenced, and sent bytes have followed it.
 	token, fencing uint64
 	fenced         time.Time
 	sent           int64
@@ -54,13 +54,14 @@ func (f *feed) open() bool { return f.publisher != nil }
 // published behind it, to a part of what the stream keeps: it must not vanish.
 const fenceShare = 4
 
-// fence returns the headers of a message that is published by itself.
+// fence returns the headers of a message that is published on its own.
 //
-// Each names the last sequence. That is not enough in a pipeline: where one is
-// refused, because a successor has published, a later one may fit the number that
-// the successor has brought about. So these also name the last message on a subject
-// on which each relay publishes before anything else, and whose number it does not
-// know before it is acknowledged. A successor's makes all of them misfits.
+// Every message names the last sequence. In a pipeline that is not enough: after one
+// message is refused because a successor has published, a later one may fit the
+// number that the successor's message has brought about. So a pipelined message also
+// names the last message on the fence subject, where each relay publishes before
+// anything else. A relay learns that sequence from the acknowledgement and never
+// guesses it, so none can name its successor's.
 func (f *feed) fence() nats.Header {
 	h := nats.Header{
 		jetstream.ExpectedStreamHeader:  {f.name},
@@ -251,22 +252,22 @@ func (t *term) tellRevision(ctx context.Context, f *feed, events []kv.Event) err
 	return nil
 }
 
-// contradicts reports whether an event is one that the stream should tell and does
-// not: etcd has another history than it had.
+// contradicts reports whether the stream should have an event and lacks it, which
+// means that etcd's history is not the one that the stream tells.
 func (f *feed) contradicts(e *kv.Event) bool {
 	return !f.event.unpublished() && e.Revision > f.event.Revision && e.Revision <= f.complete
 }
 
-// trouble is what keeps a stream from being published to.
+// trouble says since when, and why, a stream cannot be published to.
 type trouble struct {
 	since time.Time // zero where there is none
 	err   error
 }
 
-// started returns the trouble with another error. What is no fault of the stream
-// begins anew: it says nothing about how long the stream has been unusable.
+// started returns the trouble with its latest error. An external error restarts the
+// clock: it says nothing about how long the stream itself has been unusable.
 func (b trouble) started(err error, now time.Time) trouble {
-	if b.since.IsZero() || surroundings(err) || b.err != nil && surroundings(b.err) {
+	if b.since.IsZero() || external(err) || b.err != nil && external(b.err) {
 		b.since = now
 	}
 	b.err = err

@@ -107,12 +107,12 @@ type histories struct {
 
 	mu      sync.Mutex
 	windows map[string]*window // by subject, guarded by mu
-	kept    []keptWindow       // those that are read, oldest first; guarded by mu
-	bytes   int                // of kept, guarded by mu
+	done    []finishedWindow   // those that are read, oldest first; guarded by mu
+	bytes   int                // of done, guarded by mu
 }
 
-// keptWindow is a window that is kept for others.
-type keptWindow struct {
+// finishedWindow is a window that is kept for others.
+type finishedWindow struct {
 	subject string
 	window  *window
 }
@@ -132,10 +132,10 @@ type window struct {
 const (
 	// windowLife is how long a window is kept for others after it was read.
 	windowLife = 5 * time.Second
-	// windowBytes bounds what one window holds, and keptBytes what all windows do that
+	// windowBytes bounds what one window holds, and finishedBytes what all windows do that
 	// are kept for others.
-	windowBytes = 32 << 20
-	keptBytes   = 64 << 20
+	windowBytes   = 32 << 20
+	finishedBytes = 64 << 20
 )
 
 func newHistories(r *Reader, limit int) *histories {
@@ -208,14 +208,14 @@ func (h *histories) load(ctx context.Context, subject string, w *window) {
 func (h *histories) keep(subject string, w *window) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.kept = append(h.kept, keptWindow{subject, w})
+	h.done = append(h.done, finishedWindow{subject, w})
 	h.bytes += w.bytes
 	if w.err != nil {
 		h.dropLocked(w)
 		return
 	}
-	for h.bytes > keptBytes {
-		h.dropLocked(h.kept[0].window)
+	for h.bytes > finishedBytes {
+		h.dropLocked(h.done[0].window)
 	}
 	time.AfterFunc(windowLife, func() {
 		h.mu.Lock()
@@ -225,13 +225,13 @@ func (h *histories) keep(subject string, w *window) {
 }
 
 func (h *histories) dropLocked(w *window) {
-	i := slices.IndexFunc(h.kept, func(k keptWindow) bool { return k.window == w })
+	i := slices.IndexFunc(h.done, func(k finishedWindow) bool { return k.window == w })
 	if i < 0 {
 		return
 	}
-	if subject := h.kept[i].subject; h.windows[subject] == w {
+	if subject := h.done[i].subject; h.windows[subject] == w {
 		delete(h.windows, subject)
 	}
-	h.kept = slices.Delete(h.kept, i, i+1)
+	h.done = slices.Delete(h.done, i, i+1)
 	h.bytes -= w.bytes
 }

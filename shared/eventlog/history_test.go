@@ -172,13 +172,13 @@ func TestWindowsAreBounded(t *testing.T) {
 	h := newHistories(nil, 1)
 	for i := range 10 {
 		subject := fmt.Sprint(i)
-		w := &window{done: make(chan struct{}), bytes: keptBytes / 4}
+		w := &window{done: make(chan struct{}), bytes: finishedBytes / 4}
 		h.windows[subject] = w
 		h.keep(subject, w)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.bytes > keptBytes || len(h.kept) != 4 || len(h.windows) != 4 || h.windows["9"] == nil {
-		t.Errorf("%d bytes in %d windows, %d found by subject", h.bytes, len(h.kept), len(h.windows))
+	if h.bytes > finishedBytes || len(h.done) != 4 || len(h.windows) != 4 || h.windows["9"] == nil {
+		t.Errorf("%d bytes in %d windows, %d found by subject", h.bytes, len(h.done), len(h.windows))
 	}
 }

@@ -54,8 +54,8 @@ func (t *term) open(ctx context.Context, f *feed) {
 	})
 }
 
-// tryOpen finds or makes a stream and takes up its chain. It may run while the
-// term's goroutine goes on, and uses nothing of it that changes.
+// tryOpen finds or makes a stream and takes up its chain. It runs beside the term's
+// goroutine and reads only those fields of the term that never change.
 func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (opened, error) {
 	epoch, err := t.epoch(ctx, t.elected)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 		t.seams.opening(ctx)
 	}
 	p := opening{term: t, name: name, tier: tier, epoch: epoch, cluster: cluster}
-	if !b.since.IsZero() && time.Since(b.since) >= t.cfg.StreamPatience && !surroundings(b.err) {
+	if !b.since.IsZero() && time.Since(b.since) >= t.cfg.StreamPatience && !external(b.err) {
 		if !p.reachable(ctx) {
 			return opened{}, errUnreachable
 		}
@@ -83,7 +83,7 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 	if err == nil {
 		end, err = readTail(ctx, stream)
 	}
-	if err != nil && !surroundings(err) && !p.reachable(ctx) {
+	if err != nil && !external(err) && !p.reachable(ctx) {
 		return opened{}, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if err != nil {
@@ -247,9 +247,10 @@ func (p *opening) makeAnew(ctx context.Context, reason string, cause error, hist
 	return o, err
 }
 
-// reachable reports whether NATS decides about streams at all: one that has no
-// quorum, or is starting, says nothing about this stream. Whoever decides about
-// streams refuses at once to make one that exists with another configuration.
+// reachable reports whether NATS can create and delete streams: while it is starting,
+// or has no quorum, a stream that does not answer need not be broken. The server that
+// decides about streams refuses at once to create an existing one with another
+// configuration.
 func (p *opening) reachable(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -288,10 +289,10 @@ func errorCode(err error) int {
 	return 0
 }
 
-// surroundings reports whether an error is about what is around a stream, so that
+// external reports whether the cause of an error lies outside the stream, so that
 // making it anew would not help: the connection, JetStream as a whole, permissions,
-// room, or etcd.
-func surroundings(err error) bool {
+// storage, or etcd.
+func external(err error) bool {
 	switch errorCode(err) {
 	case codeAccountResources, codeNoPeers, codeResources, codeMaximumStreams, codeMemoryResources,
 		codeNotEnabledAccount, codeStorageResources, codeNotEnabled, codeReplicas, codeMaxBytesRequired, codeNoLimits:
@@ -308,9 +309,9 @@ func surroundings(err error) bool {
 	return false
 }
 
-// batchRefused reports whether an error is about batches alone, so that single
-// messages may get in: a server has limits for batches, which others may have used
-// up by beginning some and not completing them.
+// batchRefused reports whether only batches are refused, so that single messages may
+// get in. A server limits the batches under way, and others may have begun as many
+// without completing them.
 func batchRefused(err error) bool {
 	switch errorCode(err) {
 	case codeBatchDisabled, codeBatchIncomplete, codeBatchTooLarge, codeBatchesInFlight:

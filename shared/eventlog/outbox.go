@@ -24,7 +24,7 @@ var (
 	// batched is for replicated streams. A batch is checked before anything of it
 	// is proposed, and the next one is made of what has come meanwhile.
 	batched = limits{units: 1, messages: 1000}
-	// single is for where a batch was refused.
+	// single is for servers that refuse batches.
 	single = limits{units: 1, messages: 1}
 )
 
@@ -32,8 +32,8 @@ const (
 	// batchBytes bounds what is in a batch of several messages; the server holds it
 	// in memory until it is complete.
 	batchBytes = 4 << 20
-	// pendingBytes bounds what is sent and not acknowledged, and queuedBytes what
-	// waits before etcd is not listened to.
+	// pendingBytes bounds what is sent and not acknowledged. While queuedBytes wait,
+	// nothing more is taken from etcd.
 	pendingBytes = 16 << 20
 	queuedBytes  = 16 << 20
 )

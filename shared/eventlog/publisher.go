@@ -26,8 +26,7 @@ type publisher struct {
 	// intercept may swallow an answer, in tests; nil otherwise.
 	intercept func(*nats.Msg) bool
 	buffer    []byte // by send's goroutine
-	// wake is told, if it has room, of the first failure, and where somebody waits
-	// for room, of that.
+	// wake gets a signal at the first failure, and when there is room after await.
 	wake chan<- struct{}
 
 	mu      sync.Mutex
@@ -204,8 +203,8 @@ func (p *publisher) underWay() (units, bytes int, err error) {
 	return len(p.pending), p.bytes, p.err
 }
 
-// await makes the publisher tell wake when there is room, and reports whether there
-// is something to wait for.
+// await asks for a signal on wake when there is room, and reports whether anything is
+// under way.
 func (p *publisher) await() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -83,9 +83,8 @@ func newTerm(r *Relay, e *election) *term {
 	return t
 }
 
-// drain waits for what is under way, for a while: it is either in the streams then
-// or will never be, and who reads their ends next need not do so twice. What comes
-// later all the same is fenced.
+// drain waits a moment for what is under way, so that a successor need not read the
+// streams' ends twice. What arrives later all the same is fenced.
 func (t *term) drain(ctx context.Context) {
 	deadline := time.Now().Add(farewell)
 	for _, f := range t.feeds {
@@ -208,7 +207,7 @@ func (t *term) join(ctx context.Context, o opened) error {
 		return err
 	}
 	f.publisher, f.stream, f.sequencer, f.outbox = publisher, o.stream, o.sequencer, outbox{limits: o.limits}
-	if o.limits == batched && !f.careful.IsZero() {
+	if o.limits == batched && !f.singlesSince.IsZero() {
 		f.limits = single
 	}
 	f.sequence, f.from, f.token, f.fencing, f.asked = o.sequence, o.from, 0, 0, true
@@ -255,7 +254,7 @@ func (t *term) flushOne(ctx context.Context, f *feed) error {
 // reopen closes a stream after a failure and opens it anew.
 func (t *term) reopen(ctx context.Context, f *feed, err error) {
 	if batchRefused(err) {
-		f.careful = time.Now()
+		f.singlesSince = time.Now()
 	}
 	f.publisher.close()
 	f.publisher, f.outbox = nil, outbox{}
@@ -315,8 +314,8 @@ func (t *term) onTick(ctx context.Context, again *time.Timer) error {
 		f.publisher.expire(now)
 		healthy = healthy || f.trouble.since.IsZero()
 		t.renewFence(f)
-		if !f.careful.IsZero() && now.Sub(f.careful) >= time.Minute {
-			if f.careful = (time.Time{}); f.limits == single {
+		if !f.singlesSince.IsZero() && now.Sub(f.singlesSince) >= time.Minute {
+			if f.singlesSince = (time.Time{}); f.limits == single {
 				f.limits = batched
 			}
 		}
@@ -369,10 +368,9 @@ var (
 	errSilent   = errors.New("watch of etcd is silent")
 )
 
-// compareWithEtcd looks into the silence of the watch, which is asked for progress
-// in each ProgressInterval, and so is silent for no other reason for long. After a
-// restore from a backup etcd's client goes on watching from a revision that is in
-// the future.
+// compareWithEtcd finds out why the watch is silent, although it is asked for progress
+// in each ProgressInterval. After a restore from a backup, etcd's client goes on
+// watching from a revision that is in the future.
 func (t *term) compareWithEtcd(ctx context.Context) error {
 	ask, cancel := context.WithTimeout(ctx, etcdTimeout)
 	defer cancel()
@@ -463,7 +461,7 @@ func (t *term) skip(ctx context.Context, compacted *kv.CompactedError) error {
 		if !f.open() {
 			continue
 		}
-		// Where it was only to be compared with etcd, that is over.
+		// etcd can no longer be compared with what the stream tells already.
 		f.from = max(f.from, f.complete)
 		if compacted.Oldest != 0 && f.complete >= compacted.Oldest {
 			continue
