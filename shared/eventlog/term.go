@@ -331,10 +331,21 @@ func (t *term) onTick(ctx context.Context, again *time.Timer) error {
 	if healthy {
 		t.usable = now
 	} else if now.Sub(t.usable) >= 2*t.cfg.StreamPatience+t.cfg.AckTimeout {
-		return errFruitless
+		return t.fruitless()
 	}
 	t.check(ctx)
 	return t.flushAll(ctx)
+}
+
+// fruitless says why no stream can be published to.
+func (t *term) fruitless() error {
+	errs := []error{errFruitless}
+	for _, f := range t.feeds {
+		if f.trouble.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.name, f.trouble.err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // anchorDue reports whether it is time for another anchor, and something has been
