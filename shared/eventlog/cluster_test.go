@@ -171,11 +171,11 @@ func TestClusterAPausedRelayResumesAfterASuccessorWasElected(t *testing.T) {
 
 func TestClusterTheStreamIsPurged(t *testing.T) { inCluster(t, purged, gapBySeq) }
 
-func TestClusterTheFilesOfTheStreamAreDeleted(t *testing.T) { inCluster(t, filesDeleted, gapBySeq) }
-
-// The naive variants of this one are found on a single server. A cluster has no leader
+// The naive variants of these two are found on a single server. A cluster has no leader
 // for a while and makes no consumers; a reader that gets none begins anew at the end
 // of the stream, however it counts.
+func TestClusterTheFilesOfTheStreamAreDeleted(t *testing.T) { inCluster(t, filesDeleted) }
+
 func TestClusterTheServersAreKilledBeforeTheFlush(t *testing.T) { inCluster(t, killedBeforeFlush) }
 
 func TestClusterEtcdIsCompactedPastTheStream(t *testing.T) { inCluster(t, compactedPast, gapBySeq) }

@@ -38,11 +38,13 @@ type feed struct {
 	// sequence is that of the stream's last message, with what has been sent.
 	sequence uint64
 	// token is the sequence of the last acknowledged message on the fence subject,
-	// and fencing that of one under way, 0 where there is none. The last one was sent
-	// at fenced, and sent bytes have followed it.
+	// and fencing that of one under way, 0 where there is none. The last one was
+	// queued at fenced, with behind bytes after it.
 	token, fencing uint64
 	fenced         time.Time
-	sent           int64
+	behind         int64
+	maxAge         time.Duration // of what the stream keeps
+	maxBytes       int64
 	published      time.Time  // last time that a message was queued
 	asked          bool       // somebody waits for progress
 	events         []kv.Event // of the batch in work
@@ -104,10 +106,12 @@ func (f *feed) batchHeader(after uint64, i, n int) nats.Header {
 // enqueue puts a message behind those that wait.
 func (f *feed) enqueue(m message, subject string, barrier bool) {
 	f.published = time.Now()
-	f.push(outgoing{
-		message: m, subject: subject, barrier: barrier,
-		size: len(m.Event.Key) + len(m.Event.Value) + len(m.Event.Previous) + messageOverhead/4,
-	})
+	size := len(m.Event.Key) + len(m.Event.Value) + len(m.Event.Previous) + messageOverhead/4
+	f.behind += int64(size)
+	if barrier {
+		f.fenced, f.behind = f.published, 0
+	}
+	f.push(outgoing{message: m, subject: subject, barrier: barrier, size: size})
 }
 
 // flush sends what may be sent now. It returns the first failure.
@@ -144,7 +148,6 @@ func (t *term) send(f *feed, messages []outgoing) error {
 			t.seams.publish(&messages[i].message)
 		}
 		t.metrics.published(f.tier, &messages[i].message)
-		f.sent += int64(messages[i].size)
 	}
 	after := f.sequence
 	err := f.publisher.send(messages, func(i int) nats.Header {
@@ -165,7 +168,7 @@ func (t *term) send(f *feed, messages []outgoing) error {
 		return h
 	})
 	if messages[0].barrier {
-		f.fencing, f.fenced, f.sent = f.sequence, time.Now(), 0
+		f.fencing = f.sequence
 	}
 	return err
 }
@@ -179,13 +182,12 @@ func (t *term) begin(f *feed, reset int64) {
 	f.enqueue(f.sequencer.progress(f.complete, t.anchor), f.name+fenceSubject, true)
 }
 
-// renewFence publishes another fence before the stream discards the last one.
+// renewFence queues another fence before the stream discards the last one. The
+// revision that was queued last must be complete.
 func (t *term) renewFence(f *feed) {
-	options := t.cfg.Stream.config(f.name)
-	old := time.Since(f.fenced) >= options.MaxAge/fenceShare
-	deep := options.MaxBytes > 0 && f.sent >= options.MaxBytes/fenceShare
-	if f.limits == pipelined && f.token != 0 && f.fencing == 0 && (old || deep) {
-		f.fenced, f.sent = time.Now(), 0
+	old := f.maxAge > 0 && time.Since(f.fenced) >= f.maxAge/fenceShare
+	deep := f.maxBytes > 0 && f.behind >= f.maxBytes/fenceShare
+	if f.limits == pipelined && (old || deep) {
 		f.enqueue(f.sequencer.progress(f.complete, t.anchor), f.name+fenceSubject, true)
 	}
 }
@@ -249,6 +251,7 @@ func (t *term) tellRevision(ctx context.Context, f *feed, events []kv.Event) err
 		}
 		f.enqueue(f.change(*e, subject, i == len(events)-1), subject, false)
 	}
+	t.renewFence(f)
 	return nil
 }
 

@@ -48,6 +48,12 @@ type outbox struct {
 }
 
 func (o *outbox) push(m outgoing) {
+	// What was taken is let go of here, as next's caller may still use it before.
+	if o.head > 0 && (o.empty() || o.head >= 1024 && 2*o.head >= len(o.queue)) {
+		n := copy(o.queue, o.queue[o.head:])
+		clear(o.queue[n:])
+		o.queue, o.head = o.queue[:n], 0
+	}
 	o.queue = append(o.queue, m)
 	o.bytes += m.size
 }
@@ -99,8 +105,6 @@ func (o *outbox) take(n int) []outgoing {
 	for i := range taken {
 		o.bytes -= taken[i].size
 	}
-	if o.head += n; o.empty() {
-		o.queue, o.head = o.queue[:0], 0
-	}
+	o.head += n
 	return taken
 }

@@ -82,3 +82,21 @@ func TestOutboxWaits(t *testing.T) {
 		}
 	}
 }
+
+// An outbox that is never empty does not grow.
+func TestOutboxForgetsWhatItHasSent(t *testing.T) {
+	o := outbox{limits: pipelined}
+	m := outgoing{size: 10, message: message{Type: typeEvent, Last: true}}
+	for i := range 100_000 {
+		m.ID.Revision = int64(i)
+		if o.push(m); i < 100 {
+			continue
+		}
+		if got := o.next(0, 0); len(got) != 1 || got[0].ID.Revision != int64(i-100) {
+			t.Fatalf("%d: %v", i, got)
+		}
+	}
+	if cap(o.queue) > 10_000 {
+		t.Errorf("room for %d messages, of which 100 wait", cap(o.queue))
+	}
+}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"triune.dev/shared/internal/etcdtest"
@@ -232,4 +233,33 @@ func TestRelayWithoutNATSGivesWay(t *testing.T) {
 			!through.IsConnected()
 	})
 	waitSource(t, r, sink, SourceStream)
+}
+
+// A stream discards its oldest messages, and would discard the fence of its pipeline,
+// which is renewed before.
+func TestTheFenceIsRenewed(t *testing.T) {
+	b := newBench(t)
+	b.stream.MaxBytes = 512 << 10
+	w := newWitness(t, b.etcd, b.routes)
+	relay := b.relay(t, "a", nil)
+	background(t, relay.Run)
+	r, sink := b.read(t, nil)
+	waitSource(t, r, sink, SourceStream)
+	before := b.messages(t)
+	for i := range 500 {
+		b.put(t, fmt.Sprintf("configmaps/ns/c%d", i%5), fmt.Sprintf("%4000d", i))
+	}
+	last := b.put(t, "pods/ns/last", "x")
+	sink.until(t, last)
+	w.verify(t, sink, b.routes, Core, last)
+	info, err := b.coreStream(t).Info(t.Context())
+	if err != nil || info.State.FirstSeq <= before {
+		t.Fatalf("the stream has discarded nothing of what there was before: %+v, %v", info, err)
+	}
+	if failures := testutil.ToFloat64(relay.metrics.failures.WithLabelValues(string(Core))); failures != 0 {
+		t.Errorf("publishing failed %v times", failures)
+	}
+	if s := r.Status(); s.Source != SourceStream || s.Gaps+s.Stalls+s.Resets != 0 {
+		t.Errorf("status %+v", s)
+	}
 }

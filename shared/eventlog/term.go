@@ -207,6 +207,8 @@ func (t *term) join(ctx context.Context, o opened) error {
 		return err
 	}
 	f.publisher, f.stream, f.sequencer, f.outbox = publisher, o.stream, o.sequencer, outbox{limits: o.limits}
+	keeps := o.stream.CachedInfo().Config
+	f.maxAge, f.maxBytes = keeps.MaxAge, keeps.MaxBytes
 	if o.limits == batched && !f.singlesSince.IsZero() {
 		f.limits = single
 	}
