@@ -265,6 +265,14 @@ func (f *feed) contradicts(e *kv.Event) bool {
 type trouble struct {
 	since time.Time // zero where there is none
 	err   error
+	// remade is how often the stream was made anew meanwhile, without avail.
+	remade int
+}
+
+// lasting reports whether the stream should be made anew. Each time that it was
+// without avail, the next one takes twice as long.
+func (b trouble) lasting(patience time.Duration, now time.Time) bool {
+	return !b.since.IsZero() && !external(b.err) && now.Sub(b.since) >= patience<<min(b.remade, 8)
 }
 
 // started returns the trouble with its latest error. An external error restarts the

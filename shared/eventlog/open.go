@@ -20,6 +20,8 @@ type opened struct {
 	sequence  uint64
 	limits    limits
 	from      int64
+	// anew says that the stream was made anew.
+	anew bool
 	// reset is the revision to begin with a reset at, 0 for no reset.
 	reset int64
 	// cluster is etcd's.
@@ -69,7 +71,7 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 		t.seams.opening(ctx)
 	}
 	p := opening{term: t, name: name, tier: tier, epoch: epoch, cluster: cluster}
-	if !b.since.IsZero() && time.Since(b.since) >= t.cfg.StreamPatience && !external(b.err) {
+	if b.lasting(t.cfg.StreamPatience, time.Now()) {
 		if !p.reachable(ctx) {
 			return opened{}, errUnreachable
 		}
@@ -243,7 +245,7 @@ func (p *opening) makeAnew(ctx context.Context, reason string, cause error, hist
 		return opened{}, ofEtcd(err)
 	}
 	o, err := p.opened(stream, &sequencer{incarnation: next.Incarnation, epoch: p.epoch, subjects: map[string]ID{}}, 0)
-	o.reset, o.from = now.revision, now.revision
+	o.anew, o.reset, o.from = true, now.revision, now.revision
 	return o, err
 }
 

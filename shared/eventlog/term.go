@@ -202,6 +202,10 @@ func (t *term) join(ctx context.Context, o opened) error {
 		return errReplaced
 	}
 	t.cluster = o.cluster
+	if o.anew && !f.trouble.since.IsZero() {
+		f.trouble.since = time.Now()
+		f.trouble.remade++
+	}
 	publisher, err := newPublisher(t.cfg.Conn, t.cfg.AckTimeout, t.wake, t.seams.answer)
 	if err != nil {
 		return err
