@@ -136,7 +136,7 @@ func newBenchTerm(b *testing.B, r *Relay) (*term, func()) {
 func (t *term) settle(b *testing.B) {
 	for f := t.feeds[0]; ; {
 		if err := t.flushAll(b.Context()); err != nil || !f.open() {
-			b.Fatalf("%v, %v", err, f.trouble)
+			b.Fatalf("%v, %v", err, f.trouble.err)
 		}
 		if units, _, _ := f.publisher.underWay(); units == 0 && f.empty() && f.fencing == 0 {
 			return

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -283,11 +282,4 @@ func (b trouble) started(err error, now time.Time) trouble {
 	}
 	b.err = err
 	return b
-}
-
-func (b trouble) String() string {
-	if b.since.IsZero() {
-		return "none"
-	}
-	return fmt.Sprintf("%v since %s", b.err, b.since.UTC().Format(time.RFC3339))
 }
