@@ -163,7 +163,7 @@ test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers
 
 .PHONY: test-full
 test-full: e2e test-readme ## test without -short, and e2e
-	$(call step,test-full,$(GOTEST) $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
+	$(call step,test-full,$(GOTEST) -timeout 40m $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
