@@ -31,6 +31,8 @@ func TestForeignMessagesAreRefused(t *testing.T) {
 	forged := messages["creation"]
 	forged.Event.Key = "/registry/pods/ns/forged"
 	for i, data := range [][]byte{nil, []byte("nonsense"), appendMessage(nil, &forged)} {
+		// After each of them the relay opens the stream anew, and etcd may be the source.
+		waitSource(t, r, sink, SourceStream)
 		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: b.routes.Of("/registry/pods/x").Subject, Data: data})
 		if err != nil {
 			t.Fatal(err)
