@@ -161,8 +161,16 @@ test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers
 	$(call step,test-compose,docker version >/dev/null 2>&1 || echo "$(NO_ENGINE)"; \
 		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)')
 
+# The packages where goroutines share most. The race detector needs a C compiler.
+RACED = ./shared/bytecache ./shared/etcdembed ./shared/eventlog ./shared/inprocess ./shared/reads ./services/standalone/internal/nats
+
+.PHONY: test-race
+test-race: ## the event log, the cache, the reads and what is embedded, under the race detector
+	@command -v $${CC:-cc} >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev"; exit 1; }
+	$(call step,test-race,CGO_ENABLED=1 $(GOTEST) -race -short -timeout 40m $(RACED))
+
 .PHONY: test-full
-test-full: e2e test-readme ## test without -short, and e2e
+test-full: e2e test-readme test-race ## test without -short, and e2e
 	$(call step,test-full,$(GOTEST) -timeout 40m $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e
