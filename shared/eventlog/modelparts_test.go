@@ -151,20 +151,18 @@ type relayModel struct {
 	id     int
 	paused bool
 	state  string // "", opening, publishing
-	held   bool
 	lease  int
 	since  int64
 	life   int
 	epoch  uint64
 
-	feed    *feed
-	anchor  anchor
-	head    int64
-	last    string // ID of the last message that was sent
-	way     [][]sentModel
-	barrier bool // one is under way
-	failed  int
-	doomed  *evidence // found, and about to be acted on
+	feed   *feed
+	anchor anchor
+	head   int64
+	last   string // ID of the last message that was sent
+	way    [][]sentModel
+	failed int
+	doomed *evidence // found, and about to be acted on
 }
 
 // crash forgets everything; what is on its way may arrive or not.
