@@ -31,7 +31,7 @@ func TestSampleAPIServer(t *testing.T) {
 			t.Logf("sample-apiserver:\n%s", sample.Log(8<<10))
 		}
 	})
-	k.stdin(apiService(ns, port)).run("apply", "-f", "-")
+	k.stdin(apiService(ns, "wardle.example.com", "v1alpha1", port)).run("apply", "-f", "-")
 	t.Cleanup(func() { k.run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
 	k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
 	// Available says that one aggregator has reached the server. Each learns by
@@ -139,22 +139,43 @@ func TestSampleAPIServer(t *testing.T) {
 	})
 }
 
-// apiService registers a server on localhost: an ExternalName Service reaches it.
-func apiService(ns string, port int) string {
-	return `apiVersion: v1
-kind: Service
-metadata: {name: sample, namespace: ` + ns + `}
-spec: {type: ExternalName, externalName: localhost}
----
+// apiService registers a server on this machine for a group-version.
+func apiService(ns, group, version string, port int) string {
+	return serviceOf(ns, port) + `---
 apiVersion: apiregistration.k8s.io/v1
 kind: APIService
-metadata: {name: v1alpha1.wardle.example.com}
+metadata: {name: ` + version + `.` + group + `}
 spec:
-  group: wardle.example.com
-  version: v1alpha1
+  group: ` + group + `
+  version: ` + version + `
   groupPriorityMinimum: 1000
   versionPriority: 15
   insecureSkipTLSVerify: true
-  service: {name: sample, namespace: ` + ns + `, port: ` + strconv.Itoa(port) + `}
+  service: {name: remote, namespace: ` + ns + `, port: ` + strconv.Itoa(port) + `}
 `
+}
+
+// serviceOf is a Service that leads to a port of this machine: by a name or, where the
+// servers have an egress proxy and look for endpoints themselves, by an address that only
+// this proxy reaches.
+func serviceOf(ns string, port int) string {
+	if shared.production == nil {
+		return `apiVersion: v1
+kind: Service
+metadata: {name: remote, namespace: ` + ns + `}
+spec: {type: ExternalName, externalName: localhost}
+`
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: remote, namespace: %[1]s}
+spec: {ports: [{name: https, port: %[2]d}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: remote-1, namespace: %[1]s, labels: {kubernetes.io/service-name: remote}}
+addressType: IPv4
+endpoints: [{addresses: [%[3]s], conditions: {ready: true}}]
+ports: [{name: https, port: %[2]d, protocol: TCP}]
+`, ns, port, beyondProxy)
 }

@@ -490,32 +490,10 @@ func checkEgress(t *testing.T, c *cluster.Cluster, p *production) {
 		fmt.Fprint(w, `{"kind":"ThingList","apiVersion":"egress.triune.dev/v1","items":[]}`)
 	}))
 	t.Cleanup(remote.Close)
-	address := remote.Listener.Addr().(*net.TCPAddr)
 	namespace := newNamespace(t, c)
 	k := newKubectl(t, c, namespace)
-	k.stdin(fmt.Sprintf(`apiVersion: v1
-kind: Service
-metadata: {name: remote}
-spec: {ports: [{name: https, port: 443, targetPort: %[2]d}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: remote-1, labels: {kubernetes.io/service-name: remote}}
-addressType: IPv4
-endpoints: [{addresses: [%[3]s], conditions: {ready: true}}]
-ports: [{name: https, port: %[2]d, protocol: TCP}]
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.egress.triune.dev}
-spec:
-  group: egress.triune.dev
-  version: v1
-  groupPriorityMinimum: 100
-  versionPriority: 100
-  insecureSkipTLSVerify: true
-  service: {namespace: %[1]s, name: remote, port: 443}
-`, namespace, address.Port, beyondProxy)).run("apply", "-f", "-")
+	port := remote.Listener.Addr().(*net.TCPAddr).Port
+	k.stdin(apiService(namespace, "egress.triune.dev", "v1", port)).run("apply", "-f", "-")
 	t.Cleanup(func() { k.run("delete", "apiservice", "v1.egress.triune.dev") })
 	eventually(t, patience, func(context.Context) error {
 		if out := k.try("get", "--raw", "/apis/egress.triune.dev/v1/things"); out.code != 0 {
