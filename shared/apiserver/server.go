@@ -46,6 +46,7 @@ type Server struct {
 // New builds the server of a tier. Nothing runs yet.
 func (c CompletedConfig) New() (*Server, error) {
 	g := c.Generic
+	boundPatches(g.JSONPatchMaxCopyBytes)
 	s := &Server{
 		Aggregated:       aggregated.NewResourceManager("apis"),
 		AggregatedLegacy: aggregated.NewResourceManager("api"),

@@ -226,6 +226,21 @@ func TestVerdictsAreBounded(t *testing.T) {
 	v := newVerdicts(func() (x509.VerifyOptions, bool) {
 		return x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
 	}, testingclock.NewFakePassiveClock(time.Now()))
+	strangers, err := pki.LoadPool(made.ClusterCA.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := roots
+	roots = strangers
+	for range 10 {
+		if trusted, known := v.trusts([]*x509.Certificate{leaf}); trusted || known {
+			t.Fatalf("of another CA: trusted %t, known %t", trusted, known)
+		}
+	}
+	if got := len(v.known); got != 0 {
+		t.Errorf("%d certificates of another CA are remembered", got)
+	}
+	roots = ours
 	for range verdictLimit + 10 {
 		other := *leaf // as another connection would have parsed it
 		if trusted, known := v.trusts([]*x509.Certificate{&other}); !trusted || known {

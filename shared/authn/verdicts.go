@@ -2,7 +2,6 @@ package authn
 
 import (
 	"crypto/x509"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +10,7 @@ import (
 )
 
 const (
-	// verdictLimit bounds the certificates that are remembered by one CA. Each is
-	// held by the connection that presented it anyhow.
+	// verdictLimit bounds the certificates that are remembered by one CA.
 	verdictLimit = 4096
 	// verdictTime is how long one is remembered. It is short enough for the
 	// histogram of the time that client certificates have left, which
@@ -20,8 +18,9 @@ const (
 	verdictTime = time.Minute
 )
 
-// verdicts remembers whether certificates are signed by a CA. To verify one costs
-// a signature check, 70 to 100 µs; a client sends thousands of requests with it.
+// verdicts remembers which certificates are signed by a CA. To verify one costs
+// a signature check, 70 to 100 µs; a client sends thousands of requests with it. What is
+// not signed leaves nothing behind: anybody can present it.
 //
 // A verdict is bound to the certificate as the TLS handshake has parsed it, the
 // chain that came with it, and the pool of CAs it was checked against: another
@@ -42,7 +41,6 @@ type verdict struct {
 	roots, intermediates *x509.CertPool
 	chain                []*x509.Certificate
 	from, until          time.Time
-	trusted              bool
 }
 
 func newVerdicts(options func() (x509.VerifyOptions, bool), clock clock.PassiveClock) *verdicts {
@@ -62,7 +60,7 @@ func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
 	v.mu.RUnlock()
 	if ok && old.roots == options.Roots && old.intermediates == options.Intermediates && slices.Equal(old.chain, chain) &&
 		!now.Before(old.from) && now.Before(old.until) {
-		return old.trusted, true
+		return true, true
 	}
 	made := verdict{
 		roots: options.Roots, intermediates: options.Intermediates, chain: chain,
@@ -76,9 +74,7 @@ func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
 	}
 	options.CurrentTime = now
 	paths, err := chain[0].Verify(options)
-	made.trusted = err == nil
-	// Any other error may be over in a moment: a certificate that is not valid yet.
-	if stranger := (x509.UnknownAuthorityError{}); err != nil && !errors.As(err, &stranger) {
+	if err != nil {
 		return false, false
 	}
 	for _, path := range paths {
@@ -94,7 +90,7 @@ func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
 		v.forgetLocked(now)
 	}
 	v.known[chain[0]] = made
-	return made.trusted, false
+	return true, false
 }
 
 // forgetLocked makes room: what is over goes, and if that is nothing, all does.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -46,18 +47,21 @@ type remembering struct {
 
 // Authorize implements authorizer.Authorizer.
 func (r *remembering) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if reason, ok := r.memory.allows(ctx, a); ok {
+	if reason, ok := r.memory.allows(a); ok {
 		authorizationmetrics.RecordAuthorizationDecision(RBAC, "rbac", "allowed")
 		return authorizer.DecisionAllow, reason, nil
 	}
-	return r.Authorizer.Authorize(ctx, a)
+	return r.memory.ask(ctx, a, r.Authorizer)
 }
 
 const (
-	// maxKnown bounds the users, in each namespace, whose rules are known.
+	// maxKnown bounds the users, in each namespace, whose rules are known, and maxNames
+	// the bytes of the names of one of them.
 	maxKnown = 4096
-	// gathersAt is the request of a user at which rules are gathered: where they change
-	// with every other request it would only cost more.
+	maxNames = 2048
+	// gathersAt is the allowed request of a user at which rules are gathered: where they
+	// change with every other request it would only cost more. What was denied leaves
+	// nothing behind: anybody can ask for it, by any name.
 	gathersAt = 3
 )
 
@@ -82,7 +86,7 @@ type known struct {
 	name, namespace string
 	groups          []string
 	changes         uint64
-	asked           atomic.Int64
+	allowed         atomic.Int64
 	rules           atomic.Pointer[[]grant]
 }
 
@@ -134,51 +138,102 @@ func (m *memory) follows() bool {
 	return true
 }
 
-// allows tells whether a rule that is known allows a request, and which.
-func (m *memory) allows(ctx context.Context, a authorizer.Attributes) (reason string, ok bool) {
-	u := a.GetUser()
+// remembers reports whether what the user may do is a matter of RBAC alone.
+func (m *memory) remembers(u user.Info) bool {
 	if u == nil || !m.follows() {
-		return "", false
+		return false
 	}
 	for _, group := range u.GetGroups() {
 		if group == user.SystemPrivilegedGroup || group == user.NodesGroup {
-			return "", false // others are asked before RBAC
+			return false // others are asked before RBAC
 		}
 	}
-	for _, g := range m.rules(ctx, u, a.GetNamespace()) {
-		if rbac.RuleAllows(a, g.rule) {
-			return g.reason, true
+	return true
+}
+
+// allows reports whether a rule that is known allows a request, and which.
+func (m *memory) allows(a authorizer.Attributes) (reason string, ok bool) {
+	u := a.GetUser()
+	if !m.remembers(u) {
+		return "", false
+	}
+	k := m.find(u, a.GetNamespace(), m.changes.Load())
+	if k == nil {
+		return "", false
+	}
+	if rules := k.rules.Load(); rules != nil {
+		for _, g := range *rules {
+			if rbac.RuleAllows(a, g.rule) {
+				return g.reason, true
+			}
 		}
 	}
 	return "", false
 }
 
-// rules returns what is known of a user, and gathers it.
-func (m *memory) rules(ctx context.Context, u user.Info, namespace string) []grant {
-	changes := m.changes.Load() // before anything is looked at
+// find returns what is known of a user, nil if that is nothing or was true before other
+// changes.
+func (m *memory) find(u user.Info, namespace string, changes uint64) *known {
 	name, groups := u.GetName(), u.GetGroups()
-	key := m.key(name, namespace, groups)
 	m.mu.RLock()
-	k := m.known[key]
+	k := m.known[m.key(name, namespace, groups)]
 	m.mu.RUnlock()
 	if k == nil || k.changes != changes || k.name != name || k.namespace != namespace || !slices.Equal(k.groups, groups) {
-		k = &known{name: name, namespace: namespace, groups: slices.Clone(groups), changes: changes}
-		m.mu.Lock()
-		if len(m.known) >= maxKnown {
-			clear(m.known)
-		}
-		m.known[key] = k
-		m.mu.Unlock()
-	}
-	if rules := k.rules.Load(); rules != nil {
-		return *rules
-	}
-	if k.asked.Add(1) < gathersAt {
 		return nil
+	}
+	return k
+}
+
+// ask has another authorizer decide, and remembers the user if it allows the request.
+func (m *memory) ask(ctx context.Context, a authorizer.Attributes, other authorizer.Authorizer) (authorizer.Decision, string, error) {
+	changes := m.changes.Load() // before anything is looked at
+	decision, reason, err := other.Authorize(ctx, a)
+	if decision == authorizer.DecisionAllow {
+		m.note(ctx, a, changes)
+	}
+	return decision, reason, err
+}
+
+// note is called for each request that is allowed without being known, and gathers the
+// user's rules when there have been several.
+func (m *memory) note(ctx context.Context, a authorizer.Attributes, changes uint64) {
+	u, namespace := a.GetUser(), a.GetNamespace()
+	if !m.remembers(u) {
+		return
+	}
+	k := m.find(u, namespace, changes)
+	if k == nil {
+		k = m.add(u, namespace, changes)
+	}
+	if k == nil || k.allowed.Add(1) != gathersAt {
+		return
 	}
 	rules := m.gather(ctx, u, namespace)
 	k.rules.Store(&rules)
-	return rules
+}
+
+// add makes room for what will be known of a user; nil if its names are too long.
+func (m *memory) add(u user.Info, namespace string, changes uint64) *known {
+	name, groups := u.GetName(), u.GetGroups()
+	size := len(name) + len(namespace)
+	for _, group := range groups {
+		size += len(group)
+	}
+	if size > maxNames {
+		return nil
+	}
+	// Of a request that may be much longer, nothing else is kept.
+	k := &known{name: strings.Clone(name), namespace: strings.Clone(namespace), changes: changes}
+	for _, group := range groups {
+		k.groups = append(k.groups, strings.Clone(group))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.known) >= maxKnown {
+		clear(m.known)
+	}
+	m.known[m.key(name, namespace, groups)] = k
+	return k
 }
 
 // gather looks through all bindings. What is wrong with one of them is for those to tell

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,12 +18,15 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
 
-// silent counts how often it is asked, and decides nothing.
-type silent struct{ asked int }
+// counting counts how often it is asked what another authorizer decides.
+type counting struct {
+	authorizer.Authorizer
+	asked int
+}
 
-func (s *silent) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-	s.asked++
-	return authorizer.DecisionNoOpinion, "", nil
+func (c *counting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	c.asked++
+	return c.Authorizer.Authorize(ctx, a)
 }
 
 // upstream is the RBAC of kube-apiserver.
@@ -40,8 +44,9 @@ func TestMemoryAsUpstream(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-		remembered := Remember(&silent{}, []string{Node, RBAC}, factory).(*remembering)
 		rules := upstream(factory)
+		decide := &counting{Authorizer: rules}
+		remembered := Remember(decide, []string{Node, RBAC}, factory).(*remembering)
 		run(t, factory)
 		for !remembered.memory.follows() {
 		}
@@ -115,8 +120,9 @@ func TestMemoryAsUpstream(t *testing.T) {
 				}
 				return true
 			})
+			asked := decide.asked
 			got, gotReason, _ := remembered.Authorize(t.Context(), a)
-			if got == authorizer.DecisionAllow {
+			if got == authorizer.DecisionAllow && decide.asked == asked {
 				known++
 				if decision != got || !reasons[gotReason] {
 					t.Fatalf("seed %d: %+v: allowed: %s; upstream: %v, %v", seed, a, gotReason, decision, reasons)
@@ -147,7 +153,7 @@ func TestMemoryFollows(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
 	client := fake.NewClientset(binding, role)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	decide := &silent{}
+	decide := &counting{Authorizer: upstream(factory)}
 	remembered := Remember(decide, []string{RBAC}, factory)
 	run(t, factory)
 	a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann"}, Verb: "get", Resource: "pods", ResourceRequest: true}
@@ -163,7 +169,10 @@ func TestMemoryFollows(t *testing.T) {
 			}
 		}
 	}
-	becomes(authorizer.DecisionAllow)
+	for asked := -1; decide.asked != asked; { // until it is known
+		asked = decide.asked
+		becomes(authorizer.DecisionAllow)
+	}
 	asked := decide.asked
 	for range 10 {
 		becomes(authorizer.DecisionAllow)
@@ -194,7 +203,7 @@ func TestMemoryLeavesToOthers(t *testing.T) {
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}}
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(everybody, role), 0)
-	decide := &silent{}
+	decide := &counting{Authorizer: upstream(factory)}
 	for _, modes := range [][]string{nil, {"Webhook", RBAC}, {Node, AlwaysDeny, RBAC}, {"ABAC"}} {
 		if got := Remember(decide, modes, factory); got != authorizer.Authorizer(decide) {
 			t.Errorf("%v: remembers what another mode may deny", modes)
@@ -209,10 +218,18 @@ func TestMemoryLeavesToOthers(t *testing.T) {
 		&user.DefaultInfo{Name: "root", Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}},
 		&user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup, user.AllAuthenticated}},
 	} {
-		for i := range 2 * gathersAt {
-			if got, _, _ := remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true}); got == authorizer.DecisionAllow {
-				t.Errorf("%v is allowed at request %d", who, i)
-			}
+		if remembered.(*remembering).memory.remembers(who) {
+			t.Errorf("%v is remembered", who)
+		}
+		if who == nil {
+			continue // upstream does not take it
+		}
+		asked := decide.asked
+		for range 2 * gathersAt {
+			_, _, _ = remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true})
+		}
+		if got := decide.asked - asked; got != 2*gathersAt {
+			t.Errorf("%v: asked %d times of %d", who, got, 2*gathersAt)
 		}
 	}
 	// There may be more users than are remembered.
@@ -222,6 +239,42 @@ func TestMemoryLeavesToOthers(t *testing.T) {
 	}
 	if n := len(remembered.(*remembering).memory.known); n > maxKnown {
 		t.Errorf("%d users are remembered, more than %d", n, maxKnown)
+	}
+}
+
+// What is denied leaves nothing behind, whatever it names, and names that are very long
+// are not kept either.
+func TestMemoryIsNotFilledByStrangers(t *testing.T) {
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "ann"}},
+		},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}},
+	), 0)
+	decide := &counting{Authorizer: upstream(factory)}
+	remembered := Remember(decide, []string{Node, RBAC}, factory).(*remembering)
+	run(t, factory)
+	for !remembered.memory.follows() {
+	}
+	ask := func(who, namespace string) authorizer.Decision {
+		got, _, _ := remembered.Authorize(t.Context(), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: who, Groups: []string{user.AllUnauthenticated}}, Verb: "get", Namespace: namespace, Resource: "pods", ResourceRequest: true,
+		})
+		return got
+	}
+	for i := range 100 {
+		for range 2 * gathersAt {
+			if ask(user.Anonymous, fmt.Sprint("n", i)) == authorizer.DecisionAllow {
+				t.Fatal("anybody is allowed")
+			}
+			if ask("ann", strings.Repeat("n", maxNames+i)) != authorizer.DecisionAllow {
+				t.Fatal("ann is not allowed")
+			}
+		}
+	}
+	if n := len(remembered.memory.known); n != 0 {
+		t.Errorf("%d users are remembered", n)
 	}
 }
 

@@ -51,10 +51,10 @@ func (r rules) Authorize(ctx context.Context, a authorizer.Attributes) (authoriz
 				age.Truncate(time.Second), r.limit), nil
 		}
 	}
-	if reason, ok := r.memory.allows(ctx, a); ok {
+	if reason, ok := r.memory.allows(a); ok {
 		return authorizer.DecisionAllow, reason, nil
 	}
-	decision, reason, err := r.RBACAuthorizer.Authorize(ctx, a)
+	decision, reason, err := r.memory.ask(ctx, a, r.RBACAuthorizer)
 	if decision != authorizer.DecisionAllow && !r.known() {
 		// A 403 with its reason, not a 503: an error of an authorizer is answered with
 		// 500, and other modes may still allow what these rules say nothing of.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -257,6 +258,25 @@ func TestCookiesAreJoined(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprintf(w, "%q", r.Header["Cookie"]) })))
 	p.open(1, "GET", "/", true, "cookie", "a=b", "cookie", "c=d", "cookie", "e=f")
 	p.wantAnswer(1, "200", `["a=b; c=d; e=f"]`)
+}
+
+// Cookies are joined at once: as many as fit into a header list, each a byte on the wire,
+// cost no more than their length.
+func TestManyCookiesAreCheap(t *testing.T) {
+	const n = 12_000
+	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header.Get("Cookie"))) })))
+	var fields []string
+	for range n {
+		fields = append(fields, "cookie", "a=b")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p.open(1, "GET", "/", true, fields...)
+	p.wantAnswer(1, "200", fmt.Sprint(n*len("a=b; ")-2))
+	runtime.ReadMemStats(&after)
+	if made := after.TotalAlloc - before.TotalAlloc; made > 32<<20 {
+		t.Errorf("%d cookies cost %d bytes of memory", n, made)
+	}
 }
 
 // RFC 9113, sections 6.10 and 10.5.1; RFC 6585, section 5.

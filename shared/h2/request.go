@@ -38,6 +38,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 	}
 	expects := false
 	var trailer http.Header
+	var cookies []string // if there are several fields of them
 	header := make(http.Header, len(regular))
 	values := make([]string, 0, len(regular)) // of all fields that come once
 	for _, field := range regular {
@@ -73,15 +74,24 @@ func (s *stream) newRequest(f *fieldBlock) error {
 		}
 		key := canonical(field.Name)
 		if was, ok := header[key]; ok {
-			if field.Name == "cookie" { // section 8.2.3
-				was[0] += "; " + field.Value
-			} else if field.Name != "content-length" {
+			switch field.Name {
+			case "content-length":
+			case "cookie":
+				if cookies == nil {
+					cookies = append(cookies, was[0])
+				}
+				cookies = append(cookies, field.Value)
+			default:
 				header[key] = append(was, field.Value)
 			}
 			continue
 		}
 		values = append(values, field.Value)
 		header[key] = values[len(values)-1 : len(values) : len(values)]
+	}
+
+	if cookies != nil {
+		header["Cookie"] = []string{strings.Join(cookies, "; ")} // section 8.2.3
 	}
 
 	if method == "" {

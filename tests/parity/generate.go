@@ -45,6 +45,14 @@ var generators = map[string]func(namespace string) []byte{
 		op := `{"op":"add","path":"/data/x","value":"1"}`
 		return slicesOf("[", strings.Repeat(op+",", 10_000), op, "]")
 	},
+	// Each copy doubles a field that is dropped in the end.
+	"self-copying json patch": func(string) []byte {
+		patch := []string{`{"op":"add","path":"/x","value":{"a":"` + strings.Repeat("x", 1000) + `"}}`}
+		for i := range 14 {
+			patch = append(patch, fmt.Sprintf(`{"op":"copy","from":"/x","path":"/x/c%d"}`, i))
+		}
+		return slicesOf("[", strings.Join(patch, ","), "]")
+	},
 	"deep json patch": func(string) []byte {
 		return slicesOf(`{"data":{"x":`, strings.Repeat(`{"a":`, 12_000), "1", strings.Repeat("}", 12_000), "}}")
 	},

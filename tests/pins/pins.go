@@ -40,6 +40,7 @@ var pinned = []Pin{
 	{Module: "go.etcd.io/etcd/api/v3", Version: "v3.6.16", Reason: etcdReason},
 	{Module: "go.etcd.io/etcd/client/pkg/v3", Version: "v3.6.16", Reason: etcdReason},
 	{Module: "go.etcd.io/etcd/client/v3", Version: "v3.6.16", Reason: etcdReason},
+	{Module: "go.etcd.io/etcd/etcdutl/v3", Version: "v3.6.16", Reason: etcdReason},
 	{Module: "go.etcd.io/etcd/pkg/v3", Version: "v3.6.16", Reason: etcdReason},
 	{Module: "go.etcd.io/etcd/server/v3", Version: "v3.6.16", Reason: etcdReason},
 	{Module: "go.etcd.io/bbolt", Version: "v1.4.3", Reason: "the file format of the embedded etcd's data is the one of etcd 3.6"},
