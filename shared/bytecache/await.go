@@ -47,10 +47,15 @@ func (s *Space) Await(ctx context.Context, revision int64) error {
 		case <-pause.C:
 			// The revision may be that of a key which this log does not carry. If the
 			// request fails, the next one or an event may still do.
-			_ = s.config.Feed.RequestProgress(ctx)
+			_ = s.RequestProgress(ctx)
 			pause.Reset(progressPause)
 		}
 	}
+}
+
+// RequestProgress asks the event log to say how far it is, without waiting for that.
+func (s *Space) RequestProgress(ctx context.Context) error {
+	return s.config.Feed.RequestProgress(ctx)
 }
 
 func (s *Space) forget(w waiter) {

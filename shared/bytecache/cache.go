@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tidwall/btree"
 
@@ -71,8 +72,10 @@ type Cache struct {
 	// history counts the resets after which etcd is another one, whose revisions
 	// mean something else.
 	history int
-	// resetAt is the revision after which the event log went on at the last reset.
-	resetAt int64
+	// resetAt is the revision after which the event log went on at the last reset, and
+	// resetEra the era that began with it.
+	resetAt  int64
+	resetEra int32
 	// aside are the changes that came while loading, without the states before.
 	aside []*Change
 	// queue are the changes that are not yet decrypted, if Options.Slow.
@@ -110,7 +113,7 @@ func newCache(space *Space, prefix string, o Options) *Cache {
 		space: space, prefix: prefix, options: o,
 		loadTurn: make(chan struct{}, 1), historyTurn: make(chan struct{}, 1),
 		tree: newTree(),
-		log:  changeLog{limit: space.config.LogBytes},
+		log:  changeLog{budget: &space.logs},
 		kept: keptSnapshots{limit: space.config.SnapshotBytes},
 	}
 	return c
@@ -191,7 +194,7 @@ func (c *Cache) take(events []kv.Event, revision int64) []*alarm {
 	if c.options.Slow {
 		return c.enqueue(events)
 	}
-	return c.follow(c.prepare(context.Background(), events), revision)
+	return c.follow(c.prepare(context.Background(), events, lent), revision)
 }
 
 // follow applies prepared changes of complete revisions up to revision. It returns the
@@ -216,9 +219,19 @@ func (c *Cache) applyLocked(changes []*Change, revision int64) []*alarm {
 	return nil
 }
 
+// ownership says whose the bytes of events are.
+type ownership bool
+
+const (
+	// lent: they are parts of the event log's buffers, which are not to be kept.
+	lent ownership = false
+	// owned: they may be kept.
+	owned ownership = true
+)
+
 // prepare does without the lock what can be done without it: copying, decrypting,
 // and finding out what the indexes will ask for.
-func (c *Cache) prepare(ctx context.Context, events []kv.Event) []*Change {
+func (c *Cache) prepare(ctx context.Context, events []kv.Event, bytesAre ownership) []*Change {
 	c.mu.Lock()
 	// A cache that is idle loads what has come before its next change is taken.
 	unwanted := c.phase == idle
@@ -239,16 +252,15 @@ func (c *Cache) prepare(ctx context.Context, events []kv.Event) []*Change {
 	}
 	changes := make([]*Change, len(events))
 	for i, e := range events {
+		if bytesAre == lent {
+			e = copied(e)
+		}
 		change := &Change{Kind: e.Kind, Key: e.Key, Revision: e.Revision}
 		changes[i] = change
 		if e.Kind == kv.Deleted {
 			continue
 		}
-		// The log's buffers are not ours to keep, and its keys may be parts of them.
-		if e.Kind == kv.Created {
-			change.Key = strings.Clone(e.Key)
-		}
-		change.Now = c.entry(ctx, change.Key, bytes.Clone(e.Value), e.Revision)
+		change.Now = c.entry(ctx, e.Key, e.Value, e.Revision)
 		if labels {
 			_, _ = c.LabelsOf(change.Now) // an error comes again when it is asked for
 		}
@@ -257,6 +269,16 @@ func (c *Cache) prepare(ctx context.Context, events []kv.Event) []*Change {
 		}
 	}
 	return changes
+}
+
+// copied copies what is kept of an event. Its key may be a part of the event log's buffers;
+// that of an object which exists is held already.
+func copied(e kv.Event) kv.Event {
+	if e.Kind == kv.Created {
+		e.Key = strings.Clone(e.Key)
+	}
+	e.Value = bytes.Clone(e.Value)
+	return e
 }
 
 // knownLocked returns the entries that events are about, as far as there are any.
@@ -306,8 +328,7 @@ func (c *Cache) followLocked(changes []*Change) (followed []*Change, ok bool) {
 		c.followIndexesLocked(change)
 	}
 	c.changed = changes[len(changes)-1].Revision
-	c.log.append(changes...)
-	c.log.trim(c.forgetLocked)
+	c.log.append(time.Now(), changes...)
 	if c.space.plain.Load() > c.space.trigger.Load() {
 		c.space.callPacker()
 	}
@@ -347,17 +368,23 @@ func (c *Cache) restart(revision int64, replaced bool) []*alarm {
 	return c.restartLocked(revision, replaced)
 }
 
-// restartLocked forgets everything; the next one who needs it loads it again. It
-// returns the alarms to ring, which are those of all cursors that sleep.
-// replaced: etcd is another one, and no cursor goes on.
+// restartLocked forgets everything, and what happened between the last change and
+// revision is not known. It returns the alarms to ring, which are those of all cursors
+// that sleep. replaced: etcd is another one, and no cursor goes on.
 func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
-	// Whoever sleeps has missed nothing up to now.
-	roused := c.alarms.rouseEvery(nil, "", place{c.revisionLocked(), c.log.end, c.log.section})
-	c.era++
 	if replaced {
 		c.history++
 	}
-	c.resetAt = revision
+	c.resetAt, c.resetEra = revision, c.era+1
+	return c.emptyLocked()
+}
+
+// emptyLocked forgets everything; the next one who needs it loads it again. It returns
+// the alarms to ring.
+func (c *Cache) emptyLocked() []*alarm {
+	// Whoever sleeps has missed nothing up to now.
+	roused := c.alarms.rouseEvery(nil, "", place{c.revisionLocked(), c.log.end, c.log.section})
+	c.era++
 	c.phase = idle
 	c.aside = nil
 	c.queue.clear()
@@ -368,7 +395,7 @@ func (c *Cache) restartLocked(revision int64, replaced bool) []*alarm {
 	c.kept.restart()
 	c.indexes, c.once = nil, nil
 	c.changed = 0
-	c.log.restart(revision)
+	c.log.restart(c.resetAt)
 	c.countLocked(-c.plain)
 	c.press, c.hand = nil, hand{}
 	return roused

@@ -149,11 +149,11 @@ func (cur *Cursor) forgottenLocked() bool {
 	return (cur.section != log.section || cur.number < log.first()) && cur.revision < log.floor
 }
 
-// survive is called, with the cache's lock held, after resets: what this cursor has
-// not read may be lost, unless it was ahead of them.
+// survive is called, with the cache's lock held, after the cache has begun anew: what this
+// cursor has not read may be lost, if there was a reset that it was not ahead of.
 func (cur *Cursor) survive() error {
 	c := cur.cache
-	if cur.history != c.history || cur.revision < c.resetAt {
+	if cur.history != c.history || cur.era < c.resetEra && cur.revision < c.resetAt {
 		return &ExpiredError{Wanted: cur.revision, Oldest: c.resetAt}
 	}
 	cur.era = c.era

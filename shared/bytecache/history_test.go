@@ -122,13 +122,13 @@ func isInjected(err error) bool {
 var reading = []operation{
 	{"list", 6, func(w *world, r *rand.Rand) {
 		c := w.caches[r.IntN(len(w.caches))]
-		before := w.space.Revision()
+		before := w.complete(c)
 		s, err := c.Snapshot(context.Background())
 		if !w.read(err) {
 			return
 		}
-		if s.Revision < min(before, w.space.Revision()) {
-			_ = w.fault("a list at %d, the space is at %d", s.Revision, before)
+		if s.Revision < min(before, w.complete(c)) {
+			_ = w.fault("a list at %d, the cache is at %d", s.Revision, before)
 		}
 		h := w.checkSnapshot(s, c)
 		if r.IntN(2) == 0 {
@@ -140,7 +140,7 @@ var reading = []operation{
 		for _, h := range w.held {
 			_ = w.check(h)
 		}
-		w.kept = slices.DeleteFunc(w.kept, func(k keptRevision) bool { return k.resets != w.resets })
+		w.kept = slices.DeleteFunc(w.kept, func(k keptRevision) bool { return k.era != k.cache.era })
 		if len(w.kept) > maxKept {
 			w.kept = nil
 		}
@@ -278,8 +278,8 @@ var reading = []operation{
 				return
 			}
 			if len(changes.List) == 0 {
-				if changes.Revision < w.space.Revision() && !at.unsure && !at.doomed {
-					_ = w.fault("a cursor of %s ends at %d, the space is at %d", at.cache.prefix, changes.Revision, w.space.Revision())
+				if complete := w.complete(at.cache); changes.Revision < complete && !at.unsure && !at.doomed {
+					_ = w.fault("a cursor of %s ends at %d, the cache is at %d", at.cache.prefix, changes.Revision, complete)
 				}
 				return
 			}
@@ -289,10 +289,16 @@ var reading = []operation{
 			}
 		}
 	}},
-	{"await", 2, func(w *world, _ *rand.Rand) {
+	{"await", 2, func(w *world, r *rand.Rand) {
 		want := w.etcd.now()
 		if err := w.space.Await(context.Background(), want); err != nil || w.space.Revision() < want {
 			_ = w.fault("await %d: at %d, %v", want, w.space.Revision(), err)
+		}
+		c := w.caches[r.IntN(len(w.caches))]
+		w.decrypt(c, 0)
+		want = min(want, w.space.Revision()) // others may have restored a backup
+		if err := c.Await(context.Background(), want); err != nil || c.Revision() < want {
+			_ = w.fault("%s: await %d: at %d, %v", c.prefix, want, c.Revision(), err)
 		}
 	}},
 	{"a failure is coming", 2, func(w *world, r *rand.Rand) {
@@ -309,7 +315,7 @@ func (at *watcher) mustHaveMore(w *world) bool {
 	if at.doomed || at.unsure || at.line != w.etcd {
 		return false
 	}
-	for revision := at.revision + 1; revision <= w.space.Revision(); revision++ {
+	for revision := at.revision + 1; revision <= w.complete(at.cache); revision++ {
 		for _, e := range at.line.events[revision] {
 			if strings.HasPrefix(e.Key, at.cache.prefix) {
 				return true
@@ -377,10 +383,14 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 		if r.IntN(2) == 0 {
 			o.Indexes = []Term{{Key: "l"}, {Field: true, Key: "n"}}
 		}
+		if o.Slow = r.IntN(2) == 0; o.Slow {
+			o.Open = w.open
+		}
 		c, err := w.space.Cache(prefix, o)
 		if err != nil {
 			return err
 		}
+		c.queue.running = true // nobody works on it but the steps
 		w.caches = append(w.caches, c)
 	}
 	for range r.IntN(10) {
@@ -412,8 +422,8 @@ func (w *world) bounds() {
 	}()
 	for _, c := range w.caches {
 		s := c.Stats()
-		if s.LogBytes > c.log.limit && len(c.log.blocks) > 1 {
-			_ = w.fault("%s: the log holds %d bytes", c.prefix, s.LogBytes)
+		if held := c.log.budget.held.Load(); held > c.log.budget.limit && len(c.log.blocks) > 1 {
+			_ = w.fault("%s: the log holds %d bytes of %d", c.prefix, s.LogBytes, held)
 		}
 		if s.KeptBytes > c.kept.limit || s.Kept > maxKept {
 			_ = w.fault("%s: %d states are kept, with %d bytes", c.prefix, s.Kept, s.KeptBytes)

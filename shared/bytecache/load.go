@@ -42,7 +42,9 @@ func (c *Cache) Load(ctx context.Context) error {
 			defer func() { <-c.loadTurn }()
 			lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
 			defer cancel()
-			loaded <- c.load(lasting)
+			err := c.load(lasting)
+			c.space.trimLogs() // of what came meanwhile
+			loaded <- err
 		}()
 		select {
 		case err := <-loaded:

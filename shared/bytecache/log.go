@@ -1,6 +1,9 @@
 package bytecache
 
-import "sort"
+import (
+	"sort"
+	"time"
+)
 
 // changeLog is the recent changes of one resource, in order of their revisions. It
 // is made of blocks: a reader that is stuck with a part of the log keeps one block
@@ -15,8 +18,8 @@ type changeLog struct {
 	// floor: every change after this revision is in the log.
 	floor int64
 	bytes int64
-	// limit bounds bytes.
-	limit int64
+	// budget is that of all logs of the space.
+	budget *logBudget
 }
 
 // block is a part of a log. What has been appended is never written again, so a
@@ -26,6 +29,8 @@ type block struct {
 	// first is the number of changes[0].
 	first int64
 	bytes int64
+	// at is when the last of changes came.
+	at time.Time
 }
 
 // A block is full, and the next revision begins another one, at either bound.
@@ -53,17 +58,23 @@ func (l *changeLog) first() int64 {
 // length is the number of changes that are known.
 func (l *changeLog) length() int { return int(l.end - l.first()) }
 
-// append adds the changes of complete revisions.
-func (l *changeLog) append(changes ...*Change) {
-	l.blocks = fill(l.blocks, changes, l.end, l.limit)
+// append adds the changes of complete revisions, which have come now.
+func (l *changeLog) append(now time.Time, changes ...*Change) {
+	l.blocks = fill(l.blocks, changes, l.end, l.budget.limit, now)
 	l.end += int64(len(changes))
 	for _, c := range changes {
-		l.bytes += c.size()
+		l.count(c.size())
 	}
 }
 
+// count notes that the log holds so many bytes more.
+func (l *changeLog) count(bytes int64) {
+	l.bytes += bytes
+	l.budget.held.Add(bytes)
+}
+
 // fill adds changes, the first of which has the given number, to blocks.
-func fill(blocks []*block, changes []*Change, number, limit int64) []*block {
+func fill(blocks []*block, changes []*Change, number, limit int64, now time.Time) []*block {
 	for at, c := range changes {
 		begins := at == 0 || c.Revision != changes[at-1].Revision
 		if len(blocks) == 0 || begins && blocks[len(blocks)-1].full(limit) {
@@ -72,23 +83,32 @@ func fill(blocks []*block, changes []*Change, number, limit int64) []*block {
 		b := blocks[len(blocks)-1]
 		b.changes = append(b.changes, c)
 		b.bytes += c.size()
+		b.at = now
 	}
 	return blocks
 }
 
-// trim forgets the oldest blocks beyond the limit, never the newest one. It calls
-// forget for each change that is no longer known.
-func (l *changeLog) trim(forget func(*Change)) {
-	for l.bytes > l.limit && len(l.blocks) > 1 {
-		oldest := l.blocks[0]
-		l.bytes -= oldest.bytes
-		l.floor = oldest.last()
-		for _, c := range oldest.changes {
-			forget(c)
-		}
-		l.blocks[0] = nil
-		l.blocks = l.blocks[1:]
+// oldest returns when the oldest block came, if it may be forgotten: the newest one,
+// which sleepers are being woken for, not before it is older than since.
+func (l *changeLog) oldest(since time.Time) (at time.Time, ok bool) {
+	if len(l.blocks) == 0 {
+		return time.Time{}, false
 	}
+	at = l.blocks[0].at
+	return at, len(l.blocks) > 1 || at.Before(since)
+}
+
+// forgetOldest forgets the oldest block. It calls forget for each change that is no longer
+// known.
+func (l *changeLog) forgetOldest(forget func(*Change)) {
+	oldest := l.blocks[0]
+	l.count(-oldest.bytes)
+	l.floor = oldest.last()
+	for _, c := range oldest.changes {
+		forget(c)
+	}
+	l.blocks[0] = nil
+	l.blocks = l.blocks[1:]
 }
 
 // after returns the number of the first change beyond a revision.
@@ -118,6 +138,7 @@ func (l *changeLog) from(number int64) (changes []*Change, more bool) {
 
 // restart forgets everything: what comes is after revision.
 func (l *changeLog) restart(revision int64) {
-	l.blocks, l.bytes, l.floor = nil, 0, revision
+	l.count(-l.bytes)
+	l.blocks, l.floor = nil, revision
 	l.section++
 }

@@ -209,10 +209,11 @@ type world struct {
 	depth  int
 	// fail: so many calls from now on, one fails.
 	failList, failSince int
-	// selecting is the cache whose Select is in progress.
-	selecting *Cache
-	trouble   error
-	trace     func(string, ...any)
+	// selecting is the cache whose Select is in progress, decrypting the one whose queue
+	// is being worked on.
+	selecting, decrypting *Cache
+	trouble               error
+	trace                 func(string, ...any)
 }
 
 type heldSnapshot struct {
@@ -220,14 +221,14 @@ type heldSnapshot struct {
 	prefix   string
 	want     map[string]stored
 	cache    *Cache
-	resets   int
+	era      int32
 }
 
-// keptRevision must be readable for as long as there is no reset.
+// keptRevision must be readable for as long as the cache does not begin anew.
 type keptRevision struct {
 	cache    *Cache
 	revision int64
-	resets   int
+	era      int32
 }
 
 func (w *world) fault(format string, args ...any) error {
@@ -290,6 +291,35 @@ func (w *world) find(of func(*Entry) (Attributes, error)) func(*Entry) (Attribut
 		}
 		return of(e)
 	}
+}
+
+// open is Options.Open of a cache that decrypts its changes later: others do something
+// while it is at it.
+func (w *world) open(_ context.Context, _ string, stored []byte) ([]byte, bool, error) {
+	if w.decrypting != nil && w.depth == 0 {
+		w.interfere()
+	}
+	return stored, false, nil
+}
+
+// decrypt works on the queue of a cache, until so many batches are left.
+func (w *world) decrypt(c *Cache, left int) {
+	if w.decrypting != nil {
+		return // it has one goroutine
+	}
+	w.decrypting = c
+	for len(c.queue.batches) > left {
+		c.decryptNext()
+	}
+	w.decrypting = nil
+}
+
+// complete is the revision up to which a cache must know everything.
+func (w *world) complete(c *Cache) int64 {
+	if first, waiting := c.queue.first(); waiting {
+		return min(w.space.Revision(), first-1)
+	}
+	return w.space.Revision()
 }
 
 // interfere does what others do while the space waits for etcd or the log.
@@ -389,6 +419,10 @@ var writing = []operation{
 		}
 	}},
 	{"deliver all, with progress", 4, func(w *world, _ *rand.Rand) { w.deliver(w.etcd.now(), true) }},
+	{"decrypt", 10, func(w *world, r *rand.Rand) {
+		c := w.caches[r.IntN(len(w.caches))]
+		w.decrypt(c, max(0, len(c.queue.batches)-1-r.IntN(4)))
+	}},
 	{"deliver again", 2, func(w *world, r *rand.Rand) {
 		// After the log has changed its source, batches overlap.
 		from := r.Int64N(w.delivered + 1)
@@ -433,7 +467,7 @@ var writing = []operation{
 		if len(w.held) > 0 {
 			h := w.held[r.IntN(len(w.held))]
 			h.cache.Keep(h.snapshot)
-			w.mustKeep(h, h.cache.log.limit > 1<<18)
+			w.mustKeep(h, h.cache.log.budget.limit > 1<<18)
 		}
 	}},
 	{"read at a revision", 4, func(w *world, r *rand.Rand) {
@@ -463,8 +497,8 @@ func (w *world) write(r *rand.Rand, keys int) {
 // mustKeep notes that a revision must stay readable; sure says whether the cache
 // could know that nothing had changed, or what.
 func (w *world) mustKeep(h heldSnapshot, sure bool) {
-	if sure && h.resets == w.resets && h.cache.kept.limit > 1<<18 && h.cache.isLive() {
-		w.kept = append(w.kept, keptRevision{h.cache, h.snapshot.Revision, w.resets})
+	if sure && h.era == h.cache.era && h.cache.kept.limit > 1<<18 && h.cache.isLive() {
+		w.kept = append(w.kept, keptRevision{h.cache, h.snapshot.Revision, h.era})
 	}
 }
 
@@ -480,7 +514,7 @@ func (w *world) readAt(c *Cache, revision int64) {
 
 // checkSnapshot compares a snapshot with the model, and holds it for later.
 func (w *world) checkSnapshot(s *Snapshot, c *Cache) heldSnapshot {
-	h := heldSnapshot{snapshot: s, prefix: c.prefix, cache: c, resets: w.resets}
+	h := heldSnapshot{snapshot: s, prefix: c.prefix, cache: c, era: c.era}
 	if s.Revision > w.etcd.now() {
 		_ = w.fault("%s: snapshot at %d, etcd is at %d", c.prefix, s.Revision, w.etcd.now())
 		return h

@@ -65,8 +65,8 @@ func sizeOf(events []kv.Event) (size int64) {
 	return size
 }
 
-// enqueue is take for changes that must first be decrypted. If more of them wait than the
-// log may hold, the cache drops them and reads its keys again; no cursor loses anything,
+// enqueue is take for changes that must first be decrypted. If more of them wait than
+// logShare, the cache drops them and reads its keys again; no cursor loses anything,
 // for what the log does not have is read from history. It returns the alarms to ring.
 func (c *Cache) enqueue(events []kv.Event) []*alarm {
 	if len(events) == 0 {
@@ -83,7 +83,7 @@ func (c *Cache) enqueue(events []kv.Event) []*alarm {
 		return nil
 	}
 	c.queue.push(own)
-	if c.queue.bytes > c.log.limit {
+	if c.queue.bytes > c.space.logs.share {
 		return c.reloadLocked()
 	}
 	if !c.queue.running {
@@ -95,29 +95,36 @@ func (c *Cache) enqueue(events []kv.Event) []*alarm {
 
 // drain decrypts and applies what waits, and ends when nothing does.
 func (c *Cache) drain() {
-	for {
-		c.mu.Lock()
-		if len(c.queue.batches) == 0 {
-			c.queue.running = false
-			c.mu.Unlock()
-			return
-		}
-		events, era := c.queue.batches[0], c.era
-		c.mu.Unlock()
-
-		ctx, cancel := context.WithTimeout(context.Background(), openPatience)
-		changes := c.prepare(ctx, events)
-		cancel()
-
-		var asleep []*alarm
-		c.mu.Lock()
-		if c.era == era { // or the queue is another one
-			c.queue.pop()
-			asleep = c.applyLocked(changes, max(c.revisionLocked(), events[len(events)-1].Revision))
-		}
-		c.mu.Unlock()
-		ringAll(asleep)
+	for c.decryptNext() {
 	}
+}
+
+// decryptNext decrypts and applies the oldest batch that waits. It returns false when
+// none does.
+func (c *Cache) decryptNext() bool {
+	c.mu.Lock()
+	if len(c.queue.batches) == 0 {
+		c.queue.running = false
+		c.mu.Unlock()
+		return false
+	}
+	events, era := c.queue.batches[0], c.era
+	c.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(context.Background(), openPatience)
+	changes := c.prepare(ctx, events, owned)
+	cancel()
+
+	var asleep []*alarm
+	c.mu.Lock()
+	if c.era == era { // or the queue is another one
+		c.queue.pop()
+		asleep = c.applyLocked(changes, max(c.revisionLocked(), events[len(events)-1].Revision))
+	}
+	c.mu.Unlock()
+	c.space.trimLogs()
+	ringAll(asleep)
+	return true
 }
 
 // Await blocks until everything up to revision is in this cache. It fails when the
@@ -179,4 +186,4 @@ func (c *Cache) Reopen(ctx context.Context, e *Entry) {
 
 // reloadLocked forgets everything but how far back history reaches, so that every cursor
 // goes on. It returns the alarms to ring.
-func (c *Cache) reloadLocked() []*alarm { return c.restartLocked(c.resetAt, false) }
+func (c *Cache) reloadLocked() []*alarm { return c.emptyLocked() }

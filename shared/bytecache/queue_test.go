@@ -222,6 +222,34 @@ func TestSlowDecryptionIsBounded(t *testing.T) {
 	})
 }
 
+// TestSlowDecryptionKeepsHistory: a cursor that was opened after a reset, and resumes from
+// before it, goes on where the queue is dropped. It has lost nothing by the reset.
+func TestSlowDecryptionKeepsHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, service, plain, sealed := sealedSpace(t, Config{LogBytes: 100})
+		for i := range 3 {
+			etcd.put("/sealed/a", fmt.Sprintf("sealed:%d", i))
+		}
+		plain.Space().Reset(103)
+		resumed, err := sealed.Cursor(t.Context(), 101)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		service.set(func() { service.hung = release })
+		apply(plain, etcd.put("/sealed/a", "sealed:"+strings.Repeat("x", 200)))
+		close(release)
+		synctest.Wait()
+		for at := int64(101); at < 104; {
+			changes, err := resumed.Next(t.Context(), nil)
+			if err != nil || len(changes.List) == 0 || changes.List[0].Revision != at+1 {
+				t.Fatalf("after %d: %+v, %v", at, changes, err)
+			}
+			at = changes.Revision
+		}
+	})
+}
+
 // TestFailedDecryptionIsForgotten: while the key service fails, so do reads; when it is
 // back the next one finds out.
 func TestFailedDecryptionIsForgotten(t *testing.T) {

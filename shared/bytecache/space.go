@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"triune.dev/shared/etcdstore/kv"
 )
@@ -37,8 +38,9 @@ type Feed interface {
 type Config struct {
 	Origin Origin
 	Feed   Feed
-	// LogBytes bounds the changes that each resource remembers, by the bytes of the
-	// states that only the log holds; 8 MiB by default.
+	// LogBytes bounds the changes that all resources together remember, by the bytes of
+	// the states that only the logs hold, before these are compressed; DefaultLogBytes by
+	// default. The oldest are forgotten first.
 	LogBytes int64
 	// SnapshotBytes bounds what each resource keeps for the pages of LISTs that
 	// have begun; 32 MiB by default.
@@ -62,6 +64,7 @@ type Space struct {
 	budget *Budget
 	// windows is the history that was read last.
 	windows windows
+	logs    logBudget
 	// Bounds that only tests change.
 	loadPage      int64
 	historyBytes  int64
@@ -97,7 +100,7 @@ type Space struct {
 // New makes a Space. It knows nothing until Reset and Apply are called.
 func New(c Config) *Space {
 	if c.LogBytes == 0 {
-		c.LogBytes = 8 << 20
+		c.LogBytes = DefaultLogBytes
 	}
 	if c.SnapshotBytes == 0 {
 		c.SnapshotBytes = 32 << 20
@@ -117,6 +120,7 @@ func New(c Config) *Space {
 		loadPage: loadPage, historyBytes: historyBytes, historyEvents: historyEvents,
 	}
 	s.windows.limit = c.HistoryBytes
+	s.logs.limit, s.logs.share, s.logs.fresh = c.LogBytes, min(logShare, c.LogBytes), logFresh
 	s.trigger.Store(c.PlainBytes)
 	if !s.packs() {
 		s.trigger.Store(math.MaxInt64)
@@ -221,6 +225,7 @@ func (s *Space) apply(batch kv.Batch) []*alarm {
 	for _, g := range s.byOwnerLocked(events) {
 		asleep = append(asleep, g.owner.take(g.events, batch.Revision)...)
 	}
+	s.trimLogsLocked(time.Now())
 	s.advanceLocked(batch.Revision)
 	return asleep
 }
