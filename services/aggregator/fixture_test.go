@@ -26,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -42,9 +43,9 @@ import (
 	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/peer"
 	"triune.dev/shared/pki"
+	"triune.dev/shared/storage"
 )
 
 // patience bounds every wait of these tests. Nothing takes that long.
@@ -83,10 +84,11 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g := newGeneric()
 	config := Config{
-		Generic:   newGeneric(),
+		Generic:   g,
 		Informers: informers.NewSharedInformerFactory(f.kube, 0),
-		Storage:   newStorage(f.etcd),
+		Storage:   newStorage(t, f.etcd, g),
 		Next:      &apiserver.Next{Tier: "core", Handler: f.next},
 		Proxy:     Proxy{CertFile: f.pki.FrontProxyClient.CertFile, KeyFile: f.pki.FrontProxyClient.KeyFile},
 		pace: discovery.Pace{
@@ -169,9 +171,25 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return member.Client
 }
 
-func newStorage(etcd *clientv3.Client) *etcdstore.Getter {
-	config := storagebackend.NewDefaultConfig("/registry", nil)
-	return etcdstore.RESTOptions(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, etcd)
+// newStorage opens what a tier reads and writes, as its command does, until the test ends.
+func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
+	t.Helper()
+	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
+	store, err := storage.Open(t.Context(), storage.Options{Etcd: options, Client: etcd}, g)
+	if err != nil {
+		t.Fatalf("open the storage: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("storage: %v", err)
+		}
+		store.Close()
+	})
+	return store.RESTOptions()
 }
 
 func newGeneric() *genericapiserver.Config {

@@ -49,6 +49,7 @@ func TestCore(t *testing.T) {
 	t.Run("resources", c.testResources)
 	t.Run("discovery equals upstream's", c.testDiscovery)
 	t.Run("storage", c.testStorage)
+	t.Run("caches", c.testCaches)
 	t.Run("selectable fields", c.testSelectableFields)
 	t.Run("printed", c.testPrinted)
 	t.Run("issuer", c.testIssuer)

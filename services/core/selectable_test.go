@@ -28,6 +28,7 @@ import (
 
 	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/eventlog"
 )
 
 // stores notes what the registry makes its storages with.
@@ -161,6 +162,19 @@ func (c *cluster) testSelectableFields(t *testing.T) {
 			t.Errorf("fields %v, %v", fields, err)
 		}
 	})
+}
+
+// testCaches: all that core keeps has a cache, and the stream that carries its changes is
+// core's own.
+func (c *cluster) testCaches(t *testing.T) {
+	routes := eventlog.NewRoutes(eventlog.DefaultCluster, "/registry")
+	for resource, config := range c.stores.of {
+		if config.cache == nil {
+			t.Errorf("%s has no cache", resource)
+		} else if route, one := routes.OfPrefix(config.cache.Prefix()); !one || route.Tier != eventlog.Core {
+			t.Errorf("%s, below %s: route %+v", resource, config.cache.Prefix(), route)
+		}
+	}
 }
 
 // undecodable returns a stored pod of which only the managed fields are damaged.

@@ -29,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -42,8 +43,8 @@ import (
 	"triune.dev/services/extensions"
 	"triune.dev/services/extensions/internal/scheme"
 	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/etcdstore"
 	"triune.dev/shared/inprocess"
+	"triune.dev/shared/storage"
 )
 
 // patience bounds every wait of these tests. Nothing takes that long.
@@ -73,10 +74,7 @@ func TestMain(m *testing.M) {
 func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	t.Helper()
 	f := &fixture{etcd: startEtcd(t)}
-	config := extensions.Config{
-		Generic: newGeneric(t),
-		Storage: newStorage(f.etcd),
-	}
+	config := newConfig(t, f.etcd)
 	for _, c := range change {
 		c(&config)
 	}
@@ -142,9 +140,32 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return member.Client
 }
 
-func newStorage(etcd *clientv3.Client) *etcdstore.Getter {
-	config := storagebackend.NewDefaultConfig("/registry", nil)
-	return etcdstore.RESTOptions(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, etcd)
+// newStorage opens what a tier reads and writes, as its command does, until the test ends.
+func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
+	t.Helper()
+	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
+	store, err := storage.Open(t.Context(), storage.Options{Etcd: options, Client: etcd}, g)
+	if err != nil {
+		t.Fatalf("open the storage: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("storage: %v", err)
+		}
+		store.Close()
+	})
+	return store.RESTOptions()
+}
+
+// newConfig is the least that a tier is made of.
+func newConfig(t *testing.T, etcd *clientv3.Client) extensions.Config {
+	t.Helper()
+	g := newGeneric(t)
+	return extensions.Config{Generic: g, Storage: newStorage(t, etcd, g)}
 }
 
 func newGeneric(t *testing.T) *genericapiserver.Config {

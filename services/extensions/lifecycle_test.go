@@ -163,7 +163,7 @@ func TestNotFound(t *testing.T) {
 // Until the CRDs are known, nothing is said not to exist: a garbage collector
 // that is told so deletes what it should not.
 func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
-	server, err := extensions.New(extensions.Config{Generic: newGeneric(t), Storage: newStorage(startEtcd(t))})
+	server, err := extensions.New(newConfig(t, startEtcd(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 // Nor when they are forgotten again: a request that comes late must not take a CRD
 // for deleted.
 func TestUnknownAfterTheEnd(t *testing.T) {
-	server, err := extensions.New(extensions.Config{Generic: newGeneric(t), Storage: newStorage(startEtcd(t))})
+	server, err := extensions.New(newConfig(t, startEtcd(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,16 +22,18 @@ import (
 // over function calls and over gRPC on loopback.
 
 // transports runs a benchmark over both ways to reach etcd.
-func transports(b *testing.B, run func(b *testing.B, f *fixture)) {
+func transports(b *testing.B, run func(b *testing.B, f *fixture), change ...func(testing.TB) func(*Config)) {
 	server := etcdtest.Start(b)
 	for _, transport := range []struct {
 		name string
 		etcd *clientv3.Client
 	}{{"in-process", server.InProcess()}, {"gRPC", server.Dial(b)}} {
 		b.Run(transport.name, func(b *testing.B) {
-			f := &fixture{server: server, etcd: transport.etcd, Store: newStore(b, transport.etcd, func(c *Config) {
-				c.Prefix = "/" + b.Name()
-			})}
+			changes := []func(*Config){func(c *Config) { c.Prefix = "/" + b.Name() }}
+			for _, of := range change {
+				changes = append(changes, of(b))
+			}
+			f := &fixture{t: b, server: server, etcd: transport.etcd, Store: newStore(b, transport.etcd, changes...)}
 			b.ReportAllocs()
 			run(b, f)
 		})
@@ -165,7 +167,7 @@ func BenchmarkWatch(b *testing.B) {
 						<-c
 					}
 				}
-			})
+			}, withCache)
 		})
 	}
 }
@@ -181,5 +183,5 @@ func BenchmarkWatchOpen(b *testing.B) {
 			for range w.ResultChan() {
 			}
 		}
-	})
+	}, withCache)
 }

@@ -19,7 +19,9 @@ import (
 
 // TestConformance runs the tests that kube-apiserver's own storage has to pass,
 // each in an etcd of its own: those of its watch cache against a Store that
-// answers like one, and those of its bare etcd storage against an uncached one.
+// answers like one, and those of its bare etcd storage against an uncached one. Both
+// also run without a byte cache, for what a Store reads from etcd where the cache does
+// not have it.
 func TestConformance(t *testing.T) {
 	type test struct {
 		name string
@@ -27,14 +29,12 @@ func TestConformance(t *testing.T) {
 		// slow tests wait most of the time, and do so together.
 		slow bool
 	}
-	// Expectations that both of kube-apiserver's storages have.
-	both := []test{
+	// Expectations that both of kube-apiserver's storages have, of reads and writes and
+	// of watches.
+	objects := []test{
 		{"create", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreate(ctx, t, f, f.checkStored)
 		}, false},
-		{"create with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestCreateWithTTL(ctx, t, f)
-		}, true},
 		{"create existing", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreateWithKeyExist(ctx, t, f)
 		}, false},
@@ -91,13 +91,9 @@ func TestConformance(t *testing.T) {
 		{"list resource version match", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListResourceVersionMatch(ctx, t, f)
 		}, false},
-		{"key schema", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestKeySchema(ctx, t, f) }, false},
 		{"guaranteed update", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdate(ctx, t, f, f.checkStored)
 		}, false},
-		{"guaranteed update with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestGuaranteedUpdateWithTTL(ctx, t, f)
-		}, true},
 		{"guaranteed update checks stored data", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateChecksStoredData(ctx, t, f)
 		}, false},
@@ -110,6 +106,15 @@ func TestConformance(t *testing.T) {
 		{"transformation failure", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestTransformationFailure(ctx, t, f)
 		}, false},
+	}
+	watches := []test{
+		{"create with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestCreateWithTTL(ctx, t, f)
+		}, true},
+		{"key schema", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestKeySchema(ctx, t, f) }, false},
+		{"guaranteed update with ttl", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestGuaranteedUpdateWithTTL(ctx, t, f)
+		}, true},
 		{"watch", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatch(ctx, t, f) }, false},
 		{"watch cluster-scoped", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestClusterScopedWatch(ctx, t, f)
@@ -155,21 +160,27 @@ func TestConformance(t *testing.T) {
 	stats := test{"stats", func(ctx context.Context, t *testing.T, f *fixture) {
 		storagetesting.RunTestStats(ctx, t, f, f.codec, f.transformer, true)
 	}, false}
-	// What kube-apiserver can no longer tell, or read, since the history is gone or
-	// the keys of the encryption are others, a byte cache may still remember.
+	// What etcd can no longer tell, or kube-apiserver no longer read, since the history
+	// is gone or the keys of the encryption are others, a byte cache that was there before
+	// still remembers.
 	forgetful := []test{
 		{"watch from zero", func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestWatchFromZero(ctx, t, f, f.compact)
+			storagetesting.RunTestWatchFromZero(ctx, t, f, func(ctx context.Context, t *testing.T, version string) {
+				f.compact(ctx, t, version)
+				f.reload(t)
+			})
 		}, false},
 		{"watch error", func(ctx context.Context, t *testing.T, f *fixture) { storagetesting.RunTestWatchError(ctx, t, f) }, false},
 		{"watch error ends the watch", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunWatchErrorIsBlockingFurtherEvents(ctx, t, f)
 		}, false},
 	}
-	cached := []test{
+	watchCache := []test{
 		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestList(ctx, t, f, f.compact, true, storagetesting.NewKubernetesRecorder(nil))
 		}, false},
+	}
+	bookmarks := []test{
 		{"bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, true)
 		}, true},
@@ -182,15 +193,17 @@ func TestConformance(t *testing.T) {
 		{"list inconsistent continuation", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestListInconsistentContinuation(ctx, t, f, f.compact)
 		}, false},
-		{"no bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
-			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, false)
-		}, true},
 		{"list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestList(ctx, t, f, f.compact, false, storagetesting.NewKubernetesRecorder(nil))
 		}, false},
 		{"consistent list", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestConsistentList(ctx, t, f, f.increaseRevision, false, true, false)
 		}, false},
+	}
+	bareWatches := []test{
+		{"no bookmarks", func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, f, false)
+		}, true},
 		{"watch with unsafe delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 			f.salvage = true
@@ -212,21 +225,27 @@ func TestConformance(t *testing.T) {
 			})
 		}
 	}
+	uncached := func(_ *testing.T, c *Config) { c.Uncached = true }
 	t.Run("as with a watch cache", func(t *testing.T) {
-		run(t, slices.Concat(cached, both, forgetful, []test{stats}), func(*testing.T, *Config) {})
+		run(t, slices.Concat(watchCache, objects, watches, bookmarks, forgetful), func(t *testing.T, c *Config) { withCache(t)(c) })
 	})
 	t.Run("as without", func(t *testing.T) {
-		run(t, slices.Concat(bare, both, forgetful, []test{stats}), func(_ *testing.T, c *Config) { c.Uncached = true })
+		run(t, slices.Concat(objects, watches, bareWatches, forgetful), func(t *testing.T, c *Config) {
+			uncached(t, c)
+			withCache(t)(c)
+		})
 	})
-	t.Run("from a byte cache", func(t *testing.T) {
-		run(t, slices.Concat(cached, both), func(t *testing.T, c *Config) { withCache(t)(c) })
+	t.Run("as with a watch cache, from etcd", func(t *testing.T) {
+		run(t, slices.Concat(watchCache, objects, []test{stats}), func(*testing.T, *Config) {})
+	})
+	t.Run("as without, from etcd", func(t *testing.T) {
+		run(t, slices.Concat(bare, objects, []test{stats}), uncached)
 	})
 }
 
-// settled is for tests that give events 150 ms to come. etcd takes up to 100 ms
-// for a watch that begins in the past, and these are many at a time on a machine
-// with other work: Create returns when etcd has served such a watch, opened after
-// those of the test.
+// settled is for tests that give events 150 ms to come, many at a time on a machine with
+// other work: Create returns when another watch, opened after those of the test, has
+// seen the object.
 type settled struct{ *fixture }
 
 func (s settled) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {

@@ -166,7 +166,7 @@ func TestUnreachable(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer etcd.Close()
-			s := newStore(t, etcd)
+			s := newStore(t, etcd, withCache(t))
 			for name, operation := range map[string]func(context.Context) error{
 				"get": func(ctx context.Context) error {
 					return s.Get(ctx, podKey("a"), storage.GetOptions{}, &example.Pod{})

@@ -2,9 +2,10 @@
 // and encodings, byte for byte: either server can be pointed at what the other
 // one wrote.
 //
-// Two layers. Package kv reads, writes and watches keys, bytes and revisions and
-// knows no objects. Store, here, puts objects on top of it: codec, encryption at
-// rest, resource versions, selection. What can be decided without I/O is a pure
+// Two layers. Package kv reads and writes keys, bytes and revisions and knows no
+// objects. Store, here, puts objects on top of it: codec, encryption at rest, resource
+// versions, selection. It reads from a byte cache where it can, and watches are served
+// by that alone: no Store watches etcd. What can be decided without I/O is a pure
 // function in a file of its own: which revision a LIST reads (listplan.go), where
 // a WATCH starts (watchplan.go), what a change means to a selector (event.go),
 // when a bookmark is due (bookmark.go).
@@ -16,7 +17,7 @@
 // from its watch cache, and clients can tell: a resourceVersion that is not
 // there yet is waited for three seconds and then refused with a retry hint,
 // resourceVersion=0 ignores the limit, watches carry bookmarks. Store gives the
-// same answers out of etcd. With Config.Uncached it answers as kube-apiserver
+// same answers. With Config.Uncached it answers as kube-apiserver
 // does for resources without a watch cache, which is how it serves Events.
 //
 // # Concurrency

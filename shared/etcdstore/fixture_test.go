@@ -38,9 +38,11 @@ func init() {
 
 func newPod() runtime.Object { return &example.Pod{} }
 
-// fixture is a Store of pods in an etcd of its own.
+// fixture is a Store of pods in an etcd of its own. Without withCache it reads etcd, and
+// cannot be watched.
 type fixture struct {
 	*Store
+	t      testing.TB
 	server *etcdtest.Server
 	etcd   *clientv3.Client
 }
@@ -50,7 +52,7 @@ func newFixture(t testing.TB, change ...func(*Config)) *fixture {
 	t.Helper()
 	server := etcdtest.Start(t)
 	etcd := server.InProcess()
-	return &fixture{Store: newStore(t, etcd, change...), server: server, etcd: etcd}
+	return &fixture{Store: newStore(t, etcd, change...), t: t, server: server, etcd: etcd}
 }
 
 func newStore(t testing.TB, etcd *clientv3.Client, change ...func(*Config)) *Store {
@@ -75,22 +77,27 @@ func newStore(t testing.TB, etcd *clientv3.Client, change ...func(*Config)) *Sto
 	return s
 }
 
-// Update for the tests that exchange it, as upstream's expect of a store.
+// UpdatePrefixTransformer and CorruptTransformer exchange the transformer, as upstream's
+// tests expect of a store.
 
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
+	own := *f.transformer.(*storagetesting.PrefixTransformer)
+	return f.exchange(modify(&own))
+}
+
+func (f *fixture) CorruptTransformer() func() { return f.exchange(corruptTransformer{f.transformer}) }
+
+func (f *fixture) exchange(transformer value.Transformer) (undo func()) {
 	original := f.transformer
-	own := *original.(*storagetesting.PrefixTransformer)
-	f.transformer = modify(&own)
-	return func() { f.transformer = original }
+	f.transformer = transformer
+	f.reload(f.t)
+	return func() {
+		f.transformer = original
+		f.reload(f.t)
+	}
 }
 
 type corruptTransformer struct{ value.Transformer }
-
-func (f *fixture) CorruptTransformer() func() {
-	original := f.transformer
-	f.transformer = corruptTransformer{original}
-	return func() { f.transformer = original }
-}
 
 func (corruptTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
 	return nil, true, errors.New("broken on purpose")

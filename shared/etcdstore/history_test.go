@@ -22,7 +22,7 @@ import (
 // revision at most once and in order.
 func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	f := newFixture(t)
-	f.Store = newStore(t, f.server.Dial(t))
+	f.Store = newStore(t, f.server.Dial(t), withCache(t))
 	f.bookmarkEvery = 5 * time.Millisecond
 	const names, writers, operations = 6, 4, 150
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -58,17 +58,6 @@ func WithDeleteCollectionWorkers(workers int) Option {
 	return func(g *Getter) { g.deleteWorkers = workers }
 }
 
-// WithUncached names resources that are served as kube-apiserver serves those
-// without a watch cache (--watch-cache-sizes=resource#0). By default these are
-// the two kinds of Events, as there.
-func WithUncached(resources ...schema.GroupResource) Option {
-	return func(g *Getter) {
-		for _, r := range resources {
-			g.uncached[r] = true
-		}
-	}
-}
-
 // WithCompaction says where the Stores of an etcd learn of compactions, by the
 // servers as in ClientFor.
 func WithCompaction(source func(servers []string) CompactionSource) Option {
@@ -83,7 +72,8 @@ type Caching struct {
 }
 
 // WithCaching gives each Store a cache, by the servers as in ClientFor and by what
-// all its keys begin with; nil leaves it without.
+// all its keys begin with; where source returns nil there is no storage. Without this
+// option Stores have no cache and cannot be watched.
 func WithCaching(source func(servers []string, prefix string) *Caching) Option {
 	return func(g *Getter) { g.caching = source }
 }
@@ -92,6 +82,12 @@ func WithCaching(source func(servers []string, prefix string) *Caching) Option {
 // bytes. They must be those that the resource's [storage.AttrFunc] gives.
 func WithSelectable(selectable map[schema.GroupResource]encoded.Selectable) Option {
 	return func(g *Getter) { g.selectable = selectable }
+}
+
+// uncached are the resources that kube-apiserver has no watch cache for.
+var uncached = map[schema.GroupResource]bool{
+	{Resource: "events"}:                         true,
+	{Group: "events.k8s.io", Resource: "events"}: true,
 }
 
 // Getter is generic.RESTOptionsGetter over Stores. The Stores of one etcd share
@@ -103,7 +99,6 @@ type Getter struct {
 	transformers      value.ResourceTransformers
 	garbageCollection bool
 	deleteWorkers     int
-	uncached          map[schema.GroupResource]bool
 	compaction        func(servers []string) CompactionSource
 	caching           func(servers []string, prefix string) *Caching
 	selectable        map[schema.GroupResource]encoded.Selectable
@@ -123,12 +118,8 @@ func RESTOptions(storages serverstorage.StorageFactory, client *clientv3.Client,
 		client:            client,
 		garbageCollection: true,
 		deleteWorkers:     1,
-		uncached: map[schema.GroupResource]bool{
-			{Resource: "events"}:                         true,
-			{Group: "events.k8s.io", Resource: "events"}: true,
-		},
-		clients: map[string]*kv.Client{},
-		counter: newCounter(),
+		clients:           map[string]*kv.Client{},
+		counter:           newCounter(),
 	}
 	for _, opt := range opts {
 		opt(g)
@@ -198,7 +189,7 @@ func (g *Getter) decorate(
 		LeaseReuse:     time.Duration(config.LeaseManagerConfig.ReuseDurationSeconds) * time.Second,
 		LeaseObjects:   config.LeaseManagerConfig.MaxObjectCount,
 		Compaction:     compaction,
-		Uncached:       g.uncached[config.GroupResource],
+		Uncached:       uncached[config.GroupResource],
 	}
 	if err := g.addCache(&c, config.Transport.ServerList, attributes, indexers); err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
@@ -237,7 +228,7 @@ func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFu
 	}
 	caching := g.caching(servers, prefix)
 	if caching == nil {
-		return nil
+		return fmt.Errorf("no event log tells of the keys below %s", prefix)
 	}
 	options, err := CacheOptions(CacheConfig{
 		Codec: c.Codec, Transformer: c.Transformer, Attributes: attributes,

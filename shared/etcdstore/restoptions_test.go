@@ -226,6 +226,21 @@ func TestServersOverride(t *testing.T) {
 	}
 }
 
+// TestStorageNeedsACache: where caches are wanted, what is in none of them cannot be
+// stored: its watches would be told of nothing.
+func TestStorageNeedsACache(t *testing.T) {
+	none := func([]string, string) *Caching { return nil }
+	options := RESTOptions(newFactory(runtime.ContentTypeJSON, nil), etcdtest.Start(t).InProcess(), WithCaching(none))
+	config, err := options.GetRESTOptions(pods, newPod())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = config.Decorator(config.StorageConfig, "/pods", nil, newPod, nil, nil, nil, nil)
+	if want := "storage of pods.example.apiserver.k8s.io: no event log tells of the keys below /registry/pods/"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 type tracker struct{ counts chan int64 }
 
 func (t tracker) Set(_ string, stats storage.Stats) { t.counts <- stats.ObjectCount }

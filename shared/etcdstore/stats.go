@@ -51,8 +51,7 @@ func (s *Store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 }
 
 // sizeEstimate follows the average stored size of a resource's objects. A whole
-// LIST replaces it, partial ones and watch events pull it towards what they
-// show. That costs two numbers, where remembering the size of each key, as
+// LIST replaces it, partial ones pull it towards what they show. That costs two numbers, where remembering the size of each key, as
 // kube-apiserver does, costs memory for each object; the figure only feeds the
 // cost estimate of LISTs and a metric.
 type sizeEstimate struct {

@@ -39,12 +39,6 @@ type Writer interface {
 	Grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error)
 }
 
-// Watcher opens watches and asks all of them for progress.
-type Watcher interface {
-	Watch(ctx context.Context, o kv.WatchOptions) *kv.Stream
-	RequestProgress(ctx context.Context) error
-}
-
 // CompactionSource knows up to where history has been removed.
 type CompactionSource interface {
 	// CompactRevision is the newest compacted revision known, 0 if none is.
@@ -77,8 +71,9 @@ type Config struct {
 	LeaseObjects int64
 	// Compaction, if set, answers CompactRevision.
 	Compaction CompactionSource
-	// Cache, if set, is what reads and watches are answered from, and what updates
-	// start with; CacheOptions says how it is made. Prober must be set with it.
+	// Cache is what reads and watches are answered from, and what updates start with;
+	// CacheOptions says how it is made. Prober must be set with it. Without a cache
+	// reads go to etcd, and a watch is an error.
 	Cache *bytecache.Cache
 	// Prober asks etcd how new a read of the cache has to be.
 	Prober *freshness.Prober
@@ -91,9 +86,8 @@ type Config struct {
 
 // Store is storage.Interface for the objects of one resource.
 type Store struct {
-	reader  Reader
-	writer  Writer
-	watcher Watcher
+	reader Reader
+	writer Writer
 
 	keys        keySpace
 	codec       runtime.Codec
@@ -138,7 +132,6 @@ func New(c Config) (*Store, error) {
 	s := &Store{
 		reader:        c.Client,
 		writer:        c.Client,
-		watcher:       c.Client,
 		keys:          keys,
 		codec:         c.Codec,
 		transformer:   c.Transformer,
@@ -179,9 +172,13 @@ func (s *Store) CompactRevision() int64 {
 	return s.compaction.CompactRevision()
 }
 
-// RequestWatchProgress implements storage.Interface.
+// RequestWatchProgress implements storage.Interface: the event log is asked how far
+// it is, so that bookmarks can say so.
 func (s *Store) RequestWatchProgress(ctx context.Context) error {
-	return s.watcher.RequestProgress(ctx)
+	if s.cache == nil {
+		return nil // nobody watches
+	}
+	return s.cache.Space().RequestProgress(ctx)
 }
 
 // GetCurrentResourceVersion implements storage.Interface; it is linearizable.

@@ -11,64 +11,40 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"triune.dev/shared/bytecache"
-	"triune.dev/shared/etcdstore/kv"
 )
 
 // resultBuffer is how many events wait for a reader without holding up the
-// watch. What does not fit waits in etcd's client, or in the log of the cache.
+// watch. What does not fit waits in the log of the cache.
 const resultBuffer = 32
 
 // Watch implements storage.Interface. An unusable key or version is an error;
 // everything found out later, such as history that is gone, is an ERROR event.
+// Bookmarks are for the clients that ask for them; opts.ProgressNotify, by which
+// kube-apiserver's watch cache asks its storage for them, has no effect.
 func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
 	request, err := s.PrepareWatch(key, opts)
 	if err != nil {
 		return nil, err
 	}
-	if s.newFunc == nil && (opts.ProgressNotify || opts.Predicate.AllowWatchBookmarks) {
+	if s.newFunc == nil && opts.Predicate.AllowWatchBookmarks {
 		return nil, apierrors.NewInternalError(errors.New("bookmarks need a function that makes an empty object"))
 	}
-	w := &watcher{
-		store:    s,
-		key:      request.Key,
-		prefix:   opts.Recursive,
-		selector: opts.Predicate,
-		progress: opts.ProgressNotify,
-		plan:     request.plan,
-		results:  make(chan watch.Event, resultBuffer),
-	}
+	w := &watcher{store: s, selector: opts.Predicate, results: make(chan watch.Event, resultBuffer)}
 	w.deadline, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	// Where the watch starts is settled before this returns: a change made by
 	// a client that has seen the response is after it.
-	run, err := w.prepare(request)
+	f, err := request.Follow(w.ctx)
 	if err != nil {
 		if w.ctx.Err() == nil {
-			w.results <- w.store.errorEvent(err)
+			w.results <- s.errorEvent(err)
 		}
 		close(w.results)
 		w.cancel()
 		return w, nil
 	}
-	go run()
+	go w.run(f)
 	return w, nil
-}
-
-// prepare settles where the watch starts and returns what its goroutine does.
-func (w *watcher) prepare(request WatchRequest) (run func(), err error) {
-	// Only etcd's own schedule tells a watch of progress unasked.
-	if request.Cached() && !w.progress {
-		f, err := request.Follow(w.ctx)
-		if err != nil {
-			return nil, err
-		}
-		return func() { w.runCached(f) }, nil
-	}
-	first, err := w.begin()
-	if err != nil {
-		return nil, err
-	}
-	return func() { w.run(first) }, nil
 }
 
 func (s *Store) errorEvent(err error) watch.Event {
@@ -77,13 +53,10 @@ func (s *Store) errorEvent(err error) watch.Event {
 
 // ErrorStatus is the object of the ERROR event that ends a watch with err.
 func (s *Store) ErrorStatus(err error) *metav1.Status {
-	var compacted *kv.CompactedError
 	var expired *bytecache.ExpiredError
 	switch {
-	case s.uncached && (errors.As(err, &compacted) || errors.As(err, &expired)):
+	case s.uncached && errors.As(err, &expired):
 		err = apierrors.NewResourceExpired(watchExpired)
-	case errors.As(err, &compacted):
-		err = apierrors.NewResourceExpired(expiredMessage(compacted.Wanted, compacted.Oldest))
 	case errors.As(err, &expired):
 		err = apierrors.NewResourceExpired(expiredMessage(expired.Wanted, expired.Oldest))
 	}

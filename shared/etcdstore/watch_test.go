@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
 
-	"triune.dev/shared/etcdstore/kv"
 	"triune.dev/shared/internal/etcdtest"
 )
 
@@ -120,9 +118,8 @@ func at(pod *example.Pod) string { return pod.Name + "@" + pod.ResourceVersion }
 
 // TestWatchSelector: an object that leaves the selection is DELETED, as it was,
 // at the revision of the change.
-func TestWatchSelector(t *testing.T) { fromBoth(t, testWatchSelector) }
-
-func testWatchSelector(t *testing.T, f *fixture) {
+func TestWatchSelector(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	before := f.create(t, podNamed("before"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: before.ResourceVersion, Predicate: selecting(t, "color=red")})
 	created := f.create(t, podNamed("a", label("color", "red")))
@@ -145,9 +142,8 @@ func testWatchSelector(t *testing.T, f *fixture) {
 }
 
 // TestWatchOneObject does not see its neighbours, one of which has a longer name.
-func TestWatchOneObject(t *testing.T) { fromBoth(t, testWatchOneObject) }
-
-func testWatchOneObject(t *testing.T, f *fixture) {
+func TestWatchOneObject(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	w, err := f.Watch(t.Context(), podKey("a"), storage.ListOptions{ResourceVersion: "1", Predicate: storage.Everything})
 	if err != nil {
 		t.Fatal(err)
@@ -159,9 +155,8 @@ func testWatchOneObject(t *testing.T, f *fixture) {
 }
 
 // TestWatchLargeRevision: an expired lease deletes a thousand keys at once.
-func TestWatchLargeRevision(t *testing.T) { fromBoth(t, testWatchLargeRevision) }
-
-func testWatchLargeRevision(t *testing.T, f *fixture) {
+func TestWatchLargeRevision(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	lease, err := f.etcd.Grant(t.Context(), 600)
 	if err != nil {
 		t.Fatal(err)
@@ -203,16 +198,13 @@ func testWatchLargeRevision(t *testing.T, f *fixture) {
 }
 
 // TestWatchExpired: 410 as an event, then the end.
-func TestWatchExpired(t *testing.T) { fromBoth(t, testWatchExpired) }
-
-func testWatchExpired(t *testing.T, f *fixture) {
+func TestWatchExpired(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
 	f.update(t, "a", label("n", "1"))
 	newest := f.update(t, "a", label("n", "2"))
-	if cache := f.Cache(); cache != nil {
-		if err := cache.Space().Await(t.Context(), revisionOf(t, newest.ResourceVersion)); err != nil {
-			t.Fatal(err)
-		}
+	if err := f.cache.Space().Await(t.Context(), revisionOf(t, newest.ResourceVersion)); err != nil {
+		t.Fatal(err)
 	}
 	f.compact(t.Context(), t, newest.ResourceVersion)
 	for _, tc := range []struct {
@@ -239,9 +231,8 @@ func testWatchExpired(t *testing.T, f *fixture) {
 }
 
 // TestWatchFromTheFuture leaves out what comes before its version.
-func TestWatchFromTheFuture(t *testing.T) { fromBoth(t, testWatchFromTheFuture) }
-
-func testWatchFromTheFuture(t *testing.T, f *fixture) {
+func TestWatchFromTheFuture(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	first := f.create(t, podNamed("a"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: strconv.FormatInt(revisionOf(t, first.ResourceVersion)+2, 10)})
 	f.update(t, "a", label("n", "1"))
@@ -250,9 +241,8 @@ func testWatchFromTheFuture(t *testing.T, f *fixture) {
 }
 
 // TestInitialEvents: KEP-3157.
-func TestInitialEvents(t *testing.T) { fromBoth(t, testInitialEvents) }
-
-func testInitialEvents(t *testing.T, f *fixture) {
+func TestInitialEvents(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	f.freshTimeout = 100 * time.Millisecond
 	const pods = firstPage + 20 // two pages
 	var want []string
@@ -294,9 +284,8 @@ func testInitialEvents(t *testing.T, f *fixture) {
 }
 
 // TestBookmarks follow the revision of etcd, not only that of the resource.
-func TestBookmarks(t *testing.T) { fromBoth(t, testBookmarks) }
-
-func testBookmarks(t *testing.T, f *fixture) {
+func TestBookmarks(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	f.bookmarkEvery = 20 * time.Millisecond
 	created := f.create(t, podNamed("a"))
 	bookmarks := storage.SelectionPredicate{AllowWatchBookmarks: true}
@@ -357,11 +346,10 @@ func testBookmarks(t *testing.T, f *fixture) {
 }
 
 // TestWatchEnds: whichever way, its goroutine and its channel end with it.
-func TestWatchEnds(t *testing.T) { fromBoth(t, testWatchEnds) }
-
-func testWatchEnds(t *testing.T, f *fixture) {
+func TestWatchEnds(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	f.create(t, podNamed("a"))
-	// The client's own stream, which all watches share, stays.
+	// What one watch has started for all stays.
 	keep := f.watch(t, t.Context(), storage.ListOptions{})
 	receive(t, keep)
 	f.update(t, "a", label("n", "0"))
@@ -395,25 +383,6 @@ func testWatchEnds(t *testing.T, f *fixture) {
 			})
 		}
 	}
-	t.Run("client closed", func(t *testing.T) {
-		etcd := f.server.Dial(t)
-		s := newStore(t, etcd)
-		w, err := s.Watch(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if e := receive(t, w); e.Type != watch.Added {
-			t.Fatalf("unexpected %s", e.Type)
-		}
-		f.update(t, "a", label("n", "closing"))
-		receive(t, w)
-		if err := etcd.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if events := ended(t, w); len(events) != 0 {
-			t.Errorf("events %v", events)
-		}
-	})
 	t.Run("context done before", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -424,9 +393,8 @@ func testWatchEnds(t *testing.T, f *fixture) {
 }
 
 // TestSlowWatcher holds up nobody else, and misses nothing itself.
-func TestSlowWatcher(t *testing.T) { fromBoth(t, testSlowWatcher) }
-
-func testSlowWatcher(t *testing.T, f *fixture) {
+func TestSlowWatcher(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
 	slow := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
 	fast := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
@@ -442,7 +410,7 @@ func testSlowWatcher(t *testing.T, f *fixture) {
 // without a gap.
 func TestWatchSurvivesRestart(t *testing.T) {
 	f := newFixture(t)
-	f.Store = newStore(t, f.server.Dial(t))
+	f.Store = newStore(t, f.server.Dial(t), withCache(t))
 	created := f.create(t, podNamed("a"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
 	first := f.update(t, "a", label("n", "1"))
@@ -451,36 +419,10 @@ func TestWatchSurvivesRestart(t *testing.T) {
 	expect(t, w, "MODIFIED "+at(f.update(t, "a", label("n", "2"))))
 }
 
-// TestWatchReconnects after a loss of leadership, which ends etcd's watches.
-func TestWatchReconnects(t *testing.T) {
-	f := newFixture(t)
-	created := f.create(t, podNamed("a"))
-	w := &watcher{store: f.Store, key: "/registry/pods/", prefix: true}
-	w.ctx, w.cancel = context.WithCancel(t.Context())
-	defer w.cancel()
-	stream := f.watcher.Watch(w.ctx, kv.WatchOptions{Key: w.key, Prefix: true, After: revisionOf(t, created.ResourceVersion)})
-	updated := f.update(t, "a", label("n", "1"))
-	if err := w.reconnect(stream, rpctypes.ErrNoLeader); err != nil {
-		t.Fatal(err)
-	}
-	var batch kv.Batch
-	var err error
-	for len(batch.Events) == 0 && err == nil { // acknowledgements come first
-		batch, err = stream.Accept(<-stream.C())
-	}
-	if err != nil || len(batch.Events) != 1 || batch.Events[0].Revision != revisionOf(t, updated.ResourceVersion) {
-		t.Errorf("after reconnecting: %+v, %v", batch, err)
-	}
-	if err := w.reconnect(stream, rpctypes.ErrPermissionDenied); err != rpctypes.ErrPermissionDenied {
-		t.Errorf("what does not pass is tried again: %v", err)
-	}
-}
-
 // TestWatchCannotRead an object: the watch ends with an error that says so, and
 // sends nothing after it.
-func TestWatchCannotRead(t *testing.T) { fromBoth(t, testWatchCannotRead) }
-
-func testWatchCannotRead(t *testing.T, f *fixture) {
+func TestWatchCannotRead(t *testing.T) {
+	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
 	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
 	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("b"), sealPrefix+"rubbish"); err != nil {
@@ -493,8 +435,16 @@ func testWatchCannotRead(t *testing.T, f *fixture) {
 	}
 }
 
-// fromBoth runs a test on watches of etcd itself and on watches of a byte cache.
-func fromBoth(t *testing.T, run func(t *testing.T, f *fixture)) {
-	t.Run("of etcd", func(t *testing.T) { run(t, newFixture(t)) })
-	t.Run("of a byte cache", func(t *testing.T) { run(t, newFixture(t, withCache(t))) })
+// TestWatchNeedsACache: there is no other source of events.
+func TestWatchNeedsACache(t *testing.T) {
+	everything := storage.ListOptions{Recursive: true, Predicate: storage.Everything}
+	if _, err := newFixture(t).Watch(t.Context(), "/pods", everything); err == nil || !strings.Contains(err.Error(), "has no cache") {
+		t.Errorf("without a cache: %v", err)
+	}
+	// Only a key that names no object is below the resource's prefix and not below its
+	// collection's.
+	f := newFixture(t, withCache(t), func(c *Config) { c.ResourcePrefix = "/pods" })
+	if _, err := f.Watch(t.Context(), "/pods", storage.ListOptions{Predicate: storage.Everything}); err == nil || !strings.Contains(err.Error(), "below /registry/pods/") {
+		t.Errorf("beside the cache: %v", err)
+	}
 }

@@ -3,7 +3,9 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/features"
@@ -13,10 +15,14 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// A WATCH out of the byte cache is a snapshot for the objects that exist, if the
-// client wants them, and a cursor for what comes after it. This file decides where
-// both begin; what the events look like is left to those who send them: objects
-// (watchcached.go), or bytes over HTTP (package reads).
+// A WATCH is a snapshot of the byte cache for the objects that exist, if the client
+// wants them, and a cursor for what comes after it. This file decides where both
+// begin; what the events look like is left to those who send them: objects
+// (watcher.go), or bytes over HTTP (package reads).
+
+// reconnectPause is the time between two attempts to read history that cannot be read
+// at the moment.
+const reconnectPause = 250 * time.Millisecond
 
 // WatchRequest is a WATCH with valid parameters.
 type WatchRequest struct {
@@ -27,8 +33,8 @@ type WatchRequest struct {
 	// EndBookmark: the initial events end with a bookmark that says so. Bookmarks:
 	// others are sent from time to time.
 	EndBookmark, Bookmarks bool
-	// Interest is what a watch out of the byte cache is woken for: changes of what is
-	// below Key. Who judges by a field of the cache may narrow it down.
+	// Interest is what the watch is woken for: changes of what is below Key. Who judges
+	// by a field of the cache may narrow it down.
 	Interest bytecache.Interest
 
 	store *Store
@@ -51,6 +57,9 @@ func (s *Store) PrepareWatchAt(etcdKey string, opts storage.ListOptions) (WatchR
 	if err != nil {
 		return WatchRequest{}, err
 	}
+	if err := s.watchable(etcdKey); err != nil {
+		return WatchRequest{}, err
+	}
 	plan := planWatch(int64(version), opts, utilfeature.DefaultFeatureGate.Enabled(features.WatchList), s.uncached)
 	r := WatchRequest{
 		Key: etcdKey, Recursive: opts.Recursive,
@@ -63,9 +72,15 @@ func (s *Store) PrepareWatchAt(etcdKey string, opts storage.ListOptions) (WatchR
 	return r, nil
 }
 
-// Cached tells whether the request can be served out of the byte cache.
-func (r *WatchRequest) Cached() bool {
-	return r.store.cache != nil && strings.HasPrefix(r.Key, r.store.cache.Prefix())
+// watchable fails for keys that are in no cache: nothing else can be watched.
+func (s *Store) watchable(etcdKey string) error {
+	switch {
+	case s.cache == nil:
+		return fmt.Errorf("watch %s: the store has no cache", etcdKey)
+	case !strings.HasPrefix(etcdKey, s.cache.Prefix()):
+		return fmt.Errorf("watch %s: the cache holds what is below %s", etcdKey, s.cache.Prefix())
+	}
+	return nil
 }
 
 // Concerns tells whether a key is one of those watched.
@@ -76,7 +91,7 @@ func (r *WatchRequest) Concerns(key string) bool {
 	return key == r.Key
 }
 
-// Following is a WATCH out of the byte cache that has begun. It is used by one
+// Following is a WATCH that has begun. It is used by one
 // goroutine and needs no closing.
 type Following struct {
 	// Start is the revision that the initial events show, or after which events are

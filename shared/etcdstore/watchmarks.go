@@ -104,7 +104,7 @@ func (f *Following) postpone() {
 		f.StopBookmarks()
 		return
 	}
-	m.timer.Reset(min(left, progressRetry/4))
+	m.timer.Reset(min(left, lastRetry))
 }
 
 // progressWait is how long a bookmark that would say nothing new waits for the event

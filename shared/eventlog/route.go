@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"path"
 	"strings"
 	"sync"
 )
@@ -35,10 +36,15 @@ type Route struct {
 	Stream, Subject string
 }
 
-// NewRoutes returns the routes of a cluster for keys below prefix, which is
-// "/registry" in Kubernetes.
+// NewRoutes returns the routes of a cluster for keys below prefix (--etcd-prefix), which
+// is "/registry" in Kubernetes. As in kube-apiserver, "registry" and "/registry/" are
+// the same.
 func NewRoutes(cluster, prefix string) *Routes {
-	return &Routes{cluster: cluster, prefix: strings.TrimSuffix(prefix, "/") + "/"}
+	prefix = path.Join("/", prefix)
+	if prefix != "/" {
+		prefix += "/"
+	}
+	return &Routes{cluster: cluster, prefix: prefix}
 }
 
 // Prefix is the beginning of all keys that have a route, with a slash at its
@@ -52,7 +58,7 @@ func (r *Routes) Of(key string) Route {
 		return known.(Route)
 	}
 	first, second, _ := strings.Cut(resource, "/")
-	route := Route{Tier: tierOf(first)}
+	route := Route{Tier: tierOf(resource)}
 	route.Stream = r.Stream(route.Tier)
 	route.Subject = route.Stream + eventSubject + token(first)
 	if second != "" {
@@ -94,10 +100,15 @@ func resourceOf(below string) (resource string, whole bool) {
 	return below[:end+1+next], true
 }
 
-// tierOf says whose a resource is by the first segment of its keys.
-func tierOf(first string) Tier {
+// apiServices are all that the aggregator keeps. The other resources of their group, if
+// there are any, are custom ones.
+const apiServices = "apiregistration.k8s.io/apiservices"
+
+// tierOf says whose a resource is: the groups that have a dot are those of CRDs.
+func tierOf(resource string) Tier {
+	first, _, _ := strings.Cut(resource, "/")
 	switch {
-	case first == "apiregistration.k8s.io":
+	case resource == apiServices:
 		return Aggregator
 	case strings.IndexByte(first, '.') >= 0:
 		return Extensions

@@ -14,6 +14,7 @@ func TestRoutes(t *testing.T) {
 		{"/registry/ranges/serviceips", "core", "triune-core.event.ranges"},
 		{"/registry/health", "core", "triune-core.event.health"},
 		{"/registry/apiregistration.k8s.io/apiservices/v1.apps", "aggregator", "triune-aggregator.event.apiregistration%2Ek8s%2Eio.apiservices"},
+		{"/registry/apiregistration.k8s.io/widgets/a", "extensions", "triune-extensions.event.apiregistration%2Ek8s%2Eio.widgets"},
 		{"/registry/apiextensions.k8s.io/customresourcedefinitions/x.y", "extensions", "triune-extensions.event.apiextensions%2Ek8s%2Eio.customresourcedefinitions"},
 		{"/registry/example.com/things/ns/a", "extensions", "triune-extensions.event.example%2Ecom.things"},
 		{"/registry/example.com", "extensions", "triune-extensions.event.example%2Ecom"},
@@ -42,6 +43,17 @@ func TestRoutes(t *testing.T) {
 		route, one := routes.OfPrefix(prefix)
 		if one != (want != "") || route.Subject != want {
 			t.Errorf("prefix %s: %+v %t, want %q", prefix, route, one, want)
+		}
+	}
+}
+
+// The prefix of the keys is written as kube-apiserver takes it.
+func TestPrefixOfRoutes(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"/registry": "/registry/", "registry": "/registry/", "/registry/": "/registry/", "a/b/": "/a/b/", "": "/", "/": "/",
+	} {
+		if got := NewRoutes("triune", prefix).Prefix(); got != want {
+			t.Errorf("%q: %q, want %q", prefix, got, want)
 		}
 	}
 }

@@ -200,7 +200,7 @@ func (ws *watches) prepare(s *watchStream, namespace string, options *metaintern
 		return false
 	}
 	var err error
-	if s.request, err = ws.Store.PrepareWatchAt(p.prefix, p.options); err != nil || !s.request.Cached() {
+	if s.request, err = ws.Store.PrepareWatchAt(p.prefix, p.options); err != nil {
 		return false
 	}
 	if !ws.config.OwnFields && s.request.Recursive {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +35,11 @@ import (
 type historyFeed struct{ *feed }
 
 func (f historyFeed) Since(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
+	// A watch hears of a compaction after up to 100 ms, and who resumes waits for those
+	// before him.
+	if _, err := f.Get(ctx, prefix, kv.ReadOptions{Revision: after}); errors.Is(err, rpctypes.ErrCompacted) {
+		return &kv.CompactedError{Wanted: after}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// A sentinel says when everything has come: progress may not be believed yet.
@@ -69,8 +75,8 @@ func newHistoryWorld(t testing.TB, c bytecache.Config) *world {
 	})
 }
 
-// watched is a resource whose watches are served by upstream's handler from etcd and
-// by ours from the cache.
+// watched is a resource whose watches are served by upstream's handler from objects and
+// by ours from bytes, both of the same cache.
 type watched struct {
 	*resource
 	cached       *etcdstore.Store
@@ -94,6 +100,7 @@ func (r *resource) watched(t testing.TB, uncached bool) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.store.Storage.Storage = cached
 	w := &watched{resource: r, cached: cached}
 	const minimum = time.Minute
 	upstream := handlers.ListResource(r.store, r.store, r.scope, false, minimum)

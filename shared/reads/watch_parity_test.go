@@ -64,8 +64,8 @@ const (
 	endBookmark = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 )
 
-// TestWatchAnswersAsUpstream: the same requests to upstream's handler over etcd and
-// to ours over the cache give the same bytes, while objects change.
+// TestWatchAnswersAsUpstream: the same requests to upstream's handler and to ours give the
+// same bytes, while objects change.
 func TestWatchAnswersAsUpstream(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	// What is oldest may differ by a few revisions: let all have as many digits, which

@@ -41,6 +41,8 @@ type EventLog struct {
 	Registerer prometheus.Registerer
 	// PlainBytes is bytecache's, for each tier.
 	PlainBytes int64
+	// LogBytes is bytecache's, for each tier.
+	LogBytes int64
 }
 
 // feed is a part of an etcd's keys, cached, and the log that it is kept up to date
@@ -74,7 +76,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 		if err != nil {
 			return fmt.Errorf("event log: %w", err)
 		}
-		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader, PlainBytes: log.PlainBytes})
+		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader, PlainBytes: log.PlainBytes, LogBytes: log.LogBytes})
 		c.feeds = append(c.feeds, feed{tier: tier, reader: reader, share: &etcdstore.Caching{Space: space, Prober: prober}})
 	}
 	if log.Conn == nil || len(log.Relay) == 0 {
@@ -162,7 +164,9 @@ func relayDetail(s eventlog.RelayStatus) string {
 	for _, stream := range s.Streams {
 		fmt.Fprintf(&b, "relay of %s: ", stream.Tier)
 		if stream.Usable {
-			fmt.Fprintf(&b, "publishing since %s, %d of %d replicas missing\n", stream.Since.UTC().Format(time.RFC3339), stream.Missing, stream.Replicas)
+			h := stream.History
+			fmt.Fprintf(&b, "publishing since %s, %d of %d replicas missing, history of %s, %d of %d MiB\n",
+				stream.Since.UTC().Format(time.RFC3339), stream.Missing, stream.Replicas, h.Age.Round(time.Second), h.Bytes>>20, h.MaxBytes>>20)
 		} else {
 			fmt.Fprintf(&b, "cannot publish since %s: %s\n", stream.Since.UTC().Format(time.RFC3339), stream.Problem)
 		}

@@ -19,7 +19,10 @@ import (
 func TestFeedsOfTiers(t *testing.T) {
 	etcd := clientv3.NewCtxClient(t.Context())
 	routes := eventlog.NewRoutes("test", "/registry")
-	keys := []string{"/registry/pods/", "/registry/apiregistration.k8s.io/apiservices/", "/registry/example.com/widgets/"}
+	keys := []string{
+		"/registry/pods/", "/registry/apiregistration.k8s.io/apiservices/", "/registry/example.com/widgets/",
+		"/registry/apiregistration.k8s.io/widgets/", // a CRD may choose that group
+	}
 	s := &Storage{log: EventLog{Cluster: "test"}}
 	s.options.StorageConfig.Prefix = "/registry"
 	alone := &cluster{client: etcd}
@@ -35,7 +38,7 @@ func TestFeedsOfTiers(t *testing.T) {
 	for _, tier := range eventlog.Tiers {
 		tiers.feeds = append(tiers.feeds, feed{tier: tier, share: &etcdstore.Caching{}})
 	}
-	for i, tier := range []eventlog.Tier{eventlog.Core, eventlog.Aggregator, eventlog.Extensions} {
+	for i, tier := range []eventlog.Tier{eventlog.Core, eventlog.Aggregator, eventlog.Extensions, eventlog.Extensions} {
 		got := tiers.cachingOf(keys[i], routes)
 		for _, f := range tiers.feeds {
 			if (f.share == got) != (f.tier == tier) {
@@ -68,9 +71,9 @@ func TestDetailOfTheRelay(t *testing.T) {
 		{eventlog.RelayStatus{}, "relay: not elected\n"},
 		{eventlog.RelayStatus{Problem: "max_payload is too small"}, "relay: cannot publish: max_payload is too small\n"},
 		{eventlog.RelayStatus{Elected: true, Streams: []eventlog.StreamStatus{
-			{Tier: eventlog.Core, Usable: true, Since: since, Replicas: 3, Missing: 1},
+			{Tier: eventlog.Core, Usable: true, Since: since, Replicas: 3, Missing: 1, History: eventlog.History{Age: 12 * time.Minute, Bytes: 3 << 30, MaxBytes: 4 << 30}},
 			{Tier: eventlog.Extensions, Since: since, Problem: "no leader"},
-		}}, "relay: elected\nrelay of core: publishing since 2026-01-02T03:04:05Z, 1 of 3 replicas missing\nrelay of extensions: cannot publish since 2026-01-02T03:04:05Z: no leader\n"},
+		}}, "relay: elected\nrelay of core: publishing since 2026-01-02T03:04:05Z, 1 of 3 replicas missing, history of 12m0s, 3072 of 4096 MiB\nrelay of extensions: cannot publish since 2026-01-02T03:04:05Z: no leader\n"},
 	} {
 		if got := relayDetail(tc.status); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)

@@ -37,7 +37,7 @@ func WithObserver(observe func(context.Context, time.Duration)) Option {
 // New wraps an etcd client, which may be a dialed one or that of an etcdembed.Member
 // in the same process. The caller keeps it and closes it.
 func New(etcd *clientv3.Client, opts ...Option) *Client {
-	c := &Client{etcd: etcd, watcher: newWatcher(etcd), progress: progressLimiter{interval: progressInterval}}
+	c := &Client{etcd: etcd, watcher: newWatcher(etcd)}
 	for _, opt := range opts {
 		opt(c)
 	}

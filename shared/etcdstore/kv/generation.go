@@ -9,16 +9,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// etcd answers a progress request for all watches of a gRPC stream at once, and
-// does so on another internal queue than the acknowledgement of a new watch. So
-// a new watch may be told of progress that was determined before it existed, and
-// events at or before that revision may still be on their way to it.
-//
-// A Stream therefore believes progress only beyond the revision of the
-// acknowledgement of its own watch. After a broken connection etcd's client sets
-// up all watches again without showing the new acknowledgements; that is noticed
-// by the generation that each response is marked with here, and the Stream
-// begins a watch of its own anew.
+// After a broken connection etcd's client sets up all watches again without a word. What
+// it is connected to then may have another history: it was restored from a backup. That
+// is noticed by the generation that each response is marked with here.
 
 // newWatcher returns etcd's own watcher of a client in the same process, which
 // has no connection to lose, and otherwise one whose responses carry the

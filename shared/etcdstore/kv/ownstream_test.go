@@ -10,19 +10,18 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// An etcd in which nothing happens confirms the revision at which the watch
-// began; on a shared stream that answer is not believed.
-func TestOwnStreamBelievesTheProgressOfAnIdleEtcd(t *testing.T) {
+// An etcd in which nothing happens confirms the revision at which the watch began.
+func TestProgressOfAnIdleEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
 		t.Run(name, func(t *testing.T) {
-			c := New(etcd, WithOwnStream())
+			c := New(etcd)
 			key := "/" + name + "/a"
 			first := mustPut(t, c, Put{Key: key, Value: []byte("1")})
 			// A change elsewhere is between the watch's start and the present.
 			present := mustPut(t, c, Put{Key: "/elsewhere" + key, Value: []byte("1")})
 			s := c.Watch(t.Context(), WatchOptions{Key: key, After: first.Revision})
-			again := time.NewTicker(ownProgressInterval)
+			again := time.NewTicker(progressInterval)
 			defer again.Stop()
 			for deadline := time.After(10 * time.Second); ; {
 				select {
@@ -46,12 +45,12 @@ func TestOwnStreamBelievesTheProgressOfAnIdleEtcd(t *testing.T) {
 	}
 }
 
-func TestOwnStreamTellsOfAnotherConnection(t *testing.T) {
+func TestAnotherConnection(t *testing.T) {
 	server := etcdtest.Start(t)
-	c := New(server.Dial(t), WithOwnStream())
+	c := New(server.Dial(t))
 	first := mustPut(t, c, Put{Key: "/a", Value: []byte("1")})
 	s := c.Watch(t.Context(), WatchOptions{Key: "/a", After: first.Revision})
-	for s.acknowledged == 0 {
+	for !s.acknowledged {
 		if _, err := s.Accept(<-s.C()); err != nil {
 			t.Fatal(err)
 		}
@@ -66,8 +65,8 @@ func TestOwnStreamTellsOfAnotherConnection(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("nothing in 20 s")
 	}
-	s.Reopen()
+	s = c.Watch(t.Context(), WatchOptions{Key: "/a", After: first.Revision})
 	if b := next(t, s); len(b.Events) != 1 || string(b.Events[0].Value) != "2" {
-		t.Errorf("reopened: %+v", b)
+		t.Errorf("another watch: %+v", b)
 	}
 }

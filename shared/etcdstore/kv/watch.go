@@ -8,8 +8,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // Kind tells what happened to a key.
@@ -62,9 +60,6 @@ type WatchOptions struct {
 	// After is the revision before the first wanted one. It may lie in the
 	// future, then everything up to it is left out.
 	After int64
-	// ProgressNotify asks etcd for progress on its own schedule, in addition
-	// to what RequestProgress asks for.
-	ProgressNotify bool
 }
 
 // Stream is one watch. It is used by one goroutine: receive from C, hand what
@@ -72,52 +67,39 @@ type WatchOptions struct {
 type Stream struct {
 	client *Client
 	ctx    context.Context
-	opts   WatchOptions
 	after  int64 // last revision seen
 	floor  int64 // events up to it are dropped
 	ch     clientv3.WatchChan
-	cancel context.CancelFunc // of ch
 
-	// acknowledged is the revision at which etcd has set up the watch, and
-	// generation the gRPC stream on which it did; see generation.go.
-	acknowledged int64
+	// acknowledged: etcd has set up the watch, on the gRPC stream of this generation;
+	// see generation.go.
+	acknowledged bool
 	generation   uint64
 }
 
-// Watch opens a stream. The call returns when etcd has accepted the watch or
-// the context is done; there is no error, it comes through C.
+// Watch opens a stream, which takes the place of the client's last one. The call
+// returns when etcd has accepted the watch or the context is done; there is no error,
+// it comes through C.
 func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
-	s := &Stream{client: c, ctx: ctx, opts: o, after: o.After, floor: o.After, cancel: func() {}}
-	// A watch that begins in the future would keep etcd from answering
-	// progress requests, for all watches of the stream, until then. That may be
-	// never: after a restore from a backup clients come with such revisions.
-	// So it begins now, and what comes too early is dropped here.
+	s := &Stream{client: c, ctx: ctx, after: o.After, floor: o.After}
+	// A watch that begins in the future would keep etcd from answering progress
+	// requests until then. That may be never: after a restore from a backup a revision
+	// may be one that etcd does not reach. So it begins now, and what comes too early is
+	// dropped here.
 	if o.After > c.seen.Load() {
 		if current, err := c.Revision(ctx, o.Key); err == nil {
 			s.after = min(o.After, current)
 		}
 	}
-	s.Reopen()
-	return s
-}
-
-// Reopen starts the watch again from where it stopped, after Accept returned an
-// error for which Retriable is true.
-func (s *Stream) Reopen() {
-	s.cancel()
-	s.client.own.renew()
-	ctx, cancel := context.WithCancel(s.client.watchContext(s.ctx))
-	s.cancel, s.acknowledged = cancel, 0
+	c.own.renew()
 	// A revision may carry more than a gRPC message should: fragments are put
 	// together by the client before they are delivered.
 	opts := []clientv3.OpOption{clientv3.WithRev(s.after + 1), clientv3.WithPrevKV(), clientv3.WithFragment(), clientv3.WithCreatedNotify()}
-	if s.opts.Prefix {
+	if o.Prefix {
 		opts = append(opts, clientv3.WithPrefix())
 	}
-	if s.opts.ProgressNotify {
-		opts = append(opts, clientv3.WithProgressNotify())
-	}
-	s.ch = s.client.watcher.Watch(ctx, s.opts.Key, opts...)
+	s.ch = c.watcher.Watch(c.watchContext(ctx), o.Key, opts...)
+	return s
 }
 
 // C delivers what Accept understands. It is closed when the context is done or
@@ -125,14 +107,13 @@ func (s *Stream) Reopen() {
 func (s *Stream) C() <-chan clientv3.WatchResponse { return s.ch }
 
 // ErrReconnected means that etcd's client has made another connection for the
-// watch of a client WithOwnStream. Whether the etcd behind it has the same
-// history, which a restore from a backup may have replaced, is for the caller to
-// find out, before he opens another stream.
+// watch. Whether the etcd behind it has the same history, which a restore from a
+// backup may have replaced, is for the caller to find out, before he opens another
+// stream.
 var ErrReconnected = errors.New("watch has another connection")
 
 // Accept turns what C delivered into a batch. It fails with a *CompactedError
-// when history is missing; after any error the stream is over, unless Retriable
-// says that Reopen may help.
+// when history is missing; after any error the stream is over.
 func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 	if err := resp.Err(); err != nil {
 		if errors.Is(err, rpctypes.ErrCompacted) {
@@ -140,14 +121,14 @@ func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 		}
 		return Batch{}, err
 	}
-	if s.client.own.used && s.acknowledged != 0 && generationOf(resp) != s.generation {
+	if s.acknowledged && generationOf(resp) != s.generation {
 		return Batch{}, ErrReconnected
 	}
 	if resp.Created {
-		s.acknowledged, s.generation = resp.Header.GetRevision(), generationOf(resp)
+		s.acknowledged, s.generation = true, generationOf(resp)
 		s.client.own.acknowledged.Store(true)
 	}
-	if resp.IsProgressNotify() && !s.believes(resp) {
+	if resp.IsProgressNotify() && !s.acknowledged {
 		return Batch{Revision: max(s.after, s.floor)}, nil
 	}
 	batch, missing := parse(resp, s.after)
@@ -158,17 +139,6 @@ func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
 	}
 	s.after = s.client.saw(max(s.after, batch.Revision))
 	return batch.above(s.floor), nil
-}
-
-// believes tells whether progress was determined after this watch was set up.
-// If the connection has been replaced since, that cannot be told of this watch
-// any more, and it begins anew.
-func (s *Stream) believes(progress clientv3.WatchResponse) bool {
-	if s.acknowledged != 0 && generationOf(progress) != s.generation {
-		s.Reopen()
-		return false
-	}
-	return s.acknowledged != 0 && (s.client.own.used || progress.Header.GetRevision() > s.acknowledged)
 }
 
 // above drops what is not after floor.
@@ -234,17 +204,4 @@ func kindOf(e *clientv3.Event) Kind {
 	default:
 		return Modified
 	}
-}
-
-// Retriable tells whether a stream that ended with err can be continued on the
-// same cluster: etcd lost its leader, or could not be reached for a while.
-func Retriable(err error) bool {
-	if errors.Is(err, rpctypes.ErrCompacted) {
-		return false
-	}
-	var etcdErr rpctypes.EtcdError
-	if errors.As(err, &etcdErr) {
-		return etcdErr.Code() == codes.Unavailable
-	}
-	return status.Code(err) == codes.Unavailable
 }

@@ -1,18 +1,12 @@
 package kv
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 func put(key, value string, create, mod int64, prev *mvccpb.KeyValue) *clientv3.Event {
@@ -96,25 +90,5 @@ func TestParse(t *testing.T) {
 				t.Errorf("missing previous values (-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestRetriable(t *testing.T) {
-	for _, tc := range []struct {
-		err  error
-		want bool
-	}{
-		{rpctypes.ErrNoLeader, true},
-		{status.Error(codes.Unavailable, "connection refused"), true},
-		{fmt.Errorf("watch: %w", rpctypes.ErrLeaderChanged), true},
-		{rpctypes.ErrCompacted, false},
-		{&CompactedError{Wanted: 1}, false},
-		{rpctypes.ErrPermissionDenied, false},
-		{context.Canceled, false},
-		{errors.New("other"), false},
-	} {
-		if got := Retriable(tc.err); got != tc.want {
-			t.Errorf("Retriable(%v) = %t", tc.err, got)
-		}
 	}
 }
