@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -62,12 +63,15 @@ func (b *bench) clusterReady(t testing.TB) {
 	})
 }
 
-// freePort returns a port that nobody listens on, and that no connection is given by
-// chance: those are above 32767.
+// freePort returns a port that nobody listens on, that it has not returned before, and
+// that no connection is given by chance: those are above 32767.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
 		port := 20_000 + rand.IntN(10_000)
+		if _, taken := givenPorts.LoadOrStore(port, true); taken {
+			continue
+		}
 		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			_ = l.Close()
 			return port
@@ -76,6 +80,8 @@ func freePort(t testing.TB) int {
 	t.Fatal("no port is free")
 	return 0
 }
+
+var givenPorts sync.Map // their keys
 
 // connectNATS connects to whatever servers there are.
 func (b *bench) connectNATS(t testing.TB) *nats.Conn {

@@ -337,6 +337,55 @@ func TestEtcdIsRestoredUnderAQuietTier(t *testing.T) {
 	sink.until(t, last)
 }
 
+// A reader is ahead of the stream when it loses etcd, which is restored from a backup that
+// the stream is no longer than: the stream goes on and passes what the reader knows. It
+// must not take that for the history that it has seen.
+func TestEtcdIsRestoredUnderAReaderThatIsCutOff(t *testing.T) {
+	b := newBench(t)
+	stop := b.runRelay(t, "before", nil)
+	etcd, toEtcd := b.etcdThrough(t)
+	r, err := NewReader(ReaderConfig{Etcd: etcd, Conn: b.connectNATS(t), Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := newRecorder()
+	background(t, func(ctx context.Context) error { return r.Run(ctx, sink) })
+	waitSource(t, r, sink, SourceStream)
+	sink.until(t, b.put(t, "pods/ns/before", "x"))
+	stop()
+	backup := t.TempDir()
+	b.server.Stop()
+	if err := os.CopyFS(backup, os.DirFS(b.server.Dir())); err != nil {
+		t.Fatal(err)
+	}
+	b.server.Restart(t)
+	var gone int64
+	for i := range 40 {
+		gone = b.put(t, fmt.Sprintf("pods/ns/p%d", i), "gone")
+	}
+	sink.until(t, gone)
+
+	toEtcd.cut()
+	b.server.Stop()
+	removeAll(t, b.server.Dir())
+	if err := os.CopyFS(b.server.Dir(), os.DirFS(backup)); err != nil {
+		t.Fatal(err)
+	}
+	b.server.Restart(t)
+	b.runRelay(t, "after", nil)
+	eventually(t, "the stream passes what the reader knows", func() bool {
+		b.put(t, "pods/ns/p", "restored")
+		end, err := readTail(t.Context(), b.coreStream(t))
+		return err == nil && end.last != nil && end.last.ID.Revision > gone+10
+	})
+	toEtcd.mend()
+	sink.wait(t, "a reset", func() bool { return len(sink.resets) > 1 })
+	eventually(t, "the stream is the source again", func() bool {
+		last := b.put(t, "pods/ns/again", "restored")
+		return sink.reaches(last, time.Second) && r.Status().Source == SourceStream
+	})
+}
+
 // NATS gives up one stream, as it does after a message that it refuses when it has
 // been agreed on. The relay makes it anew, without its readers noticing more than a
 // gap that etcd fills, and the other streams go on.

@@ -376,8 +376,8 @@ func (f *following) onCompacted() {
 	f.restart(now)
 }
 
-// tryStream goes back to the stream if it is held at a point that etcd has
-// reached.
+// tryStream goes back to the stream if it is held at a point that etcd, which has
+// just said something, has reached.
 func (f *following) tryStream() {
 	if !f.held || !f.useEtcd {
 		return

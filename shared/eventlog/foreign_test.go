@@ -81,7 +81,7 @@ func TestANewConsumerIsNoContinuation(t *testing.T) {
 	}
 	sink := newRecorder()
 	f := &following{
-		Reader: r, ctx: t.Context(), sink: sink, etcd: kv.New(b.etcd, kv.WithOwnStream()),
+		Reader: r, ctx: t.Context(), sink: sink, etcd: kv.New(b.etcd),
 		subscription: newSubscription(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour), probed: make(chan probeResult, 1),
 	}
 	defer f.close()

@@ -521,7 +521,10 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	}
 	w := newWitness(t, b.etcd, b.routes)
 	var last int64
-	within := time.Now().Add(patientLimit)
+	within := time.Now().Add(30 * time.Second)
+	if v.fails {
+		within = time.Now().Add(patientLimit)
+	}
 	for i := 0; ; i++ {
 		last = b.put(t, fmt.Sprintf("pods/ns/c%d", i), "back")
 		sink.mu.Lock()
@@ -530,8 +533,8 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 		if resets > 1 {
 			break
 		}
-		if v.fails && time.Now().After(within) {
-			return "no reset"
+		if time.Now().After(within) {
+			return fmt.Sprintf("no reset: %+v", r.Status())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -59,7 +59,7 @@ func (r *Reader) sinceEtcd(ctx context.Context, prefix string, after, upTo int64
 	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	client := kv.New(r.cfg.Etcd, kv.WithOwnStream())
+	client := kv.New(r.cfg.Etcd)
 	s := client.Watch(ctx, kv.WatchOptions{Key: prefix, Prefix: true, After: after})
 	again := time.NewTicker(askInterval)
 	defer again.Stop()

@@ -11,6 +11,8 @@ type relayMetrics struct {
 	failures *prometheus.CounterVec
 	replaced *prometheus.CounterVec
 	copies   *prometheus.GaugeVec
+
+	historySeconds, bytes, maxBytes *prometheus.GaugeVec
 }
 
 func newRelayMetrics(reg prometheus.Registerer) *relayMetrics {
@@ -36,9 +38,18 @@ func newRelayMetrics(reg prometheus.Registerer) *relayMetrics {
 		copies: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "triune_eventlog_stream_replicas_missing", Help: "Replicas of the stream that are away or behind. Only the elected relay says so.",
 		}, []string{"tier"}),
+		historySeconds: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "triune_eventlog_stream_history_seconds", Help: "Age of the oldest message that the stream keeps. Only the elected relay says so.",
+		}, []string{"tier"}),
+		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "triune_eventlog_stream_bytes", Help: "Bytes of messages that the stream keeps. Only the elected relay says so.",
+		}, []string{"tier"}),
+		maxBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "triune_eventlog_stream_max_bytes", Help: "Bytes of messages that the stream may keep. Only the elected relay says so.",
+		}, []string{"tier"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.elected, m.terms, m.messages, m.usable, m.failures, m.replaced, m.copies)
+		reg.MustRegister(m.elected, m.terms, m.messages, m.usable, m.failures, m.replaced, m.copies, m.historySeconds, m.bytes, m.maxBytes)
 	}
 	return m
 }

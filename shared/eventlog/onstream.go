@@ -102,7 +102,9 @@ func (f *following) take(r received) (progress bool) {
 }
 
 // verified looks, while etcd is the source, whether the stream is a source
-// again: where it is as far as etcd or farther, it is held for etcd to reach it.
+// again: where it is as far as etcd or farther, it is held for etcd to reach it. etcd
+// has to confirm it now, even if it has told as much before: it may have been restored
+// meanwhile, and the stream tell what others have written since.
 // A stream that nobody publishes on does not get as far as etcd was when it
 // became the source, or it does and says no more than the message that was there
 // already.
@@ -120,9 +122,22 @@ func (f *following) verified() {
 	}
 	f.note(func(s *Status) { s.heard = max(s.heard, at) })
 	f.held, f.heldSince = true, time.Now()
-	f.tryStream()
-	if f.held {
+	if at > f.revision {
 		f.ask()
+		return
+	}
+	// A watch from the next revision on is silent where nothing happens.
+	now, err := f.position()
+	contradicted := false
+	if err == nil {
+		_, contradicted, err = f.compare()
+	}
+	switch {
+	case err != nil: // held until etcd answers, or for too long
+	case contradicted, f.replaced(now):
+		f.startOver(now)
+	default:
+		f.tryStream()
 	}
 }
 

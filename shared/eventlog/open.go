@@ -165,12 +165,40 @@ type opening struct {
 
 // find returns the stream as it should be configured.
 func (p *opening) find(ctx context.Context) (jetstream.Stream, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	stream, err := p.js.CreateOrUpdateStream(ctx, p.cfg.Stream.config(p.name))
+	stream, err := p.fit(ctx, p.js.CreateOrUpdateStream)
 	if err != nil {
 		return nil, fmt.Errorf("create or update: %w", err)
 	}
+	return stream, nil
+}
+
+// fit makes or changes a stream. Where NATS has no room for the history that it is to
+// keep, an existing one keeps as much as before, and a new one leastBytes.
+func (p *opening) fit(ctx context.Context, provide func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (jetstream.Stream, error) {
+	select {
+	case p.fitting <- struct{}{}:
+		defer func() { <-p.fitting }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	config := p.cfg.Stream.config(p.name)
+	wanted := config.MaxBytes
+	stream, refused := provide(ctx, config)
+	if !noRoom(refused) {
+		return stream, refused
+	}
+	config.MaxBytes = leastBytes
+	if before, err := p.js.Stream(ctx, p.name); err == nil {
+		config.MaxBytes = before.CachedInfo().Config.MaxBytes
+	}
+	stream, err := provide(ctx, config)
+	if err != nil {
+		return nil, refused
+	}
+	klog.FromContext(ctx).Info("NATS has too little storage for the history of the event log", "stream", p.name,
+		"wantedBytes", wanted, "maxBytes", config.MaxBytes)
 	return stream, nil
 }
 
@@ -227,9 +255,7 @@ func (p *opening) makeAnew(ctx context.Context, reason string, cause error, hist
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, context.DeadlineExceeded) {
 		return opened{}, fmt.Errorf("delete: %w", err)
 	}
-	ask, cancel = context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	stream, err := p.js.CreateStream(ask, p.cfg.Stream.config(p.name))
+	stream, err := p.fit(ctx, p.js.CreateStream)
 	if err != nil {
 		return opened{}, fmt.Errorf("create: %w", err)
 	}
@@ -258,6 +284,7 @@ func (p *opening) reachable(ctx context.Context) bool {
 	defer cancel()
 	other := p.cfg.Stream.config(p.name)
 	other.Description += " (test)"
+	other.MaxBytes = leastBytes // room is not the question
 	_, err := p.js.CreateStream(ctx, other)
 	return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
 }
@@ -289,6 +316,16 @@ func errorCode(err error) int {
 		return int(refused.APIError().ErrorCode)
 	}
 	return 0
+}
+
+// noRoom reports whether a stream was refused for its size. A cluster says only that
+// none of its servers is fit.
+func noRoom(err error) bool {
+	switch errorCode(err) {
+	case codeMemoryResources, codeStorageResources, codeNoPeers:
+		return true
+	}
+	return false
 }
 
 // external reports whether the cause of an error lies outside the stream, so that

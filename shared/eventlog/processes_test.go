@@ -10,23 +10,20 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
 
-	"triune.dev/shared/internal/etcdtest"
+	"triune.dev/shared/etcdembed"
 )
 
-// Servers and relays as processes of their own, which can be stopped and continued,
-// killed, and started again. A process is this test binary with a role.
+// Members of etcd, servers of NATS, and relays as processes of their own, which can be
+// stopped and continued, killed, and started again. A process is this test binary with
+// a role.
 
 const roleVariable = "TRIUNE_EVENTLOG_TEST_ROLE"
 
@@ -43,14 +40,21 @@ func TestMain(m *testing.M) {
 
 // part is what a process is told on its command line.
 type part struct {
-	// Of a server.
-	Name, Dir        string
-	Port, RoutesPort int
-	Routes           []string
+	// Of any.
+	Name string
+	// Of servers and members.
+	Dir             string
+	Port, PeersPort int
+	// Of a server: where its peers are, and where it tells about itself.
+	Routes  []string
+	Monitor int
+	// Of a member: the cluster that it begins with, or joins, the URL that it has there,
+	// and the HTTP proxy by which it reaches its peers.
+	Members, URL, Proxy string
+	Joins               bool
 	// Of a relay.
-	Etcd     string
-	NATS     []string
-	Replicas int
+	Etcd, NATS []string
+	Replicas   int
 }
 
 // play is the life of such a process: until its standard input ends.
@@ -64,10 +68,19 @@ func play(role string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	if role == "nats" {
+	switch role {
+	case "etcd":
+		return playEtcd(ctx, p)
+	case "nats":
 		return playNATS(ctx, p)
+	case "relay":
+		return playRelay(ctx, p)
 	}
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{p.Etcd}, Logger: nopLogger()})
+	return fmt.Errorf("there is no role %q", role)
+}
+
+func playRelay(ctx context.Context, p part) error {
+	etcd, err := dialEtcd(p.Etcd)
 	if err != nil {
 		return err
 	}
@@ -79,7 +92,7 @@ func play(role string) error {
 	defer conn.Close()
 	relay, err := NewRelay(RelayConfig{
 		Etcd: etcd, Conn: conn, Routes: NewRoutes(DefaultCluster, "/registry"), Tiers: Tiers, Identity: p.Name,
-		Stream: StreamOptions{Replicas: p.Replicas}, LeaseTTL: 2 * time.Second,
+		Stream: StreamOptions{Replicas: p.Replicas},
 	})
 	if err != nil {
 		return err
@@ -87,10 +100,21 @@ func play(role string) error {
 	return relay.Run(ctx)
 }
 
+// dialEtcd connects to members as the services do, with the keepalives of package
+// etcdstore.
+func dialEtcd(endpoints []string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{
+		Endpoints: endpoints, DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second, Logger: nopLogger(),
+	})
+}
+
+// playNATS runs a server whose peers are behind proxies. Servers tell each other of
+// routes, but not where this one listens: there is nothing at the address that it names.
 func playNATS(ctx context.Context, p part) error {
 	options := &server.Options{
-		ServerName: p.Name, Host: "127.0.0.1", Port: p.Port, JetStream: true, StoreDir: p.Dir, MaxPayload: 4 << 20, NoSigs: true, NoLog: true,
-		Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: p.RoutesPort},
+		ServerName: p.Name, Host: "127.0.0.1", Port: p.Port, HTTPHost: "127.0.0.1", HTTPPort: p.Monitor,
+		JetStream: true, StoreDir: p.Dir, MaxPayload: 4 << 20, NoSigs: true, NoLog: true,
+		Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: p.PeersPort, Advertise: "127.0.0.1:1"},
 	}
 	for _, route := range p.Routes {
 		options.Routes = append(options.Routes, &url.URL{Scheme: "nats", Host: route})
@@ -106,12 +130,50 @@ func playNATS(ctx context.Context, p part) error {
 	return nil
 }
 
+// playEtcd runs a member with the timing of a real one. Its peers' URLs mean something
+// to its proxy alone.
+func playEtcd(ctx context.Context, p part) error {
+	for name, value := range map[string]string{"HTTP_PROXY": p.Proxy, "NO_PROXY": "", "no_proxy": ""} {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	peer, err := url.Parse(p.URL)
+	if err != nil {
+		return err
+	}
+	local := func(port int) []url.URL {
+		return []url.URL{{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", port)}}
+	}
+	config := embed.NewConfig()
+	config.Name, config.Dir, config.LogLevel, config.LogOutputs = p.Name, p.Dir, "fatal", []string{"stderr"}
+	config.UnsafeNoFsync, config.EnableGRPCGateway = true, false // processes are killed, not machines
+	config.ListenClientUrls, config.AdvertiseClientUrls = local(p.Port), local(p.Port)
+	config.ListenPeerUrls, config.AdvertisePeerUrls = local(p.PeersPort), []url.URL{*peer}
+	config.InitialCluster = p.Members
+	if p.Joins {
+		config.ClusterState = embed.ClusterStateFlagExisting
+	}
+	member, err := etcdembed.Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-member.Failed():
+		return err
+	}
+}
+
 // process is a running part.
 type process struct {
-	role string
-	part part
-	cmd  *exec.Cmd
-	in   io.Closer
+	role  string
+	part  part
+	cmd   *exec.Cmd
+	in    io.Closer
+	ended chan struct{} // closed when the process has ended
 }
 
 func (p *process) start(t *testing.T) {
@@ -136,13 +198,29 @@ func (p *process) start(t *testing.T) {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	cmd, ended := p.cmd, make(chan struct{})
+	p.ended = ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	t.Cleanup(p.kill)
+}
+
+// alive fails the test if the process has ended by itself.
+func (p *process) alive(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.ended:
+		t.Fatalf("%s has ended by itself: %s", p.part.Name, p.cmd.ProcessState)
+	default:
+	}
 }
 
 // kill ends the process as a power cut does, but for the files.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	<-p.ended
 	_ = p.in.Close()
 }
 
@@ -170,138 +248,4 @@ func (p *prefixed) Write(b []byte) (int, error) {
 		}
 	}
 	return len(b), nil
-}
-
-// Relays and servers are paused, killed, and robbed of their files under load. Every
-// write is told once and in order, no watch ends, and the streams carry events again
-// soon after each fault.
-func TestFaultsUnderLoad(t *testing.T) {
-	b := &bench{server: etcdtest.Start(t), routes: NewRoutes(DefaultCluster, "/registry")}
-	b.etcd = b.server.Dial(t)
-	b.stream.Replicas = 3
-	servers, relays := b.processes(t)
-	w := newWitness(t, b.etcd, b.routes)
-	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = 3 * time.Second })
-	waitSource(t, r, sink, SourceStream)
-
-	var writes atomic.Int64
-	writing, stop := context.WithCancel(t.Context())
-	var load, watching sync.WaitGroup
-	load.Go(func() {
-		large := strings.Repeat("x", 50<<10)
-		for i := 0; writing.Err() == nil; i++ {
-			b.put(t, fmt.Sprintf("pods/ns/p%d", i%100), fmt.Sprint(i))
-			if i%20 == 0 {
-				b.put(t, fmt.Sprintf("configmaps/ns/c%d", i%7), large)
-			}
-			writes.Add(1)
-			time.Sleep(2 * time.Millisecond)
-		}
-	})
-	var fallback, all atomic.Int64
-	watching.Go(func() {
-		for tick := time.NewTicker(10 * time.Millisecond); writing.Err() == nil; <-tick.C {
-			if all.Add(1); r.Status().Source == SourceEtcd {
-				fallback.Add(1)
-			}
-		}
-	})
-	defer func() {
-		stop()
-		load.Wait()
-		watching.Wait()
-	}()
-
-	rejoin := func(s *process, lose bool) {
-		s.kill()
-		if lose {
-			removeAll(t, s.part.Dir)
-		}
-		time.Sleep(time.Second)
-		s.start(t)
-	}
-	faults := []struct {
-		name string
-		do   func(round int)
-	}{
-		{"the relays are paused for longer than their lease, one after the other", func(int) {
-			for _, relay := range relays {
-				relay.pause(t, 4*time.Second)
-			}
-		}},
-		{"a server is killed and loses its files", func(round int) { rejoin(servers[round%3], true) }},
-		{"a server is paused", func(round int) { servers[(round+1)%3].pause(t, 4*time.Second) }},
-		{"a server is killed", func(round int) { rejoin(servers[(round+2)%3], false) }},
-		{"a relay is killed", func(round int) {
-			relays[round%2].kill()
-			relays[round%2].start(t)
-		}},
-	}
-	rounds := 1
-	if !testing.Short() {
-		rounds = 9
-	}
-	for round := range rounds {
-		for i, fault := range faults {
-			if testing.Short() && i > 1 {
-				break
-			}
-			fault.do(round)
-			// It may take some time until anybody notices, and some until all is well.
-			start := time.Now()
-			eventually(t, "the stream carries events after "+fault.name, func() bool {
-				before := r.Status()
-				time.Sleep(500 * time.Millisecond)
-				now := r.Status()
-				return before.Source == SourceStream && now.Since.Equal(before.Since) && now.Revision > before.Revision
-			})
-			b.level(t, time.Minute)
-			t.Logf("%s: well after %s", fault.name, time.Since(start).Round(time.Millisecond))
-		}
-	}
-	stop()
-	load.Wait()
-	last := b.put(t, "pods/ns/last", "x")
-	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {
-		t.Error(wrong)
-	}
-	waitSource(t, r, sink, SourceStream)
-	if wrong := b.sound(t); wrong != "" {
-		t.Error(wrong)
-	}
-	t.Logf("%d writes, %.1f %% of the time on etcd, %+v", writes.Load(), 100*float64(fallback.Load())/float64(all.Load()), r.Status())
-}
-
-// processes starts three servers and two relays.
-func (b *bench) processes(t *testing.T) (servers, relays []*process) {
-	t.Helper()
-	dir := t.TempDir()
-	var routes, urls []string
-	for i := range 3 {
-		p := &process{role: "nats", part: part{
-			Name: fmt.Sprint("n", i), Dir: filepath.Join(dir, fmt.Sprint("n", i)), Port: freePort(t), RoutesPort: freePort(t),
-		}}
-		servers = append(servers, p)
-		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", p.part.RoutesPort))
-		urls = append(urls, fmt.Sprintf("nats://127.0.0.1:%d", p.part.Port))
-	}
-	for _, s := range servers {
-		s.part.Routes = routes
-		s.start(t)
-	}
-	b.urls = urls
-	eventually(t, "NATS answers", func() bool {
-		conn, err := nats.Connect(strings.Join(urls, ","))
-		if err != nil {
-			return false
-		}
-		conn.Close()
-		return true
-	})
-	for i := range 2 {
-		p := &process{role: "relay", part: part{Name: fmt.Sprint("relay", i), Etcd: b.server.URL(), NATS: urls, Replicas: 3}}
-		relays = append(relays, p)
-		p.start(t)
-	}
-	return servers, relays
 }

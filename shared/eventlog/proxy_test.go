@@ -1,20 +1,31 @@
 package eventlog
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"slices"
 	"sync"
 	"testing"
 )
 
-// proxy passes TCP connections on, and can stop doing so for a while: what was
-// sent meanwhile arrives later, as with a stopped process.
+// proxy passes TCP connections on, and can stop doing so for a while. What was sent
+// while it was frozen arrives later, as with a stopped process; what was under way when
+// it was cut is lost.
 type proxy struct {
 	listener net.Listener
 	target   string
 
-	mu     sync.Mutex
-	frozen chan struct{} // nil or open while frozen; guarded by mu
-	conns  []net.Conn    // guarded by mu
+	mu      sync.Mutex
+	frozen  chan struct{}         // nil or open while frozen; guarded by mu
+	broken  bool                  // guarded by mu
+	refused int                   // since it was cut; guarded by mu
+	conns   map[net.Conn]struct{} // guarded by mu
 }
 
 func newProxy(t testing.TB, target string) *proxy {
@@ -23,16 +34,12 @@ func newProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, target: target}
+	p := &proxy{listener: l, target: target, conns: map[net.Conn]struct{}{}}
 	go p.serve()
 	t.Cleanup(func() {
 		_ = l.Close()
 		p.thaw()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		for _, c := range p.conns {
-			_ = c.Close()
-		}
+		p.cut()
 	})
 	return p
 }
@@ -51,10 +58,16 @@ func (p *proxy) serve() {
 			continue
 		}
 		p.mu.Lock()
-		p.conns = append(p.conns, in, out)
+		if p.broken {
+			p.refused++
+			_ = in.Close()
+			_ = out.Close()
+		} else {
+			p.conns[in], p.conns[out] = struct{}{}, struct{}{}
+			go p.pass(in, out)
+			go p.pass(out, in)
+		}
 		p.mu.Unlock()
-		go p.pass(in, out)
-		go p.pass(out, in)
 	}
 }
 
@@ -62,6 +75,9 @@ func (p *proxy) pass(from, to net.Conn) {
 	defer func() {
 		_ = from.Close()
 		_ = to.Close()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, from)
 	}()
 	buf := make([]byte, 64<<10)
 	for {
@@ -102,4 +118,75 @@ func (p *proxy) thaw() {
 		close(p.frozen)
 		p.frozen = nil
 	}
+}
+
+// cut breaks all connections, and those that are made before it is mended.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken, p.refused = true, 0
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+func (p *proxy) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken = false
+}
+
+// passes reports whether there is a connection, and how many were refused since the
+// proxy was cut.
+func (p *proxy) passes() (connected bool, refused int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns) > 0, p.refused
+}
+
+// links are the proxies between processes: one for each that connects and each that it
+// connects to.
+type links map[link]*proxy
+
+type link struct{ from, to int }
+
+// newLinks puts proxies in front of targets, the addresses of as many processes.
+func newLinks(t testing.TB, targets []string) links {
+	t.Helper()
+	l := links{}
+	for from := range targets {
+		for to, target := range targets {
+			if from != to {
+				l[link{from, to}] = newProxy(t, target)
+			}
+		}
+	}
+	return l
+}
+
+// between returns both proxies between two processes.
+func (l links) between(a, b int) []*proxy { return []*proxy{l[link{a, b}], l[link{b, a}]} }
+
+// forward serves an HTTP proxy to one of the processes, and returns its URL. To its host
+// the others have the names, of which links says how to get there.
+func (l links) forward(t testing.TB, from int, names []string) string {
+	t.Helper()
+	quiet := log.New(io.Discard, "", 0)
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		p := l[link{from, slices.Index(names, addr)}]
+		if p == nil {
+			return nil, fmt.Errorf("there is no way from %d to %s", from, addr)
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, p.addr())
+	}
+	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite: func(*httputil.ProxyRequest) {}, FlushInterval: -1, ErrorLog: quiet, Transport: &http.Transport{DialContext: dial},
+	})
+	s.Config.ErrorLog = quiet
+	s.Start()
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s.URL
 }

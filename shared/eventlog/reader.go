@@ -136,7 +136,7 @@ func (r *Reader) wants(key string) bool {
 // happens to NATS and etcd is waited for.
 func (r *Reader) Run(ctx context.Context, sink Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &following{Reader: r, ctx: ctx, sink: sink, etcd: kv.New(r.cfg.Etcd, kv.WithOwnStream())}
+	f := &following{Reader: r, ctx: ctx, sink: sink, etcd: kv.New(r.cfg.Etcd)}
 	defer func() {
 		cancel()
 		f.close()

@@ -21,8 +21,10 @@ type bench struct {
 	nats   *natsServer
 	// cluster are all servers where there are several; nats is one of them.
 	cluster []*natsServer
-	urls    []string // of servers that are processes of their own
-	routes  *Routes
+	// urls and endpoints are those of servers and members that are processes of their
+	// own; there is no server then.
+	urls, endpoints []string
+	routes          *Routes
 
 	stream     StreamOptions
 	ackTimeout time.Duration
@@ -34,6 +36,20 @@ func newBench(t testing.TB) *bench {
 	b := &bench{server: etcdtest.Start(t), nats: startNATS(t), routes: NewRoutes(DefaultCluster, "/registry"), ackTimeout: time.Second}
 	b.etcd = b.server.Dial(t)
 	return b
+}
+
+// dial connects to etcd.
+func (b *bench) dial(t testing.TB) *clientv3.Client {
+	t.Helper()
+	if len(b.endpoints) == 0 {
+		return b.server.Dial(t)
+	}
+	c, err := dialEtcd(b.endpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // relay makes a relay; change may put it into a worse world.
@@ -73,7 +89,7 @@ func (b *bench) read(t testing.TB, change func(*Reader)) (*Reader, *recorder) {
 func (b *bench) readBy(t testing.TB, conn *nats.Conn, change func(*Reader)) (*Reader, *recorder) {
 	t.Helper()
 	r, err := NewReader(ReaderConfig{
-		Etcd: b.server.Dial(t), Conn: conn, Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond,
+		Etcd: b.dial(t), Conn: conn, Routes: b.routes, Tier: Core, Patience: 500 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

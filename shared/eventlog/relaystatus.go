@@ -27,6 +27,15 @@ type StreamStatus struct {
 	// Replicas is how many servers should have the stream, and Missing how many of
 	// them are away or behind.
 	Replicas, Missing int
+	History           History
+}
+
+// History is what a stream has of the past.
+type History struct {
+	// Age is that of the oldest message.
+	Age time.Duration
+	// Bytes are what the stream keeps, MaxBytes the most that it may.
+	Bytes, MaxBytes int64
 }
 
 // Status returns the present state. It is safe for concurrent use.
@@ -49,6 +58,9 @@ func (r *Relay) setElected(elected bool) {
 	r.metrics.elected.Set(value)
 	r.metrics.usable.Reset()
 	r.metrics.copies.Reset()
+	r.metrics.historySeconds.Reset()
+	r.metrics.bytes.Reset()
+	r.metrics.maxBytes.Reset()
 }
 
 // setProblem notes why this process publishes nothing.
@@ -76,4 +88,7 @@ func (r *Relay) setStream(tier Tier, change func(*StreamStatus)) {
 	}
 	r.metrics.usable.WithLabelValues(string(tier)).Set(usable)
 	r.metrics.copies.WithLabelValues(string(tier)).Set(float64(s.Missing))
+	r.metrics.historySeconds.WithLabelValues(string(tier)).Set(s.History.Age.Seconds())
+	r.metrics.bytes.WithLabelValues(string(tier)).Set(float64(s.History.Bytes))
+	r.metrics.maxBytes.WithLabelValues(string(tier)).Set(float64(s.History.MaxBytes))
 }

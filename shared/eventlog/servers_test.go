@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -201,23 +203,32 @@ func newWitness(t testing.TB, etcd *clientv3.Client, routes *Routes) *witness {
 	}
 	w := &witness{recorder: newRecorder(), from: now.revision}
 	w.Reset(now.revision)
-	client := kv.New(etcd, kv.WithOwnStream())
+	client := kv.New(etcd)
 	background(t, func(ctx context.Context) error {
-		s := client.Watch(ctx, kv.WatchOptions{Key: routes.Prefix(), Prefix: true, After: now.revision})
-		for resp := range s.C() {
+		reached := now.revision
+		watch := func() *kv.Stream {
+			return client.Watch(ctx, kv.WatchOptions{Key: routes.Prefix(), Prefix: true, After: reached})
+		}
+		for s := watch(); ; {
+			resp, ok := <-s.C()
+			if ctx.Err() != nil {
+				return nil
+			}
+			if !ok {
+				s = watch()
+				continue
+			}
 			b, err := s.Accept(resp)
 			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil && kv.Retriable(err):
-				s.Reopen()
-			case err != nil:
+			case errors.Is(err, rpctypes.ErrCompacted):
 				return err
+			case err != nil:
+				s = watch()
 			case len(b.Events) > 0:
 				w.Apply(b)
+				reached = b.Revision
 			}
 		}
-		return nil
 	})
 	return w
 }
@@ -258,9 +269,14 @@ func (w *witness) diff(t testing.TB, r *recorder, routes *Routes, tier Tier, rev
 // eventually waits for what no channel tells.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	within(t, 30*time.Second, what, ok)
+}
+
+func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in 30 s", what)
+			t.Fatalf("%s: not in %s", what, limit)
 		}
 	}
 }

@@ -18,15 +18,21 @@ type StreamOptions struct {
 	Replicas int
 	// MaxAge is how long events are kept; 0 means DefaultMaxAge.
 	MaxAge time.Duration
-	// MaxBytes bounds each stream; 0 means DefaultMaxBytes, -1 no bound.
+	// MaxBytes bounds each stream; 0 means DefaultFileBytes or, with Memory,
+	// DefaultMemoryBytes, -1 no bound. Where NATS has no room for so many, the stream
+	// keeps less.
 	MaxBytes int64
 }
 
-// Defaults of StreamOptions. etcd keeps five minutes of history under
-// kube-apiserver's default compaction.
+// Defaults of StreamOptions. etcd keeps five to ten minutes of history under
+// kube-apiserver's default compaction; in ten minutes of the load that docs/scaling.md
+// plans for, 3.8 GB are published.
 const (
-	DefaultMaxAge   = time.Hour
-	DefaultMaxBytes = 1 << 30
+	DefaultMaxAge      = time.Hour
+	DefaultFileBytes   = 4 << 30
+	DefaultMemoryBytes = 1 << 30
+	// leastBytes is what a stream keeps where there is no room for more.
+	leastBytes = 256 << 20
 )
 
 // config is the stream's configuration.
@@ -51,14 +57,15 @@ func (o StreamOptions) config(name string) jetstream.StreamConfig {
 		// looks for them in what is younger than this.
 		Duplicates: 100 * time.Millisecond,
 	}
+	preset := int64(DefaultFileBytes)
 	if o.Memory {
-		c.Storage = jetstream.MemoryStorage
+		c.Storage, preset = jetstream.MemoryStorage, DefaultMemoryBytes
 	}
 	if c.MaxAge == 0 {
 		c.MaxAge = DefaultMaxAge
 	}
 	if c.MaxBytes == 0 {
-		c.MaxBytes = DefaultMaxBytes
+		c.MaxBytes = preset
 	}
 	return c
 }

@@ -26,6 +26,9 @@ type term struct {
 	wake     chan struct{} // a publisher has failed, or has room
 	opened   chan opened
 	opening  sync.WaitGroup
+	// fitting is held by the one that makes or changes a stream: NATS may promise the
+	// same room to several who ask at the same time.
+	fitting  chan struct{}
 	ask      chan *feed
 	checked  chan checked
 	checking bool
@@ -71,8 +74,8 @@ func (r *Relay) serve(ctx context.Context, e *election) error {
 
 func newTerm(r *Relay, e *election) *term {
 	t := &term{
-		Relay: r, elected: e, kv: kv.New(r.cfg.Etcd, kv.WithOwnStream()), byStream: map[string]*feed{},
-		wake: make(chan struct{}, 1), opened: make(chan opened, len(r.cfg.Tiers)), ask: make(chan *feed, len(r.cfg.Tiers)),
+		Relay: r, elected: e, kv: kv.New(r.cfg.Etcd), byStream: map[string]*feed{},
+		wake: make(chan struct{}, 1), opened: make(chan opened, len(r.cfg.Tiers)), fitting: make(chan struct{}, 1), ask: make(chan *feed, len(r.cfg.Tiers)),
 		checked: make(chan checked, len(r.cfg.Tiers)), stopWatch: func() {}, usable: time.Now(),
 	}
 	for _, tier := range r.cfg.Tiers {
@@ -293,7 +296,7 @@ func (t *term) recovered(f *feed) {
 		if !s.Usable {
 			s.Since = now
 		}
-		s.Usable, s.Problem = true, ""
+		s.Usable, s.Problem, s.History.MaxBytes = true, "", f.maxBytes
 	})
 }
 
@@ -517,16 +520,17 @@ func (t *term) listen() (stop func(), err error) {
 	return stop, nil
 }
 
-// checked is how the replicas of a stream are.
+// checked is how a stream and its replicas are.
 type checked struct {
 	tier              Tier
 	replicas, missing int
+	history           History
 }
 
-// checkInterval is the time between two looks at the replicas.
+// checkInterval is the time between two looks at the streams.
 const checkInterval = 10 * time.Second
 
-// check looks at the replicas of the open streams now and then.
+// check looks at the open streams now and then.
 func (t *term) check(ctx context.Context) {
 	if t.checking {
 		return
@@ -551,6 +555,10 @@ func (t *term) check(ctx context.Context) {
 				continue
 			}
 			c := checked{tier: l.tier, replicas: info.Config.Replicas, missing: info.Config.Replicas - 1}
+			c.history = History{Bytes: int64(info.State.Bytes), MaxBytes: info.Config.MaxBytes}
+			if info.State.Msgs > 0 {
+				c.history.Age = max(info.TimeStamp.Sub(info.State.FirstTime), 0)
+			}
 			if info.Cluster != nil {
 				for _, peer := range info.Cluster.Replicas {
 					if peer.Current && !peer.Offline {
@@ -583,5 +591,5 @@ func (t *term) onChecked(c checked) {
 		t.checking = false
 		return
 	}
-	t.setStream(c.tier, func(s *StreamStatus) { s.Replicas, s.Missing = c.replicas, max(c.missing, 0) })
+	t.setStream(c.tier, func(s *StreamStatus) { s.Replicas, s.Missing, s.History = c.replicas, max(c.missing, 0), c.history })
 }

@@ -35,7 +35,8 @@ type EventLog struct {
 	// the others it only reads its own.
 	Relay []string
 	// Storage is "file" or "memory", Replicas the copies of each message in the NATS
-	// cluster; MaxAge and MaxBytes bound what a stream keeps.
+	// cluster; MaxAge and MaxBytes bound what a stream keeps, MaxBytes 0 as
+	// eventlog.StreamOptions says.
 	Storage  string
 	Replicas int
 	MaxAge   time.Duration
@@ -43,6 +44,8 @@ type EventLog struct {
 	// CachePlainBytes bounds what each tier holds of stored objects as they are;
 	// beyond it, what was not read lately is held compressed. 0 compresses nothing.
 	CachePlainBytes int64
+	// CacheLogBytes bounds what each tier remembers of changes in memory.
+	CacheLogBytes int64
 }
 
 // Kinds of storage of a stream.
@@ -55,8 +58,7 @@ const (
 func NewEventLog() *EventLog {
 	return &EventLog{
 		Cluster: eventlog.DefaultCluster, Storage: fileStorage, Replicas: 1,
-		MaxAge: eventlog.DefaultMaxAge, MaxBytes: eventlog.DefaultMaxBytes,
-		CachePlainBytes: bytecache.DefaultPlainBytes,
+		MaxAge: eventlog.DefaultMaxAge, CachePlainBytes: bytecache.DefaultPlainBytes, CacheLogBytes: bytecache.DefaultLogBytes,
 	}
 }
 
@@ -103,7 +105,7 @@ func (o *EventLog) On(conn *nats.Conn, registerer prometheus.Registerer, tiers .
 		Stream: eventlog.StreamOptions{
 			Memory: o.Storage == memoryStorage, Replicas: o.Replicas, MaxAge: o.MaxAge, MaxBytes: o.MaxBytes,
 		},
-		Identity: fmt.Sprintf("%s/%d", host, os.Getpid()), Registerer: registerer, PlainBytes: plain,
+		Identity: fmt.Sprintf("%s/%d", host, os.Getpid()), Registerer: registerer, PlainBytes: plain, LogBytes: o.CacheLogBytes,
 	}
 }
 
@@ -124,9 +126,11 @@ func (o *EventLog) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Replicas, "event-log-replicas", o.Replicas, "Copies of a stream in the NATS cluster.")
 	fs.DurationVar(&o.MaxAge, "event-log-max-age", o.MaxAge,
 		"How long a stream keeps events. Watches resume from so far back without listing anew.")
-	fs.Int64Var(&o.MaxBytes, "event-log-max-bytes", o.MaxBytes, "How many bytes of events a stream keeps.")
+	fs.Int64Var(&o.MaxBytes, "event-log-max-bytes", o.MaxBytes, "How many bytes of events a stream keeps, or less where NATS has less room. 0 means 4 GiB in files, 1 GiB in memory.")
 	fs.Int64Var(&o.CachePlainBytes, "cache-plain-bytes", o.CachePlainBytes,
 		"How many bytes of stored objects a tier holds in memory as they are. Beyond it, what was not read lately is held compressed. 0 compresses nothing.")
+	fs.Int64Var(&o.CacheLogBytes, "cache-log-bytes", o.CacheLogBytes,
+		"How many bytes of changes, of all resources together, a tier remembers in memory for watches that resume. What is older is read from the event log.")
 }
 
 // Validate returns every problem there is, each naming its flag.
@@ -171,11 +175,14 @@ func (o *EventLog) Validate() []error {
 	if o.MaxAge <= 0 {
 		errs = append(errs, fmt.Errorf("--event-log-max-age=%s: must be positive", o.MaxAge))
 	}
-	if o.MaxBytes <= 0 {
-		errs = append(errs, fmt.Errorf("--event-log-max-bytes=%d: must be positive", o.MaxBytes))
+	if o.MaxBytes < 0 {
+		errs = append(errs, fmt.Errorf("--event-log-max-bytes=%d: must not be negative", o.MaxBytes))
 	}
 	if o.CachePlainBytes < 0 {
 		errs = append(errs, fmt.Errorf("--cache-plain-bytes=%d: must not be negative", o.CachePlainBytes))
+	}
+	if o.CacheLogBytes <= 0 {
+		errs = append(errs, fmt.Errorf("--cache-log-bytes=%d: must be positive", o.CacheLogBytes))
 	}
 	return errs
 }

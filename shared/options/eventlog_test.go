@@ -31,7 +31,7 @@ func TestEventLogFlags(t *testing.T) {
 		"half a key pair":      {[]string{server, "--nats-certfile=" + file}, []string{"--nats-certfile and --nats-keyfile go together"}},
 		"two problems":         {[]string{"--event-log-cluster=a.b", "--event-log-relay=gizmo"}, []string{"--event-log-cluster=", "--event-log-relay=gizmo: "}},
 		"unknown storage":      {[]string{"--event-log-storage=tape"}, []string{"--event-log-storage=tape: "}},
-		"bounds":               {[]string{"--event-log-replicas=0", "--event-log-max-age=0s", "--event-log-max-bytes=-1", "--cache-plain-bytes=-1"}, []string{"--event-log-replicas=0", "--event-log-max-age=0s", "--event-log-max-bytes=-1", "--cache-plain-bytes=-1"}},
+		"bounds":               {[]string{"--event-log-replicas=0", "--event-log-max-age=0s", "--event-log-max-bytes=-1", "--cache-plain-bytes=-1", "--cache-log-bytes=0"}, []string{"--event-log-replicas=0", "--event-log-max-age=0s", "--event-log-max-bytes=-1", "--cache-plain-bytes=-1", "--cache-log-bytes=0"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,39 @@
+package eventlog
+
+import "testing"
+
+// The only replica of a stream is on a server that goes away for good, or comes back when
+// the stream has been made anew elsewhere: readers miss nothing, no watch ends, and the
+// stream carries events again.
+func TestTheServerOfTheOnlyReplicaGoesAway(t *testing.T) {
+	b := newClusterBench(t)
+	b.stream.Replicas = 1
+	w := newWitness(t, b.etcd, b.routes)
+	relay := b.relay(t, "a", nil)
+	background(t, relay.Run)
+	r, sink := b.read(t, nil)
+	waitSource(t, r, sink, SourceStream)
+	sink.until(t, b.put(t, "pods/ns/before", "x"))
+	home, incarnation := b.coreLeader(t), b.incarnation(t)
+	home.Shutdown()
+	home.WaitForShutdown()
+	eventually(t, "the stream is made anew elsewhere", func() bool {
+		b.put(t, "pods/ns/meanwhile", "x")
+		known, _, err := records{b.etcd, relay.cfg.Keys}.read(t.Context(), b.routes.Stream(Core))
+		return err == nil && known.Incarnation != incarnation && r.Status().Source == SourceStream
+	})
+	// Its server does not know yet that the stream is another one.
+	home.run(t)
+	b.clusterReady(t)
+	for range 50 {
+		sink.until(t, b.put(t, "pods/ns/again", "x"))
+	}
+	last := b.put(t, "pods/ns/last", "x")
+	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {
+		t.Fatal(wrong)
+	}
+	waitSource(t, r, sink, SourceStream)
+	if wrong := b.sound(t); wrong != "" {
+		t.Error(wrong)
+	}
+}

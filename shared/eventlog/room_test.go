@@ -1,0 +1,71 @@
+package eventlog
+
+import "testing"
+
+// NATS has room for the whole history of no stream, or of one only: each keeps what there
+// is room for, says how much that is, and a later relay takes nothing away.
+func TestHistoryTakesTheRoomThereIs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		start func(testing.TB) *bench
+		store int64
+		whole int // streams that keep all
+	}{
+		"one server, room for none":    {newBench, 1 << 30, 0},
+		"one server, room for one":     {newBench, 5 << 30, 1},
+		"three servers, room for none": {newClusterBench, 1 << 30, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := tc.start(t)
+			for _, s := range b.servers() {
+				s.Shutdown()
+				s.WaitForShutdown()
+				s.opts.JetStreamMaxStore = tc.store
+			}
+			for _, s := range b.servers() {
+				s.run(t)
+			}
+			if b.cluster != nil {
+				b.clusterReady(t)
+			}
+			relay := b.relay(t, "a", nil)
+			stop := background(t, relay.Run)
+			whole := func(r *Relay) (whole, less int) {
+				for _, s := range r.Status().Streams {
+					switch s.History.MaxBytes {
+					case DefaultFileBytes:
+						whole++
+					case leastBytes:
+						less++
+					}
+				}
+				return whole, less
+			}
+			usable := func(r *Relay) func() bool {
+				return func() bool {
+					whole, less := whole(r)
+					return whole == tc.whole && whole+less == len(Tiers)
+				}
+			}
+			eventually(t, "all streams say what they keep", usable(relay))
+			js, revision := b.jetStream(t), b.put(t, "pods/ns/a", "x")
+			config := b.coreStream(t).CachedInfo().Config
+			if config.MaxBytes == leastBytes {
+				config.MaxBytes += 1 << 20 // somebody has found a little room
+				if _, err := js.UpdateStream(t.Context(), config); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stop()
+			b.runRelay(t, "b", nil)
+			r, sink := b.read(t, nil)
+			waitSource(t, r, sink, SourceStream)
+			sink.until(t, b.put(t, "pods/ns/b", "x"))
+			if got := b.coreStream(t).CachedInfo().Config.MaxBytes; got != config.MaxBytes {
+				t.Errorf("the next relay has the stream keep %d bytes, before %d", got, config.MaxBytes)
+			}
+			if got, err := since(t, r, "/registry/pods/", revision-1, revision); err != nil || len(got) != 1 {
+				t.Errorf("history %v, %v", got, err)
+			}
+		})
+	}
+}
