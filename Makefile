@@ -61,6 +61,10 @@ endef
 # It comes before whatever has a time limit: the first build takes minutes.
 tools = $(call step,$(1)-tools,$(GO) run ./tests/tools/cmd/tools $(2) >/dev/null)
 
+# $(call compiled,<target>) compiles the suite that tests of tests/deploy run within their
+# time limit.
+compiled = $(call step,$(1)-compile,$(GO) test -vet=off -c -o /dev/null ./tests/e2e)
+
 ##@ Use
 
 .PHONY: help
@@ -158,6 +162,7 @@ NO_ENGINE = no container engine answers: images and running containers are not t
 .PHONY: test-compose
 test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers killed and cut off
 	$(call tools,test-compose,etcd kubectl nats-server prometheus promtool)
+	$(call compiled,test-compose)
 	$(call step,test-compose,docker version >/dev/null 2>&1 || echo "$(NO_ENGINE)"; \
 		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)')
 
@@ -192,6 +197,7 @@ DEPLOY_TOOLS = docker-compose etcd helm kube-controller-manager kube-scheduler k
 .PHONY: chart-test
 chart-test: build ## the tests of compose, chart, rules and dashboards alone
 	$(call tools,chart-test,$(DEPLOY_TOOLS))
+	$(call compiled,chart-test)
 	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
 
 # What is measured is in docs/performance.md.
@@ -205,7 +211,7 @@ ROUNDS ?= 3
 .PHONY: bench
 bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…, ROUNDS=…)
 	$(call tools,bench,$(BENCH_TOOLS))
-	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md)
+	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md -scaling=docs/scaling.md)
 
 .PHONY: bench-quick
 bench-quick: build ## the same in minutes, without what is large

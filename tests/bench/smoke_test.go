@@ -44,7 +44,9 @@ func TestTriuneIsMeasured(t *testing.T) {
 		for kind := range kinds {
 			file := filepath.Join(profiles, report.Ours, fmt.Sprintf("%s.triune.%s.prof", workload, kind))
 			top, err := topOf(t.Context(), file)
-			if err != nil || len(top) == 0 {
+			// To deliver an event allocates so little that a sample may see none of it.
+			mayBeEmpty := kind == "alloc" && workload == "watch-500"
+			if err != nil || len(top) == 0 && !mayBeEmpty {
 				t.Errorf("%s of %s: %d functions, %v", kind, workload, len(top), err)
 			}
 		}

@@ -41,15 +41,15 @@ func name(row *Row) string {
 	return row.Title + ", " + row.Phase
 }
 
-// number prints three significant digits without an exponent.
-func number(v float64) string {
+// Number prints three significant digits without an exponent.
+func Number(v float64) string {
 	switch a := math.Abs(v); {
 	case a == 0:
 		return "0"
 	case a >= 1e4:
-		return thousands(fmt.Sprintf("%.0f", v))
+		return Thousands(fmt.Sprintf("%.0f", v))
 	case a >= 100:
-		return thousands(fmt.Sprintf("%.0f", v))
+		return Thousands(fmt.Sprintf("%.0f", v))
 	case a >= 10:
 		return fmt.Sprintf("%.1f", v)
 	case a >= 0.1:
@@ -59,8 +59,8 @@ func number(v float64) string {
 	}
 }
 
-// thousands puts a comma between groups of three digits.
-func thousands(digits string) string {
+// Thousands puts a comma between groups of three digits.
+func Thousands(digits string) string {
 	sign := ""
 	if rest, ok := strings.CutPrefix(digits, "-"); ok {
 		sign, digits = "-", rest
@@ -71,31 +71,31 @@ func thousands(digits string) string {
 	return sign + digits
 }
 
-// micros prints microseconds in the unit that fits.
-func micros(v float64) string {
+// Micros prints microseconds in the unit that fits.
+func Micros(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e6:
-		return number(v/1e6) + " s"
+		return Number(v/1e6) + " s"
 	case a >= 1e4:
-		return number(v/1e3) + " ms"
+		return Number(v/1e3) + " ms"
 	case a >= 1e3:
-		return thousands(fmt.Sprintf("%.0f", v)) + " µs"
+		return Thousands(fmt.Sprintf("%.0f", v)) + " µs"
 	default:
-		return number(v) + " µs"
+		return Number(v) + " µs"
 	}
 }
 
-// size prints a number of bytes in decimal units.
-func size(v float64) string {
+// Size prints a number of bytes in decimal units.
+func Size(v float64) string {
 	switch {
 	case v >= 1e9:
-		return number(v/1e9) + " GB"
+		return Number(v/1e9) + " GB"
 	case v >= 1e6:
-		return number(v/1e6) + " MB"
+		return Number(v/1e6) + " MB"
 	case v >= 1e3:
-		return number(v/1e3) + " kB"
+		return Number(v/1e3) + " kB"
 	default:
-		return number(v) + " B"
+		return Number(v) + " B"
 	}
 }
 
@@ -103,19 +103,19 @@ func size(v float64) string {
 func unit(f Figure, v float64) string {
 	switch f {
 	case CPUPerOp:
-		return micros(v)
+		return Micros(v)
 	case Resident, Anonymous, Peak:
-		return number(v) + " MB"
+		return Number(v) + " MB"
 	case Seconds:
-		return number(v) + " s"
+		return Number(v) + " s"
 	case Percent:
-		return number(v) + " %"
+		return Number(v) + " %"
 	case Kilobytes:
-		return number(v) + " kB"
+		return Number(v) + " kB"
 	case PerSecond:
-		return number(v) + "/s"
+		return Number(v) + "/s"
 	default:
-		return number(v)
+		return Number(v)
 	}
 }
 

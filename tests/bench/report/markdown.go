@@ -41,13 +41,13 @@ func (r *Result) head(b *strings.Builder, charts []Chart) {
 	fmt.Fprintf(b, "Reproduce with `%s`. %s of which every server is started in turn on\n", r.Command, rounds(r.Rounds))
 	b.WriteString("fresh data with the same flags, TLS, RBAC and content; figures are medians, with the\nextremes in parentheses. What is large or long runs in the first round only; for first\ncalls every server is started several times in it.\n\n")
 	m := r.Machine
-	fmt.Fprintf(b, "| | |\n|---|---|\n| machine | %s, %d cores, %s, %s |\n", m.CPU, m.Cores, size(float64(m.Memory)), m.OS)
+	fmt.Fprintf(b, "| | |\n|---|---|\n| machine | %s, %d cores, %s, %s |\n", m.CPU, m.Cores, Size(float64(m.Memory)), m.OS)
 	for _, k := range slices.Sorted(maps.Keys(r.Versions)) {
 		fmt.Fprintf(b, "| %s | %s |\n", k, r.Versions[k])
 	}
 	fmt.Fprintf(b, "| commit | %s |\n| date | %s |\n\n", r.Commit, r.Date.UTC().Format("2006-01-02"))
 	if r.Scale != 1 {
-		fmt.Fprintf(b, "The large workloads were run at %s of their size.\n\n", number(r.Scale))
+		fmt.Fprintf(b, "The large workloads were run at %s of their size.\n\n", Number(r.Scale))
 	}
 	for _, c := range charts {
 		fmt.Fprintf(b, "![%s](%s)\n\n", c.Title, c.File)
@@ -78,7 +78,7 @@ func (r *Result) contract(b *strings.Builder) {
 		ours, oursOK := row.Headline(Ours)
 		ratio, reached := "", ""
 		if peerOK && oursOK && ours.Median > 0 {
-			ratio = number(peer.Median/ours.Median) + "×"
+			ratio = Number(peer.Median/ours.Median) + "×"
 		}
 		if oursOK {
 			reached = "not yet"
@@ -120,7 +120,7 @@ func (r *Result) split(row *Row, subject string) string {
 	var parts []string
 	for _, p := range processes {
 		s, _ := row.Spread(subject, func(s Sample) float64 { return s.CPU[p] })
-		parts = append(parts, micros(s.Median))
+		parts = append(parts, Micros(s.Median))
 	}
 	return strings.Join(parts, " + ")
 }
@@ -208,29 +208,29 @@ func (r *Result) detail(b *strings.Builder, row *Row, subject string) {
 		}
 		return format(v)
 	}
-	millis := func(v float64) string { return micros(v * 1e3) }
+	millis := func(v float64) string { return Micros(v * 1e3) }
 	var cpu, memory []string
 	for _, p := range row.processes(subject) {
 		if v := median(func(s Sample) float64 { return s.CPU[p] }); v != 0 {
-			cpu = append(cpu, p+" "+micros(v))
+			cpu = append(cpu, p+" "+Micros(v))
 		}
 		of := func(pick func(accounting.Memory) int64) float64 {
 			return median(func(s Sample) float64 { return float64(pick(s.Memory[p])) })
 		}
 		resident := of(func(m accounting.Memory) int64 { return m.Resident })
 		if resident != 0 {
-			memory = append(memory, fmt.Sprintf("%s %s (%s, %s)", p, size(resident),
-				size(of(func(m accounting.Memory) int64 { return m.Anonymous })),
-				size(of(func(m accounting.Memory) int64 { return m.Peak }))))
+			memory = append(memory, fmt.Sprintf("%s %s (%s, %s)", p, Size(resident),
+				Size(of(func(m accounting.Memory) int64 { return m.Anonymous })),
+				Size(of(func(m accounting.Memory) int64 { return m.Peak }))))
 		}
 	}
 	fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", name(row), subject, r.cell(row, subject),
-		show(number, func(s Sample) float64 { return s.Rate }),
+		show(Number, func(s Sample) float64 { return s.Rate }),
 		show(millis, func(s Sample) float64 { return s.P50 }),
 		show(millis, func(s Sample) float64 { return s.P99 }),
 		strings.Join(cpu, ", "),
-		show(micros, func(s Sample) float64 { return s.Client }),
-		show(size, func(s Sample) float64 { return s.Wire }),
+		show(Micros, func(s Sample) float64 { return s.Client }),
+		show(Size, func(s Sample) float64 { return s.Wire }),
 		strings.Join(memory, ", "), r.notes(row, subject))
 }
 
@@ -244,7 +244,7 @@ func (r *Result) notes(row *Row, subject string) string {
 	var parts []string
 	for _, n := range slices.Sorted(maps.Keys(names)) {
 		s, _ := row.Spread(subject, func(s Sample) float64 { return s.Notes[n] })
-		parts = append(parts, n+" "+number(s.Median))
+		parts = append(parts, n+" "+Number(s.Median))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -298,7 +298,7 @@ func (r *Result) growth(b *strings.Builder) {
 	for _, c := range curves {
 		var points []string
 		for _, p := range c.Points {
-			points = append(points, fmt.Sprintf("%s: %s", thousands(fmt.Sprintf("%.0f", p.Size)), unit(c.Figure, p.Cost)))
+			points = append(points, fmt.Sprintf("%s: %s", Thousands(fmt.Sprintf("%.0f", p.Size)), unit(c.Figure, p.Cost)))
 		}
 		exponent := "no fit"
 		if c.Fitted {

@@ -190,12 +190,12 @@ func TestJSONRoundTrip(t *testing.T) {
 
 func TestNumbers(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.0123: "0.012", 0.5: "0.50", 12.34: "12.3", 123.4: "123", 12345: "12,345", 1234567: "1,234,567", -1234: "-1,234"} {
-		if got := number(v); got != want {
+		if got := Number(v); got != want {
 			t.Errorf("%v: got %s, want %s", v, got, want)
 		}
 	}
 	for v, want := range map[float64]string{5: "5.00 µs", 1404.6: "1,405 µs", 20e3: "20.0 ms", 2.5e6: "2.50 s"} {
-		if got := micros(v); got != want {
+		if got := Micros(v); got != want {
 			t.Errorf("%v µs: got %s, want %s", v, got, want)
 		}
 	}

@@ -171,7 +171,7 @@ func plot(b *strings.Builder, title string, curves []Curve, width, height int) {
 	for _, v := range []float64{minY, maxY} {
 		fmt.Fprintf(b, `<text class="m" x="%d" y="%.1f" text-anchor="end">%s</text>`, left-4, y(v)+4, html.EscapeString(unit(f, v)))
 	}
-	fmt.Fprintf(b, `<text class="m" x="%d" y="%d">%s</text><text class="m" x="%d" y="%d" text-anchor="end">%s</text>`, left, height-4, thousands(fmt.Sprintf("%.0f", minX)), width, height-4, thousands(fmt.Sprintf("%.0f", maxX)))
+	fmt.Fprintf(b, `<text class="m" x="%d" y="%d">%s</text><text class="m" x="%d" y="%d" text-anchor="end">%s</text>`, left, height-4, Thousands(fmt.Sprintf("%.0f", minX)), width, height-4, Thousands(fmt.Sprintf("%.0f", maxX)))
 	for _, c := range curves {
 		var points []string
 		for _, p := range c.Points {

@@ -51,7 +51,8 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	name := flags.String("name", "result", "what the names of their files begin with")
 	merge := flags.Bool("merge", false, "keep the rows of the result that is there and that this run does not measure")
 	performance := flags.String("performance", "", "page whose tables of profiles are rewritten; needs -profiles")
-	render := flags.Bool("render", false, "measure nothing: write page and charts of the JSON that is there")
+	scaling := flags.String("scaling", "", "page about scaling, rewritten with the figures of the result")
+	render := flags.Bool("render", false, "measure nothing: write pages and charts of the JSON that is there")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return files.Write(result)
+		return write(files, result, *scaling)
 	}
 	var earlier *report.Result
 	if *merge {
@@ -96,12 +97,23 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(log, "wrote %s\n", files.Page())
+	if err := write(files, result, *scaling); err != nil {
+		return err
+	}
 	if *performance != "" && o.Profiles != "" {
 		if err := bench.WriteProfiles(ctx, *performance, o.Profiles); err != nil {
 			return err
 		}
 	}
 	return failures(result)
+}
+
+// write writes all pages that follow from a result.
+func write(files bench.Files, result *report.Result, scaling string) error {
+	if err := files.Write(result); err != nil || scaling == "" {
+		return err
+	}
+	return bench.WriteScaling(scaling, result)
 }
 
 // failures makes what failed the error of the run, after everything is written.
