@@ -54,7 +54,7 @@ type fixture struct {
 	trusted string
 	reload  func(context.Context) error
 	// down makes core answer nothing but 503.
-	down atomic.Bool
+	down atomic.Int32 // status
 }
 
 func newFixture(t *testing.T, change func(*Options)) *fixture {
@@ -136,9 +136,9 @@ func newFixture(t *testing.T, change func(*Options)) *fixture {
 // review is core's side of a TokenReview.
 func (f *fixture) review(w http.ResponseWriter, req *http.Request) {
 	f.reviews.Add(1)
-	if f.down.Load() {
+	if code := f.down.Load(); code != 0 {
 		w.Header().Set("Retry-After", "5")
-		http.Error(w, "down", http.StatusServiceUnavailable)
+		http.Error(w, "down", int(code))
 		return
 	}
 	var review authenticationapi.TokenReview
@@ -306,7 +306,7 @@ func TestReviewsAreKept(t *testing.T) {
 	if got := f.reviews.Load(); got != 1 {
 		t.Errorf("core was asked %d times, want once", got)
 	}
-	f.down.Store(true)
+	f.down.Store(http.StatusServiceUnavailable)
 	if got := f.ask(t, pki.Pair{}, header); got.Status != http.StatusOK {
 		t.Errorf("with core down: got %+v, want the answer that was kept", got)
 	}
@@ -318,7 +318,7 @@ func TestReviewsAreKept(t *testing.T) {
 	if took := time.Since(begin); took > time.Second {
 		t.Errorf("the answer took %s: Retry-After of core must not be waited for", took)
 	}
-	f.down.Store(false)
+	f.down.Store(0)
 	f.reviews.Store(0)
 	if got := f.ask(t, pki.Pair{}, unknown); got.Status != http.StatusUnauthorized || f.reviews.Load() == 0 {
 		t.Errorf("got %+v after %d reviews, want 401 after another review: an outage is no answer", got, f.reviews.Load())

@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"triune.dev/shared/authn/outage"
+	"triune.dev/shared/peer"
 )
 
 const (
@@ -39,11 +40,7 @@ const (
 // reviewed asks core about tokens. Its answers are kept for a few seconds, and
 // longer while core is away.
 func (o *Options) reviewed(core *rest.Config) (authenticator.Token, error) {
-	// The way to core tries its replicas by itself and knows when there are none;
-	// whoever waits for a review shall hear of that at once.
-	config := rest.CopyConfig(core)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return impatient{next} })
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(peer.Impatient(core))
 	if err != nil {
 		return nil, fmt.Errorf("make a client for token reviews: %w", err)
 	}
@@ -61,39 +58,42 @@ func (o *Options) reviewed(core *rest.Config) (authenticator.Token, error) {
 	return reporting{cache.New(lasting, false, o.ReviewCacheTTL, min(o.ReviewCacheTTL, failureCacheTTL))}, nil
 }
 
-// impatient hides Retry-After, on which client-go would wait and ask again.
-type impatient struct{ next http.RoundTripper }
-
-func (i impatient) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := i.next.RoundTrip(req)
-	if err == nil {
-		res.Header.Del("Retry-After")
-	}
-	return res, err
-}
-
 // reporting tells the handler chain when core could not be asked. It stands
 // outside the cache, whose lookups are shared by requests and know none of them.
 type reporting struct{ tokens authenticator.Token }
 
 func (r reporting) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	response, ok, err := r.tokens.AuthenticateToken(ctx, token)
-	if isOutage(err) {
+	switch {
+	case isOutage(err):
 		outage.Report(ctx, "the bearer token cannot be verified: the core tier is not available")
+	case isRefusal(err):
+		outage.Report(ctx, "the bearer token cannot be verified: the core tier refuses to review it")
 	}
 	return response, ok, err
 }
 
 // isOutage tells an error on the way to core, or of core, from core's saying that
-// a token is bad, which has no type.
+// a token is bad, which has no type, and from its refusal to look.
 func isOutage(err error) bool {
 	if err == nil {
 		return false
 	}
 	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		code := status.Status().Code
+		return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests
+	}
 	var transport *url.Error
-	return errors.As(err, &status) || errors.As(err, &transport) ||
+	return errors.As(err, &transport) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// isRefusal tells that core has refused to review a token, which says nothing about the
+// token: core does not believe this tier, or does not let it ask.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && !isOutage(err)
 }
 
 // memory answers for core while it is away: a token that has been good not long

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -27,6 +28,9 @@ func TestMemory(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	const limit = 10 * time.Minute
 	away, bad := apierrors.NewServiceUnavailable("away"), errors.New("invalid bearer token")
+	broken, busy := apierrors.NewInternalError(errors.New("broken")), apierrors.NewTooManyRequests("busy", 1)
+	// What core says of this tier, not of the token: no reason to believe an old answer.
+	refused, distrusted := apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", nil), apierrors.NewUnauthorized("Unauthorized")
 	type step struct {
 		after time.Duration
 		err   error // of core
@@ -43,6 +47,10 @@ func TestMemory(t *testing.T) {
 		"good again":                {"opaque", []step{{0, nil, true}, {limit, nil, true}, {limit - 1, away, true}}},
 		"expires in the meantime":   {jwt(start.Add(time.Minute)), []step{{0, nil, true}, {time.Minute - 1, away, true}, {1, away, false}}},
 		"expires later":             {jwt(start.Add(time.Hour)), []step{{0, nil, true}, {time.Minute, away, true}}},
+		"broken":                    {"opaque", []step{{0, nil, true}, {time.Minute, broken, true}}},
+		"busy":                      {"opaque", []step{{0, nil, true}, {time.Minute, busy, true}}},
+		"refused":                   {"opaque", []step{{0, nil, true}, {time.Second, refused, false}, {time.Second, away, false}}},
+		"distrusted":                {"opaque", []step{{0, nil, true}, {time.Second, distrusted, false}, {time.Second, away, false}}},
 		"looks like a JWT, is none": {"a.b.c", []step{{0, nil, true}, {time.Minute, away, true}}},
 	}
 	for name, test := range tests {
@@ -101,10 +109,14 @@ func TestOutage(t *testing.T) {
 	header := http.Header{"Authorization": {"Bearer " + serviceAccountToken}}
 	tests := map[string]struct {
 		staleness time.Duration
+		answer    int32 // of core
 		want      int
 	}{
-		"believed for a while": {time.Hour, http.StatusOK},
-		"not believed":         {0, http.StatusServiceUnavailable},
+		"believed for a while": {time.Hour, http.StatusServiceUnavailable, http.StatusOK},
+		"not believed":         {0, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
+		// The token may be good: 401 would have a client throw it away.
+		"core does not let us ask": {time.Hour, http.StatusForbidden, http.StatusServiceUnavailable},
+		"core does not believe us": {time.Hour, http.StatusUnauthorized, http.StatusServiceUnavailable},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +124,7 @@ func TestOutage(t *testing.T) {
 			if got := f.ask(t, pki.Pair{}, header); got.Status != http.StatusOK {
 				t.Fatalf("before: %+v", got)
 			}
-			f.down.Store(true)
+			f.down.Store(test.answer)
 			if got := f.ask(t, pki.Pair{}, header); got.Status != test.want {
 				t.Errorf("during: %+v, want %d", got, test.want)
 			}

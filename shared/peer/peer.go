@@ -98,3 +98,24 @@ type withoutValues struct{ context.Context }
 
 // Value implements [context.Context].
 func (withoutValues) Value(any) any { return nil }
+
+// Impatient returns a copy of config whose clients do not wait and ask again where an
+// answer has Retry-After. The way to a tier tries its replicas by itself and knows when
+// there are none; whoever waits for a review shall hear of that at once.
+func Impatient(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return impatient{next} })
+	return config
+}
+
+// impatient hides Retry-After, on which client-go would wait and ask again.
+type impatient struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (i impatient) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := i.next.RoundTrip(req)
+	if err == nil {
+		res.Header.Del("Retry-After")
+	}
+	return res, err
+}
