@@ -20,6 +20,7 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"triune.dev/services/core/internal/bootstrap"
+	"triune.dev/shared/agreement"
 	"triune.dev/shared/apiserver"
 	triuneopenapi "triune.dev/shared/openapi"
 	"triune.dev/shared/openapi/merged"
@@ -90,6 +91,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 		return nil, err
 	}
 	s.installOpenAPI(c)
+	server.UnlistedHandle(agreement.Path, agreement.Handler(c.settings))
 	return s, s.addHooks(c, completed, client)
 }
 

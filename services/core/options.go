@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
 	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/client-go/util/keyutil"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
+	"triune.dev/shared/authz"
 	triuneoptions "triune.dev/shared/options"
 )
 
@@ -51,6 +53,8 @@ func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 		sections.FlagSet(name).AddFlagSet(flags.FlagSets[name])
 	}
 	o.EventLog.AddFlags(sections.FlagSet("event log"))
+	mode := sections.FlagSet("authorization").Lookup("authorization-mode")
+	mode.Usage = strings.ReplaceAll(mode.Usage, "Defaults to AlwaysAllow", "Defaults to Node,RBAC")
 	// It sees what is added to the sections later, too.
 	o.Flagz = flagz.NamedFlagSetsReader{FlagSets: *sections}
 }
@@ -74,6 +78,10 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 		if _, err := keyutil.PrivateKeyFromFile(file); err != nil {
 			return CompletedOptions{}, fmt.Errorf("--service-account-signing-key-file=%s: %w", file, err)
 		}
+	}
+	// Upstream's default lets everybody do everything.
+	if o.Authorization.AuthorizationConfigurationFile == "" && len(o.Authorization.Modes) == 0 {
+		o.Authorization.Modes = []string{authz.Node, authz.RBAC}
 	}
 	completed, err := o.ServerRunOptions.Complete(ctx)
 	if err != nil {

@@ -90,9 +90,6 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	if err := o.addPKI(c); err != nil {
 		return CompletedOptions{}, err
 	}
-	if !o.given("authorization-mode") && !o.given("authorization-config") {
-		o.Core.Authorization.Modes = []string{"Node", "RBAC"}
-	}
 	if !o.given("service-cluster-ip-range") {
 		o.Core.ServiceClusterIPRanges = defaultServiceIPRange
 	}

@@ -9,8 +9,6 @@ import (
 
 	"github.com/spf13/pflag"
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
-	"k8s.io/apiserver/pkg/apis/apiserver/validation"
-	"k8s.io/apiserver/pkg/authentication/cel"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/util/cert"
 )
@@ -134,24 +132,14 @@ func overlap(a, b []*x509.Certificate) bool {
 	return slices.ContainsFunc(a, func(c *x509.Certificate) bool { return slices.ContainsFunc(b, c.Equal) })
 }
 
-// anonymous returns who may come without a credential: nil for nobody.
+// anonymous returns who may come without a credential.
 func (o *Options) anonymous() (*apiserverapi.AnonymousAuthConfig, error) {
-	byFlag := &apiserverapi.AnonymousAuthConfig{Enabled: o.Anonymous}
-	if o.ConfigFile == "" {
-		return byFlag, nil
-	}
-	config, err := readConfiguration(o.ConfigFile)
+	config, err := configured(o.ConfigFile, o.Anonymous)
 	if err != nil {
 		return nil, fmt.Errorf("--authentication-config=%s: %w", o.ConfigFile, err)
 	}
-	if errs := validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), config, nil); len(errs) > 0 {
-		return nil, fmt.Errorf("--authentication-config=%s: %w", o.ConfigFile, errs.ToAggregate())
-	}
-	if config.Anonymous == nil {
-		return byFlag, nil
-	}
-	if o.anonymousSet() {
+	if config.byFile && o.anonymousSet() {
 		return nil, errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	}
-	return config.Anonymous, nil
+	return config.anonymous, nil
 }

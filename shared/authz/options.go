@@ -15,6 +15,9 @@ import (
 	authorizationmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/client-go/informers"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
+	"triune.dev/shared/agreement"
 )
 
 // The modes of --authorization-mode that these tiers have.
@@ -51,7 +54,7 @@ func NewOptions() *Options {
 // AddFlags adds the flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Modes, "authorization-mode", o.Modes,
-		"Ordered list of authorizers for the secure port: the first with an opinion decides. Comma-separated list of: "+strings.Join(modes, ",")+".")
+		"Ordered list of authorizers for the secure port: the first with an opinion decides. Where core has others than Node and RBAC, core is asked in their place. Comma-separated list of: "+strings.Join(modes, ",")+".")
 	fs.DurationVar(&o.MaxStaleness, "authorization-max-staleness", o.MaxStaleness,
 		"Age of the RBAC rules, which are read from core, beyond which they grant no writes; reads go on. "+
 			"The rules age while core cannot be watched. 0 sets no limit.")
@@ -85,22 +88,38 @@ type Dependencies struct {
 	Age func() time.Duration
 	// Registerer takes the metric of that age; nil for none.
 	Registerer prometheus.Registerer
+	// Reviews asks core, where core has other modes than Node and RBAC. Nil for a tier
+	// that decides alone.
+	Reviews authorizationclient.AuthorizationV1Interface
 }
 
 // Authorizer decides, and tells what a user may do.
 type Authorizer struct {
 	authorizer.Authorizer
 	authorizer.RuleResolver
+
+	byCore *byCore // nil for a tier that decides alone
+}
+
+// Heard takes the settings of core, nil where core publishes none.
+func (a *Authorizer) Heard(settings agreement.Settings) {
+	if a.byCore != nil {
+		a.byCore.heard(settings)
+	}
 }
 
 // New builds the authorizer of valid options.
 func (o *Options) New(deps Dependencies) (*Authorizer, error) {
-	deciders := []authorizer.Authorizer{authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}
+	var deciders []authorizer.Authorizer
 	var resolvers []authorizer.RuleResolver
+	known := func() bool { return true }
 	for _, mode := range o.Modes {
 		made, err := o.mode(mode, deps)
 		if err != nil {
 			return nil, err
+		}
+		if byRules, ok := made.(rules); ok {
+			known = byRules.known
 		}
 		deciders = append(deciders, authorizationmetrics.InstrumentedAuthorizer(mode, strings.ToLower(mode), made))
 		resolvers = append(resolvers, made)
@@ -110,7 +129,16 @@ func (o *Options) New(deps Dependencies) (*Authorizer, error) {
 			return nil, fmt.Errorf("register the age of the authorization data: %w", err)
 		}
 	}
-	return &Authorizer{Authorizer: union.New(deciders...), RuleResolver: union.NewRuleResolvers(resolvers...)}, nil
+	a := &Authorizer{Authorizer: union.New(deciders...), RuleResolver: union.NewRuleResolvers(resolvers...)}
+	if deps.Reviews != nil && o.followCore() {
+		var err error
+		if a.byCore, err = newByCore(o.Modes, a.Authorizer, known, deps.Reviews); err != nil {
+			return nil, err
+		}
+		a.Authorizer = a.byCore
+	}
+	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), a.Authorizer)
+	return a, nil
 }
 
 // mode is one entry of the ordered list.

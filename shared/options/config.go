@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	triuneadmission "triune.dev/shared/admission"
+	"triune.dev/shared/agreement"
 	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authn"
 	"triune.dev/shared/authz"
@@ -55,9 +56,11 @@ type Config struct {
 	Rules *authz.Freshness
 
 	// core is the way to core, if that is not the next tier's.
-	core      *delegate.Proxy
-	admission *triuneadmission.Chain
-	handler   atomic.Pointer[http.Handler]
+	core       *delegate.Proxy
+	authorizer *authz.Authorizer
+	agreement  *agreement.Check
+	admission  *triuneadmission.Chain
+	handler    atomic.Pointer[http.Handler]
 }
 
 // Config builds the parts of the server from valid options. It opens the
@@ -103,6 +106,9 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 		return nil, err
 	}
 	if err := o.authorization(c); err != nil {
+		return nil, err
+	}
+	if err := o.agree(c); err != nil {
 		return nil, err
 	}
 	genericapiserver.AuthorizeClientBearerToken(g.LoopbackClientConfig, &g.Authentication, &g.Authorization)
@@ -217,7 +223,11 @@ func DropManagedFields(object any) (any, error) {
 }
 
 func (o *Options) authorization(c *Config) error {
-	deps := authz.Dependencies{Informers: c.Informers, Registerer: o.Registerer}
+	reviews, err := kubernetes.NewForConfig(peer.Impatient(c.CoreConfig))
+	if err != nil {
+		return fmt.Errorf("make a client for access reviews: %w", err)
+	}
+	deps := authz.Dependencies{Informers: c.Informers, Registerer: o.Registerer, Reviews: reviews.AuthorizationV1()}
 	if c.Rules != nil {
 		deps.Age = c.Rules.Age
 	}
@@ -225,6 +235,7 @@ func (o *Options) authorization(c *Config) error {
 	if err != nil {
 		return err
 	}
+	c.authorizer = made
 	c.Generic.Authorization.Authorizer = made
 	c.Generic.RuleResolver = made
 	return nil
@@ -235,6 +246,10 @@ func (o *Options) authorization(c *Config) error {
 func (c *Config) Attach(server *apiserver.Server) error {
 	handler := server.Handler()
 	c.handler.Store(&handler)
+	server.AddReadyzChecks(c.agreement)
+	if err := server.AddPostStartHook("triune-settings", c.compareSettings); err != nil {
+		return err
+	}
 	if c.admission != nil {
 		if err := server.AddPostStartHook(c.admission.HookName, c.admission.Hook); err != nil {
 			return err

@@ -30,6 +30,7 @@ var beyondExternal = map[string]string{
 // that it has not. TestLeftOutOfExternal keeps it as short as it can be.
 var leftOut = map[string]string{
 	"TestBadStart":                         "CommandLine",
+	"TestContradiction":                    "cluster.Run",
 	"TestControllers":                      "startControlPlane",
 	"TestEncryptedOnItsWay":                "cluster.Run",
 	"TestHalfDeadEtcd":                     "cluster.Run",
@@ -42,6 +43,7 @@ var leftOut = map[string]string{
 	"TestQuietStart":                       "cluster.Start",
 	"TestSampleAPIServer":                  "StartSampleServer",
 	"TestStoredBytes":                      "cluster.Run",
+	"TestTiersDecideAlike":                 "cluster.Run",
 }
 
 // needs skips a test that an external server cannot be asked, where there is one.

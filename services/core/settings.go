@@ -1,0 +1,46 @@
+package core
+
+import (
+	"maps"
+
+	"triune.dev/shared/agreement"
+	"triune.dev/shared/authn"
+	"triune.dev/shared/authz"
+	triuneoptions "triune.dev/shared/options"
+)
+
+// settings are what core has been told and publishes, for the other tiers to compare
+// themselves with. Files are read at each call.
+func (c *Config) settings() (agreement.Settings, error) {
+	settings, err := triuneoptions.Files{
+		triuneoptions.AuditPolicy:   c.options.Audit.PolicyFile,
+		triuneoptions.Encryption:    c.options.Etcd.EncryptionProviderConfigFilepath,
+		triuneoptions.AdmissionFile: c.options.Admission.GenericAdmission.ConfigFile,
+	}.Settings(c.Generic.FeatureGate)
+	if err != nil {
+		return nil, err
+	}
+	told := authn.Told{
+		ConfigFile:    c.options.Authentication.AuthenticationConfigFile,
+		Audiences:     c.Generic.Authentication.APIAudiences,
+		RequestHeader: c.options.Authentication.RequestHeader,
+	}
+	if anonymous := c.options.Authentication.Anonymous; anonymous != nil {
+		told.Anonymous = anonymous.Allow
+	}
+	authentication, err := told.Settings()
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(settings, authentication)
+	settings[authz.ModesSetting] = authz.Modes(c.options.Authorization.Modes)
+	if file := c.options.Authorization.AuthorizationConfigurationFile; file != "" {
+		// Which modes it names does not matter: it can change at any time.
+		digest, err := agreement.FileDigest(file)
+		if err != nil {
+			return nil, err
+		}
+		settings[authz.ModesSetting] = "--authorization-config " + digest
+	}
+	return settings, nil
+}

@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"triune.dev/tests/cluster"
+)
+
+const judged = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: cases.court.triune.dev}
+spec:
+  group: court.triune.dev
+  scope: Namespaced
+  names: {plural: cases, singular: case, kind: Case}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`
+
+// TestTiersDecideAlike: what the authorizers of core say holds wherever an object is
+// served, with the same reason. ABAC is one that only core can ask.
+func TestTiersDecideAlike(t *testing.T) {
+	needs(t)
+	policy := writeFile(t, "policy.jsonl", `{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy",`+
+		`"spec":{"user":"alice","apiGroup":"*","resource":"*","namespace":"*","readonly":true}}`+"\n")
+	config := targetConfig()
+	builtin := cluster.Tier(*target)
+	if config.Topology == cluster.Tiers {
+		builtin = cluster.Core
+	}
+	// Node and RBAC are there already.
+	config.Flags = map[cluster.Tier][]string{builtin: {"--authorization-mode=ABAC", "--authorization-policy-file=" + policy}}
+	c := cluster.Run(t, config)
+	k := newKubectl(t, c, "default")
+	k.stdin(judged).run("apply", "-f", "-")
+	k.run("wait", "--for=condition=Established", "crd/cases.court.triune.dev", "--timeout=30s")
+	eventually(t, patience, func(context.Context) error {
+		if out := k.try("get", "cases.court.triune.dev"); out.code != 0 {
+			return fmt.Errorf("%s", out.stderr)
+		}
+		return nil
+	})
+
+	reasons := map[string][]string{}
+	for _, resource := range []string{
+		"/api/v1/namespaces/default/configmaps",
+		"/apis/court.triune.dev/v1/namespaces/default/cases",
+		"/apis/apiregistration.k8s.io/v1/apiservices",
+	} {
+		for _, who := range []string{"alice", "bob"} {
+			for method, body := range map[string]string{http.MethodGet: "", http.MethodPost: "{}"} {
+				code, answer := asToken(t, c, who+"-token", method, resource, body)
+				want := http.StatusForbidden
+				if who == "alice" && method == http.MethodGet {
+					want = http.StatusOK
+				}
+				if code != want {
+					t.Errorf("%s %s %s: %d, want %d: %s", who, method, resource, code, want, answer)
+				}
+				if code == http.StatusForbidden {
+					reasons[who+" "+method] = append(reasons[who+" "+method], reasonOf(answer))
+				}
+			}
+		}
+	}
+	for what, said := range reasons {
+		for _, reason := range said {
+			if reason != said[0] || reason == "" {
+				t.Errorf("%s: reasons %q", what, said)
+				break
+			}
+		}
+	}
+}
+
+// reasonOf returns what the authorizers said of a request that was refused, which ends
+// the message.
+func reasonOf(status string) string {
+	_, after, _ := strings.Cut(status, `"message":"`)
+	message, _, _ := strings.Cut(after, `","reason"`)
+	for _, scope := range []string{`at the cluster scope`, `in the namespace \"default\"`} {
+		if _, reason, ok := strings.Cut(message, scope); ok {
+			return reason
+		}
+	}
+	return message
+}
+
+// asToken sends a request with a bearer token.
+func asToken(t *testing.T, c *cluster.Cluster, token, method, path, body string) (code int, answer string) {
+	t.Helper()
+	config := rest.AnonymousClientConfig(restConfig(t, c))
+	config.BearerToken = token
+	return send(t, config, method, c.URL+path, body)
+}
+
+func send(t *testing.T, config *rest.Config, method, url, body string) (code int, answer string) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	content, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(content)
+}
+
+// TestContradiction: a tier that was told otherwise than core does not become ready, and
+// names both; told the same, it does.
+func TestContradiction(t *testing.T) {
+	needs(t)
+	if cluster.Topology(*target) != cluster.Tiers {
+		return // one process is told once
+	}
+	config := targetConfig()
+	config.Replicas = 1
+	c := cluster.Run(t, config)
+	admin := restConfig(t, c)
+	for _, tier := range []cluster.Tier{cluster.Aggregator, cluster.Extensions} {
+		t.Run(string(tier), func(t *testing.T) {
+			p := c.Process(tier, 0)
+			if err := p.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			told := p.Args
+			p.Args = append(told[:len(told):len(told)], "--anonymous-auth=false")
+			if err := p.Start(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			url := c.ReplicaURL(tier, 0)
+			line := fmt.Sprintf("%s has --anonymous-auth=false, core has --anonymous-auth=true", tier)
+			eventually(t, patience, func(context.Context) error {
+				return says(t, admin, url+"/readyz/settings", http.StatusInternalServerError, line)
+			})
+			if err := says(t, admin, url+"/readyz", http.StatusInternalServerError, "[-]settings failed"); err != nil {
+				t.Error(err)
+			}
+			if err := p.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			p.Args = told
+			if err := c.StartReplica(t.Context(), tier, 0); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// says returns an error unless an answer has a code and a fragment. A server that does
+// not listen yet has neither.
+func says(t *testing.T, config *rest.Config, url string, code int, want string) error {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	content, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != code || !strings.Contains(string(content), want) {
+		return fmt.Errorf("%s: %d %s", url, res.StatusCode, content)
+	}
+	return nil
+}
