@@ -116,9 +116,10 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestOldRules: rules older than the limit grant reads and no writes.
+// TestOldRules: rules older than a limit grant reads and no writes, and past another one
+// nothing.
 func TestOldRules(t *testing.T) {
-	const limit = time.Minute
+	const limit, last = time.Minute, time.Hour
 	write, read := resource(alice, "create", "example.com", "a", "things"), resource(alice, "get", "example.com", "a", "things")
 	tests := map[string]struct {
 		age, limit time.Duration
@@ -130,7 +131,12 @@ func TestOldRules(t *testing.T) {
 		"old, write":                     {limit + 1, limit, write, false},
 		"old, read":                      {limit + 1, limit, read, true},
 		"old, system:masters":            {limit + 1, limit, resource(admin, "delete", "", "", "things"), true},
-		"old, no limit":                  {24 * time.Hour, 0, write, true},
+		"old, no limit":                  {last, 0, write, true},
+		"at the last limit, read":        {last, limit, read, true},
+		"very old, read":                 {last + 1, limit, read, false},
+		"very old, write":                {last + 1, 0, write, false},
+		"very old, GET of a path":        {last + 1, limit, path(alice, "get", "/metrics"), false},
+		"very old, system:masters":       {last + 1, limit, resource(admin, "delete", "", "", "things"), true},
 		"old, GET of a path":             {limit + 1, limit, path(alice, "get", "/metrics"), true},
 		"old, HEAD of a path":            {limit + 1, limit, path(alice, "head", "/metrics"), true},
 		"old, POST to a path":            {limit + 1, limit, path(alice, "post", "/metrics"), false},
@@ -141,7 +147,7 @@ func TestOldRules(t *testing.T) {
 	factory := rulesForAlice(t)
 	made := map[string]*Authorizer{}
 	for name, test := range tests {
-		options := Options{Modes: []string{Node, RBAC}, MaxStaleness: test.limit}
+		options := Options{Modes: []string{Node, RBAC}, MaxStaleness: test.limit, MaxReadStaleness: last}
 		a, err := options.New(Dependencies{Informers: factory, Age: func() time.Duration { return test.age }})
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +164,7 @@ func TestOldRules(t *testing.T) {
 			if got := decision == authorizer.DecisionAllow; got != test.want {
 				t.Errorf("allowed: %t (%s), want %t", got, reason, test.want)
 			}
-			if !test.want && test.age > test.limit && !strings.Contains(reason, "--authorization-max-staleness") {
+			if !test.want && test.age > test.limit && !strings.Contains(reason, "--authorization-max-") {
 				t.Errorf("the reason %q does not say why", reason)
 			}
 		})
@@ -236,6 +242,7 @@ func TestValidate(t *testing.T) {
 		"repeated mode": {[]string{"--authorization-mode=RBAC,RBAC"}, []string{"--authorization-mode names RBAC"}},
 		"no mode":       {[]string{"--authorization-mode="}, []string{"--authorization-mode"}},
 		"negative age":  {[]string{"--authorization-max-staleness=-1m"}, []string{"--authorization-max-staleness=-1m0s"}},
+		"for reads":     {[]string{"--authorization-max-read-staleness=-1m"}, []string{"--authorization-max-read-staleness=-1m0s"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -35,6 +35,10 @@ var modes = []string{Node, RBAC, AlwaysAllow, AlwaysDeny}
 // revoked.
 const DefaultMaxStaleness = time.Hour
 
+// DefaultMaxReadStaleness is a night: whoever is called in the morning finds reads that
+// go on, and no reader who lost his rights the day before.
+const DefaultMaxReadStaleness = 12 * time.Hour
+
 // Options are the flags of authorization.
 type Options struct {
 	// Modes are asked in this order.
@@ -42,13 +46,16 @@ type Options struct {
 	// MaxStaleness is the age of the rules beyond which RBAC grants no writes;
 	// zero for no limit.
 	MaxStaleness time.Duration
+	// MaxReadStaleness is the age beyond which it grants no reads either; zero for no
+	// limit.
+	MaxReadStaleness time.Duration
 }
 
 // NewOptions returns the defaults. Unlike kube-apiserver's they do not allow
 // everything: a tier that is left at its defaults must not undo what core's flags
 // say.
 func NewOptions() *Options {
-	return &Options{Modes: []string{Node, RBAC}, MaxStaleness: DefaultMaxStaleness}
+	return &Options{Modes: []string{Node, RBAC}, MaxStaleness: DefaultMaxStaleness, MaxReadStaleness: DefaultMaxReadStaleness}
 }
 
 // AddFlags adds the flags.
@@ -56,8 +63,10 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Modes, "authorization-mode", o.Modes,
 		"Ordered list of authorizers for the secure port: the first with an opinion decides. Where core has others than Node and RBAC, core is asked in their place. Comma-separated list of: "+strings.Join(modes, ",")+".")
 	fs.DurationVar(&o.MaxStaleness, "authorization-max-staleness", o.MaxStaleness,
-		"Age of the RBAC rules, which are read from core, beyond which they grant no writes; reads go on. "+
+		"Age of the RBAC rules, which are read from core, beyond which they grant no writes. "+
 			"The rules age while core cannot be watched. 0 sets no limit.")
+	fs.DurationVar(&o.MaxReadStaleness, "authorization-max-read-staleness", o.MaxReadStaleness,
+		"Age of the RBAC rules beyond which they grant no reads either. 0 sets no limit.")
 }
 
 // Validate returns every problem, each naming its flag.
@@ -75,6 +84,9 @@ func (o *Options) Validate() []error {
 	}
 	if o.MaxStaleness < 0 {
 		problems = append(problems, fmt.Errorf("--authorization-max-staleness=%s must not be negative", o.MaxStaleness))
+	}
+	if o.MaxReadStaleness < 0 {
+		problems = append(problems, fmt.Errorf("--authorization-max-read-staleness=%s must not be negative", o.MaxReadStaleness))
 	}
 	return problems
 }
@@ -156,9 +168,9 @@ func (o *Options) mode(name string, deps Dependencies) (mode, error) {
 			return nil, errors.New("--authorization-mode=RBAC needs a way to core")
 		}
 		if deps.Age == nil {
-			return newRules(deps.Informers, nil, 0), nil
+			return newRules(deps.Informers, nil, limits{}), nil
 		}
-		return newRules(deps.Informers, deps.Age, o.MaxStaleness), nil
+		return newRules(deps.Informers, deps.Age, limits{writes: o.MaxStaleness, reads: o.MaxReadStaleness}), nil
 	case AlwaysAllow:
 		return authorizerfactory.NewAlwaysAllowAuthorizer(), nil
 	case AlwaysDeny:

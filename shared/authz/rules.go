@@ -16,12 +16,12 @@ type rules struct {
 	*rbac.RBACAuthorizer
 	memory *memory
 	age    func() time.Duration
-	limit  time.Duration
+	limits limits
 	// read tells of each kind of rules that all of them were read once.
 	read []cache.InformerSynced
 }
 
-func newRules(factory informers.SharedInformerFactory, age func() time.Duration, limit time.Duration) rules {
+func newRules(factory informers.SharedInformerFactory, age func() time.Duration, l limits) rules {
 	v1 := WithBindings(factory).Rbac().V1()
 	return rules{
 		RBACAuthorizer: rbac.New(
@@ -32,7 +32,7 @@ func newRules(factory informers.SharedInformerFactory, age func() time.Duration,
 		),
 		memory: newMemory(factory),
 		age:    age,
-		limit:  limit,
+		limits: l,
 		read: []cache.InformerSynced{
 			v1.Roles().Informer().HasSynced, v1.RoleBindings().Informer().HasSynced,
 			v1.ClusterRoles().Informer().HasSynced, v1.ClusterRoleBindings().Informer().HasSynced,
@@ -40,15 +40,29 @@ func newRules(factory informers.SharedInformerFactory, age func() time.Duration,
 	}
 }
 
-// Authorize implements authorizer.Authorizer. A right to write that is read from
-// rules older than the limit may have been revoked since and is not granted.
-// Other modes may still grant it.
+// limits are ages beyond which rules grant nothing; zero for no limit.
+type limits struct{ writes, reads time.Duration }
+
+// expired returns why a request is not granted by rules of an age, "" if it may be.
+func (l limits) expired(a authorizer.Attributes, age time.Duration) string {
+	switch {
+	case l.reads > 0 && age > l.reads:
+		return fmt.Sprintf("RBAC: rules were last seen %s ago, and requests are refused after %s (--authorization-max-read-staleness)",
+			age.Truncate(time.Second), l.reads)
+	case l.writes > 0 && age > l.writes && !readOnly(a):
+		return fmt.Sprintf("RBAC: rules were last seen %s ago, and writes are refused after %s (--authorization-max-staleness)",
+			age.Truncate(time.Second), l.writes)
+	}
+	return ""
+}
+
+// Authorize implements authorizer.Authorizer. A right that is read from rules older
+// than the limit may have been revoked since and is not granted. Other modes may still
+// grant it.
 func (r rules) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if r.limit > 0 && !readOnly(a) {
-		if age := r.age(); age > r.limit {
-			return authorizer.DecisionNoOpinion, fmt.Sprintf(
-				"RBAC: rules were last seen %s ago, and writes are refused after %s (--authorization-max-staleness)",
-				age.Truncate(time.Second), r.limit), nil
+	if r.age != nil {
+		if reason := r.limits.expired(a, r.age()); reason != "" {
+			return authorizer.DecisionNoOpinion, reason, nil
 		}
 	}
 	if reason, ok := r.memory.allows(a); ok {
