@@ -103,7 +103,7 @@ func (o CompletedOptions) Config(ctx context.Context, environment Environment) (
 	c := &Config{options: o, environment: environment, running: make(chan struct{})}
 	steps := []func(context.Context) error{
 		c.addServing, c.addLoopback, c.addLimits, c.addAPIs, c.addOpenAPI, c.addStorage,
-		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.rememberCertificates, c.addAdmission,
+		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.completeAuthentication, c.addAdmission,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -270,8 +270,9 @@ func (c *Config) addAuthentication(ctx context.Context) error {
 		client, c.Informers, c.Generic.APIServerID)
 }
 
-// rememberCertificates spares most requests the check of a signature.
-func (c *Config) rememberCertificates(context.Context) error {
+// completeAuthentication spares most requests the check of a signature, and believes no
+// front proxy that lets in anonymous requests which core does not.
+func (c *Config) completeAuthentication(context.Context) (err error) {
 	g := &c.Generic.Authentication
 	g.Authenticator = authn.Certificates{
 		Proxies:   g.RequestHeaderConfig,
@@ -280,7 +281,9 @@ func (c *Config) rememberCertificates(context.Context) error {
 		// the same file and follows it, see authenticationInfo.
 		Clients: c.controlPlane.ControlPlane.ClusterAuthenticationInfo.ClientCA,
 	}.Remember(g.Authenticator)
-	return nil
+	o := c.options.Authentication
+	g.Authenticator, err = authn.RefuseAnonymous(g.Authenticator, o.AuthenticationConfigFile, o.Anonymous != nil && o.Anonymous.Allow)
+	return err
 }
 
 func (c *Config) addAuthorization(ctx context.Context) error {

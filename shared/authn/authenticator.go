@@ -74,7 +74,8 @@ func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfi
 		// A credential that is wrong ends here and does not become anonymous.
 		result = union.NewFailOnError(result, anonymous.NewAuthenticator(nobody.Conditions))
 	}
-	return Certificates{Proxies: proxies, Clients: clients, Audiences: o.Audiences}.Remember(result), nil
+	result = Certificates{Proxies: proxies, Clients: clients, Audiences: o.Audiences}.Remember(result)
+	return anonymity{result, nobody}, nil
 }
 
 // bearer authenticates tokens: the static ones, then by core.

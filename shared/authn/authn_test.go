@@ -286,10 +286,42 @@ func TestWhoIsAsking(t *testing.T) {
 	}
 }
 
+// TestWithoutAnonymous: nobody is anonymous, whoever says so, where that is turned off or
+// the path is another one.
 func TestWithoutAnonymous(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.Anonymous = false })
-	if got := f.ask(t, pki.Pair{}, nil); got.Status != http.StatusUnauthorized {
-		t.Errorf("got %+v, want 401", got)
+	file := func(path string) func(*Options) {
+		return func(o *Options) {
+			o.ConfigFile = filepath.Join(t.TempDir(), "authentication.yaml")
+			content := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n" +
+				"anonymous: {enabled: true, conditions: [{path: " + path + "}]}\n"
+			if err := os.WriteFile(o.ConfigFile, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	asserted := http.Header{"X-Remote-User": {"system:anonymous"}, "X-Remote-Group": {"system:unauthenticated"}}
+	tests := map[string]struct {
+		change func(*Options)
+		want   int
+	}{
+		"on":           {nil, http.StatusOK},
+		"off":          {func(o *Options) { o.Anonymous = false }, http.StatusUnauthorized},
+		"this path":    {file("/apis/example.com/v1/things"), http.StatusOK},
+		"another path": {file("/livez"), http.StatusUnauthorized},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, test.change)
+			if got := f.ask(t, pki.Pair{}, nil); got.Status != test.want {
+				t.Errorf("without a credential: %+v, want %d", got, test.want)
+			}
+			if got := f.ask(t, f.pki.FrontProxyClient, asserted); got.Status != test.want {
+				t.Errorf("asserted by a front proxy: %+v, want %d", got, test.want)
+			}
+			if got := f.ask(t, f.pki.Clients["alice"], nil); got.Status != http.StatusOK {
+				t.Errorf("alice: %+v", got)
+			}
+		})
 	}
 }
 

@@ -164,6 +164,38 @@ func TestContradiction(t *testing.T) {
 	}
 }
 
+// TestAnonymousIsCores: the tier in front does not let in, in the name of nobody, whom
+// core's flags refuse. The tiers are told alike, but not at the same moment.
+func TestAnonymousIsCores(t *testing.T) {
+	needs(t)
+	config := targetConfig()
+	config.Replicas = 1
+	c := cluster.Run(t, config)
+	builtin := cluster.Tier(*target)
+	if config.Topology == cluster.Tiers {
+		builtin = cluster.Core
+	}
+	nobody := rest.AnonymousClientConfig(restConfig(t, c))
+	url := c.URL + "/api/v1/namespaces"
+	if err := says(t, nobody, url, http.StatusForbidden, "system:anonymous"); err != nil {
+		t.Error(err)
+	}
+	// But for the probes of this suite.
+	file := writeFile(t, "authentication.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+
+		"anonymous: {enabled: true, conditions: [{path: /readyz}]}\n")
+	p := c.Process(builtin, 0)
+	p.Args = append(p.Args, "--authentication-config="+file)
+	if err := c.Restart(t.Context(), builtin, 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, func(context.Context) error {
+		return says(t, nobody, url, http.StatusUnauthorized, "Unauthorized")
+	})
+	if err := says(t, restConfig(t, c), url, http.StatusOK, "kube-system"); err != nil {
+		t.Error(err)
+	}
+}
+
 // says returns an error unless an answer has a code and a fragment. A server that does
 // not listen yet has neither.
 func says(t *testing.T, config *rest.Config, url string, code int, want string) error {

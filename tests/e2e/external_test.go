@@ -30,6 +30,7 @@ var beyondExternal = map[string]string{
 // that it has not. TestLeftOutOfExternal keeps it as short as it can be.
 var leftOut = map[string]string{
 	"TestBadStart":                         "CommandLine",
+	"TestAnonymousIsCores":                 "Restart",
 	"TestContradiction":                    "cluster.Run",
 	"TestControllers":                      "startControlPlane",
 	"TestEncryptedOnItsWay":                "cluster.Run",
