@@ -63,7 +63,7 @@ func (i *identity) assert(h http.Header, u user.Info) error {
 	switch {
 	case name == "":
 		return errors.New("the user has no name")
-	case !httpguts.ValidHeaderFieldValue(name), !httpguts.ValidHeaderFieldValue(uid), !valid(groups):
+	case !valid(name), !valid(uid), !allValid(groups):
 		return errors.New("the user's name, UID or groups have characters that no header can carry")
 	}
 	h[i.names.User[0]] = []string{name}
@@ -74,7 +74,7 @@ func (i *identity) assert(h http.Header, u user.Info) error {
 		h[i.names.Group[0]] = slices.Clip(groups)
 	}
 	for key, values := range u.GetExtra() {
-		if !valid(values) {
+		if !allValid(values) {
 			return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
 		}
 		if len(values) > 0 {
@@ -86,8 +86,14 @@ func (i *identity) assert(h http.Header, u user.Info) error {
 	return nil
 }
 
-func valid(values []string) bool {
-	return !slices.ContainsFunc(values, func(v string) bool { return !httpguts.ValidHeaderFieldValue(v) })
+// valid reports whether a value arrives as it is sent. HTTP/1.1, which upgraded connections
+// use, loses space around it (RFC 9112, section 5.1): "admin " would become "admin".
+func valid(value string) bool {
+	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
+}
+
+func allValid(values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !valid(v) })
 }
 
 // escapeExtraKey renders a key of the user's extra as part of a header name: the
