@@ -174,8 +174,17 @@ test-race: ## the event log, the cache, the reads and what is embedded, under th
 	@command -v $${CC:-cc} >/dev/null || { echo "the race detector needs a C compiler: apt-get install gcc libc6-dev"; exit 1; }
 	$(call step,test-race,CGO_ENABLED=1 $(GOTEST) -race -short -timeout 40m $(RACED))
 
+# How long each target of `make fuzz` runs.
+FUZZTIME ?= 60s
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (60s), from the seeds that `make test` tries
+	$(call step,fuzz,grep -rl --include='*_test.go' '^func Fuzz' shared services | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+			$(GO) test -vet=off -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" || exit 1; done; done)
+
 .PHONY: test-full
-test-full: e2e test-readme test-race ## test without -short, and e2e
+test-full: e2e test-readme test-race fuzz ## test without -short, and e2e
 	$(call step,test-full,$(GOTEST) -timeout 40m $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 .PHONY: e2e

@@ -94,8 +94,8 @@ func (s *stream) newRequest(f *fieldBlock) error {
 		header["Cookie"] = []string{strings.Join(cookies, "; ")} // section 8.2.3
 	}
 
-	if method == "" {
-		return s.malformed()
+	if method == "" || strings.Contains(authority, "@") {
+		return s.malformed() // section 8.3.1
 	}
 	address := &url.URL{Host: authority}
 	target := authority
