@@ -596,10 +596,15 @@ func (b *bench) coreStream(t *testing.T) jetstream.Stream {
 
 func (b *bench) incarnation(t *testing.T) uint64 {
 	t.Helper()
-	end, err := readTail(t.Context(), b.coreStream(t))
-	if err != nil || end.last == nil {
-		t.Fatalf("tail: %v", err)
-	}
+	var end tail
+	// Progress replaces the one before it, which may have been the last message.
+	eventually(t, "the stream has an end", func() bool {
+		var err error
+		if end, err = readTail(t.Context(), b.coreStream(t)); err != nil {
+			t.Fatalf("tail: %v", err)
+		}
+		return end.last != nil
+	})
 	return end.last.Incarnation
 }
 
