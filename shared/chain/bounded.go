@@ -250,7 +250,7 @@ func (l *lateWriter) giveUpLocked(ctx context.Context) {
 	told := l.req.WithContext(ctx)
 	told.Header = http.Header{"Content-Type": l.kind}
 	info, _ := apirequest.RequestInfoFrom(ctx)
-	metrics.RecordRequestTermination(told, info, metrics.APIServerComponent, http.StatusGatewayTimeout)
+	metrics.RecordRequestTermination(told, Labels(info), metrics.APIServerComponent, http.StatusGatewayTimeout)
 	switch {
 	case l.taken:
 	case l.begun:

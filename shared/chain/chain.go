@@ -108,6 +108,7 @@ func served(handler http.Handler, c Config) http.Handler {
 		before(func(next http.Handler) http.Handler {
 			return genericapifilters.WithAuthorization(next, g.Authorization.Authorizer, g.Serializer)
 		}),
+		wasAllowed(),
 		ended())
 	return compose(handler, !untraced(traces), parts...)
 }
@@ -138,17 +139,16 @@ func (t *callersTrace) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // limit bounds the requests in flight, by priority and fairness where it is on.
 func limit(g *genericapiserver.Config) []part {
 	if g.FlowControl == nil {
-		return []part{around(func(next http.Handler) http.Handler {
-			return genericfilters.WithMaxInFlightLimit(next, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc)
-		})}
+		return []part{mayBeRefused(), around(func(next http.Handler) http.Handler { return namelessInFlight(next, g) })}
 	}
 	estimate := estimator(g)
 	return []part{
 		began(g.TracerProvider, "priorityandfairness"),
+		mayBeRefused(),
 		// A request may wait a quarter of its time for a seat, so that it has the
 		// rest to do its work.
 		around(func(next http.Handler) http.Handler {
-			return genericfilters.WithPriorityAndFairness(next, g.LongRunningFunc, g.FlowControl, estimate, g.RequestTimeout/4)
+			return genericfilters.WithPriorityAndFairness(next, g.LongRunningFunc, nameless{g.FlowControl}, estimate, g.RequestTimeout/4)
 		}),
 		ended(),
 	}
@@ -216,7 +216,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 		short:       bounded(compose(handler, nested, authenticated...), g),
 	}
 	parts := []part{around(func(next http.Handler) http.Handler {
-		return genericfilters.WithPanicRecovery(next, g.RequestInfoResolver)
+		return genericfilters.WithPanicRecovery(next, labelled{g.RequestInfoResolver})
 	})}
 	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
 		parts = append(parts, around(func(next http.Handler) http.Handler { return routine.WithRoutine(next, g.LongRunningFunc) }))

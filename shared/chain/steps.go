@@ -20,6 +20,8 @@ type step struct {
 	// w and req are what a filter of a line has passed on, until the line takes them.
 	w   http.ResponseWriter
 	req *http.Request
+	// stranger is set while the request names what may not be named yet.
+	stranger stranger
 }
 
 type stepKey struct{}

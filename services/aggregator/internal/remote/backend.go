@@ -21,6 +21,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"triune.dev/shared/chain"
 )
 
 // defaultPort is what spec.service.port means when it is not set.
@@ -202,7 +204,7 @@ func (b *Backend) unreachable() {
 func (b *Backend) end(w http.ResponseWriter, req *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
-		endpointmetrics.RecordRequestTermination(req, info, component, code)
+		endpointmetrics.RecordRequestTermination(req, chain.Labels(info), component, code)
 	}
 }
 
