@@ -32,6 +32,8 @@ const (
 	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
 	// over already.
 	waitingPerHandler = 4
+	// maxWhy is how much is logged of what a client says when it goes.
+	maxWhy = 256
 )
 
 // conn is a connection.
@@ -247,10 +249,13 @@ func (c *conn) handle(f http2.Frame) error {
 		c.flushLaterLocked()
 		return c.err
 	case *http2.GoAwayFrame:
-		if f.ErrCode != http2.ErrCodeNo {
-			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(f.DebugData()))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if f.ErrCode != http2.ErrCodeNo && !c.leaving {
+			why := f.DebugData()
+			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(why[:min(len(why), maxWhy)]))
 		}
-		c.leave()
+		c.leaveLocked()
 		return nil
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
@@ -270,7 +275,9 @@ func (c *conn) continued(fragment []byte, last bool) error {
 	if err != nil || !last {
 		return err
 	}
-	return c.headers(c.fields)
+	err = c.headers(c.fields)
+	c.fields.forget()
+	return err
 }
 
 // settings takes over what the client wants (RFC 9113, section 6.5).

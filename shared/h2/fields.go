@@ -13,7 +13,7 @@ import (
 // fieldBlock is the header block of a HEADERS frame and those that continue it (RFC 9113,
 // section 4.3). It belongs to the goroutine that reads, which uses it again for the next.
 type fieldBlock struct {
-	decoder *hpack.Decoder
+	decoder decoder
 	limit   uint32 // bytes of a header list, 32 more for each field than its characters
 
 	// All below is about the block that is read.
@@ -23,9 +23,17 @@ type fieldBlock struct {
 	itself    bool // the stream depends on itself
 	truncated bool // there were more fields than allowed, of which nothing is known
 	left      uint32
+	gathered  []byte // fragments that have not been decoded
 	invalid   error
 	regular   []hpack.HeaderField
 	pseudo    pseudoFields
+}
+
+// decoder is what is needed of an [hpack.Decoder].
+type decoder interface {
+	Write(fragment []byte) (int, error)
+	Close() error
+	SetEmitEnabled(bool)
 }
 
 // pseudoFields are those of requests (section 8.3.1, and RFC 8441, section 4).
@@ -43,29 +51,54 @@ var (
 	errPseudoField = errors.New("unknown or repeated pseudo-header field")
 )
 
+const (
+	// leastFragment is how many bytes of a block are decoded at once, but for its end. The
+	// decoder begins again with each fragment of a long field: byte by byte, to read one
+	// would cost the square of its length.
+	leastFragment = 16 << 10
+	// fewFields is for how many fields a connection keeps room between its requests.
+	fewFields = 256
+)
+
 func newFieldBlock(limit uint32) *fieldBlock {
 	b := &fieldBlock{limit: limit}
-	b.decoder = hpack.NewDecoder(headerTable, b.add)
-	b.decoder.SetMaxStringLength(int(limit))
+	d := hpack.NewDecoder(headerTable, b.add)
+	d.SetMaxStringLength(int(limit))
+	b.decoder = d
 	return b
 }
 
 // begin forgets the last block.
 func (b *fieldBlock) begin(f *http2.HeadersFrame) {
-	clear(b.regular)
+	b.forget()
 	*b = fieldBlock{
-		decoder: b.decoder, limit: b.limit, left: b.limit, regular: b.regular[:0],
+		decoder: b.decoder, limit: b.limit, left: b.limit, regular: b.regular,
 		id: f.StreamID, ended: f.StreamEnded(), itself: f.HasPriority() && f.Priority.StreamDep == f.StreamID,
 	}
 	b.decoder.SetEmitEnabled(true)
+}
+
+// forget lets go of the fields of a block that has been used.
+func (b *fieldBlock) forget() {
+	if cap(b.regular) > fewFields {
+		b.regular = nil
+	}
+	clear(b.regular)
+	b.regular, b.gathered = b.regular[:0], nil
 }
 
 // read decodes a part of the block. Its errors end the connection, for what others have
 // put into the table is not known any more.
 func (b *fieldBlock) read(fragment []byte, last bool) error {
 	// What goes on after it has become too long, or invalid, is not decoded without end.
-	if uint64(len(fragment)) > 4*uint64(b.left) || b.invalid != nil {
+	if size := len(b.gathered) + len(fragment); uint64(size) > 4*uint64(b.left) || b.invalid != nil {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
+	} else if len(b.gathered) > 0 || !last && size < leastFragment {
+		b.gathered = append(b.gathered, fragment...)
+		if !last && size < leastFragment {
+			return nil
+		}
+		fragment, b.gathered = b.gathered, b.gathered[:0]
 	}
 	if _, err := b.decoder.Write(fragment); err != nil {
 		return http2.ConnectionError(http2.ErrCodeCompression)

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"bytes"
 	"runtime"
 	"slices"
 	"sync"
@@ -307,6 +308,9 @@ func (c *conn) appendHeadLocked(id uint32, fields []hpack.HeaderField, end bool)
 	}
 	out := c.spaceLocked(frameHeader + c.block.Len())
 	*out = appendHeaders(*out, id, c.block.Bytes(), end, int(c.maxFrame))
+	if c.block.Cap() > 2*few {
+		c.block = bytes.Buffer{} // it is kept for as long as the connection
+	}
 }
 
 // allowanceLocked waits until some of want bytes may be appended, and returns how many.
