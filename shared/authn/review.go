@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -33,8 +34,10 @@ const (
 	// is about to be created), and not zero because a client with a wrong token
 	// tends to come back at once.
 	failureCacheTTL = 2 * time.Second
-	// rememberedTokens bounds the memory for tokens that have been good once.
+	// rememberedTokens bounds the memory for tokens that have been good once, and
+	// maxRemembered the bytes of the user of one of them.
 	rememberedTokens = 4096
+	maxRemembered    = 16 << 10
 )
 
 // reviewed asks core about tokens. Its answers are kept for a few seconds, and
@@ -53,9 +56,15 @@ func (o *Options) reviewed(core *rest.Config) (authenticator.Token, error) {
 	if err != nil {
 		return nil, fmt.Errorf("review tokens: %w", err)
 	}
-	lasting := newMemory(review, o.MaxStaleness, clock.RealClock{})
+	return reporting{o.remembering(review, clock.RealClock{})}, nil
+}
+
+// remembering keeps what core has said.
+func (o *Options) remembering(review authenticator.Token, c clock.Clock) authenticator.Token {
+	lasting := &admission{next: newMemory(review, o.MaxStaleness, c), limit: underReview}
 	// Errors are not kept: core may be back with the next request.
-	return reporting{cache.New(lasting, false, o.ReviewCacheTTL, min(o.ReviewCacheTTL, failureCacheTTL))}, nil
+	good := cache.New(lasting, false, o.ReviewCacheTTL, 0)
+	return newRefusals(good, min(o.ReviewCacheTTL, failureCacheTTL), c)
 }
 
 // reporting tells the handler chain when core could not be asked. It stands
@@ -65,6 +74,8 @@ type reporting struct{ tokens authenticator.Token }
 func (r reporting) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	response, ok, err := r.tokens.AuthenticateToken(ctx, token)
 	switch {
+	case errors.Is(err, errTooManyReviews):
+		outage.Report(ctx, err.Error())
 	case isOutage(err):
 		outage.Report(ctx, "the bearer token cannot be verified: the core tier is not available")
 	case isRefusal(err):
@@ -129,12 +140,27 @@ func (m *memory) AuthenticateToken(ctx context.Context, token string) (*authenti
 				return known.response, true, nil
 			}
 		}
-	case ok && err == nil:
+	case ok && err == nil && sizeOf(response.User) <= maxRemembered:
 		m.good.Add(key, remembered{response, expiryOf(token)}, m.limit)
 	default:
 		m.good.Remove(key)
 	}
 	return response, ok, err
+}
+
+// sizeOf is the number of bytes of what is known of a user.
+func sizeOf(u user.Info) int {
+	size := len(u.GetName()) + len(u.GetUID())
+	for _, group := range u.GetGroups() {
+		size += len(group)
+	}
+	for key, values := range u.GetExtra() {
+		size += len(key)
+		for _, value := range values {
+			size += len(value)
+		}
+	}
+	return size
 }
 
 // keyOf identifies a token, and the audiences that it was good for, without
@@ -147,7 +173,7 @@ func keyOf(ctx context.Context, token string) [sha256.Size]byte {
 // expiryOf reads the expiry (RFC 7519 section 4.1.4) of a token that has been
 // verified; zero if it has none, or is no JWT.
 func expiryOf(token string) time.Time {
-	parts := strings.Split(token, ".")
+	parts := strings.SplitN(token, ".", 4)
 	if len(parts) != 3 {
 		return time.Time{}
 	}
