@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
@@ -31,30 +30,48 @@ type choice struct {
 	contentType []string
 }
 
-// choices remembers them by the header: clients have few different ones.
+// choices remembers them by the header: clients have few different ones. A resource of
+// which there are thousands has them, too, so they are few and short; where there are more
+// it begins anew, and nobody fills it for long with what nobody else sends.
 type choices struct {
-	known sync.Map // string → choice
-	count atomic.Int64
+	mu    sync.RWMutex
+	known map[string]choice // guarded by mu
 }
 
 const (
-	maxChoices      = 256
-	maxAcceptHeader = 512
+	maxChoices      = 32
+	maxAcceptHeader = 256
 )
+
+func (c *choices) get(accept string) (choice, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	known, ok := c.known[accept]
+	return known, ok
+}
+
+func (c *choices) put(accept string, made choice) {
+	if len(accept) > maxAcceptHeader {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxChoices {
+		c.known = map[string]choice{}
+	}
+	c.known[strings.Clone(accept)] = made // of a request that may be much longer
+}
 
 func (h *Handlers) negotiate(req *http.Request) choice {
 	if mayBePretty(req) {
 		return h.choose(req)
 	}
 	accept := req.Header.Get("Accept")
-	if known, ok := h.choices.known.Load(accept); ok {
-		return known.(choice)
+	if known, ok := h.choices.get(accept); ok {
+		return known
 	}
 	c := h.choose(req)
-	if len(accept) <= maxAcceptHeader && h.choices.count.Load() < maxChoices {
-		h.choices.count.Add(1)
-		h.choices.known.Store(accept, c)
-	}
+	h.choices.put(accept, c)
 	return c
 }
 
