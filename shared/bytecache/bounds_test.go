@@ -5,7 +5,9 @@ import (
 	"errors"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
+	"unsafe"
 	"weak"
 
 	"triune.dev/shared/etcdstore/kv"
@@ -261,6 +263,26 @@ func TestSelectLeavesScans(t *testing.T) {
 	}
 	if len(c.indexes) != maxIndexes {
 		t.Errorf("%d indexes, want at most %d", len(c.indexes), maxIndexes)
+	}
+}
+
+// A term is a part of the URL of a request, which may be much longer and goes.
+func TestTermsKeepNoRequests(t *testing.T) {
+	c := loadedCache(t, filled(10, 10), Config{}, Options{})
+	c.options.Label = func(*Entry, string) (string, bool, bool) { return "a", true, true }
+	term := Term{Key: strings.Repeat("node", 2)[:4]}
+	for !c.Recurs(term) {
+	}
+	if _, err := c.Select(t.Context(), term); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.once) != 1 || len(c.indexes) != 1 {
+		t.Fatalf("%d terms and %d indexes", len(c.once), len(c.indexes))
+	}
+	for _, held := range []string{c.once[0].Key, c.indexes[0].key} {
+		if held != term.Key || unsafe.StringData(held) == unsafe.StringData(term.Key) {
+			t.Errorf("%q is held as a part of the request", held)
+		}
 	}
 }
 

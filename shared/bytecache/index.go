@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tidwall/btree"
 )
@@ -88,7 +89,8 @@ type indexing struct {
 }
 
 func newIndexing(t Term) *indexing {
-	return &indexing{index: newIndex(t.Field, t.Key), values: map[string]int{}}
+	// The term is a part of a request that may be much longer.
+	return &indexing{index: newIndex(t.Field, strings.Clone(t.Key)), values: map[string]int{}}
 }
 
 func (b *indexing) add(c *Cache, e *Entry) {

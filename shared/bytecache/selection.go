@@ -84,7 +84,7 @@ func (c *Cache) Recurs(t Term) bool {
 	if len(c.once) == maxOnce {
 		c.once = slices.Delete(c.once, 0, 1)
 	}
-	c.once = append(c.once, Term{Field: t.Field, Key: t.Key})
+	c.once = append(c.once, Term{Field: t.Field, Key: strings.Clone(t.Key)}) // of a request that may be much longer
 	return false
 }
 
