@@ -27,8 +27,14 @@ var Tiers = []Tier{Aggregator, Core, Extensions}
 // safe for concurrent use. Make one with NewRoutes.
 type Routes struct {
 	cluster, prefix string
-	known           sync.Map // resource, as a string, to Route
+
+	mu    sync.RWMutex
+	known map[string]Route // by resource; guarded by mu
 }
+
+// maxRoutes bounds the routes that are remembered: with each CRD that is made and deleted
+// comes another one. Where there are more, it begins anew.
+const maxRoutes = 32 << 10
 
 // Route is where the changes of one resource go.
 type Route struct {
@@ -54,8 +60,11 @@ func (r *Routes) Prefix() string { return r.prefix }
 // Of returns the route of a key. The key must begin with Prefix.
 func (r *Routes) Of(key string) Route {
 	resource, _ := resourceOf(strings.TrimPrefix(key, r.prefix))
-	if known, ok := r.known.Load(resource); ok {
-		return known.(Route)
+	r.mu.RLock()
+	known, ok := r.known[resource]
+	r.mu.RUnlock()
+	if ok {
+		return known
 	}
 	first, second, _ := strings.Cut(resource, "/")
 	route := Route{Tier: tierOf(resource)}
@@ -64,7 +73,12 @@ func (r *Routes) Of(key string) Route {
 	if second != "" {
 		route.Subject += "." + token(second)
 	}
-	r.known.Store(strings.Clone(resource), route)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known == nil || len(r.known) >= maxRoutes {
+		r.known = map[string]Route{}
+	}
+	r.known[strings.Clone(resource)] = route
 	return route
 }
 

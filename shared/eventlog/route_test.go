@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -71,4 +72,17 @@ func FuzzSubjectsAreValid(f *testing.F) {
 			}
 		}
 	})
+}
+
+// CRDs come and go, and their routes with them.
+func TestRoutesAreBounded(t *testing.T) {
+	r := NewRoutes("triune", "/registry")
+	for i := range maxRoutes + 100 {
+		if got, want := r.Of(fmt.Sprintf("/registry/g%d.example.com/things/a", i)).Subject, fmt.Sprintf("triune-extensions.event.g%d%%2Eexample%%2Ecom.things", i); got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	if n := len(r.known); n > maxRoutes {
+		t.Errorf("%d routes are remembered", n)
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -79,8 +78,13 @@ type endpoints struct {
 	services corelisters.ServiceLister
 	slices   serviceproxy.EndpointSliceGetter
 
-	turns sync.Map // "namespace/name" → *atomic.Uint32
+	mu    sync.Mutex
+	turns map[string]uint32 // by "namespace/name"; guarded by mu
 }
+
+// maxTurns bounds the Services whose turn is known: those of APIServices that are gone are
+// among them. Where there are more, all begin somewhere again.
+const maxTurns = 1024
 
 func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error) {
 	service, err := e.services.Services(namespace).Get(name)
@@ -111,13 +115,17 @@ func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error
 // turn counts the requests to one Service, from a random start so that several
 // replicas of this tier do not walk in step.
 func (e *endpoints) turn(service string) int {
-	counter, ok := e.turns.Load(service)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, ok := e.turns[service]
 	if !ok {
-		first := new(atomic.Uint32)
-		first.Store(rand.Uint32())
-		counter, _ = e.turns.LoadOrStore(service, first)
+		if e.turns == nil || len(e.turns) >= maxTurns {
+			e.turns = map[string]uint32{}
+		}
+		last = rand.Uint32()
 	}
-	return int(counter.(*atomic.Uint32).Add(1) & 0x7fffffff)
+	e.turns[service] = last + 1
+	return int((last + 1) & 0x7fffffff)
 }
 
 func portNamed(service *corev1.Service, port int32) (string, error) {

@@ -72,6 +72,7 @@ type checkedLister struct {
 func (l checkedLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd, err := l.CustomResourceDefinitionLister.Get(name)
 	if err != nil {
+		l.checked.forget(name) // it has been deleted
 		return nil, err
 	}
 	if l.checked.first(crd) || apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema) != nil || crd.Spec.PreserveUnknownFields {

@@ -1,0 +1,22 @@
+package remote
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Requests to one Service take turns, and Services that nobody asks for any more are
+// forgotten.
+func TestTurnsAreBounded(t *testing.T) {
+	e := &endpoints{}
+	for i := range 3 * maxTurns {
+		service := fmt.Sprint("namespace/service", i)
+		first := e.turn(service)
+		if next := e.turn(service); next != (first+1)&0x7fffffff {
+			t.Fatalf("turn %d after %d", next, first)
+		}
+		if n := len(e.turns); n > maxTurns {
+			t.Fatalf("the turns of %d Services are known", n)
+		}
+	}
+}
