@@ -2,6 +2,7 @@ package h2
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -53,6 +54,41 @@ func TestRapidResetIsBounded(t *testing.T) {
 	p.wantClosed()
 	if n := handler.most.Load(); n > 10 {
 		t.Errorf("%d handlers at once", n)
+	}
+}
+
+// What was reset before it had a handler holds nothing of its request.
+func TestResetRequestsThatWaitAreSmall(t *testing.T) {
+	handler := newParked(t)
+	o := bounds
+	o.MaxConcurrentStreams = 10
+	p := dial(t, started(t, unstarted(handler, o, nil)))
+	heap := func() int64 {
+		p.ping()
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	const size, streams = 14_000, 5 * 10
+	for i := range uint32(streams) {
+		var fields []string
+		for j := range 20 {
+			fields = append(fields, fmt.Sprint("x-", i, "-", j), large(size))
+		}
+		block := p.fields(append([]string{":method", "GET", ":scheme", "https", ":path", "/"}, fields...)...)
+		p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block[:10_000], EndStream: true}))
+		for block = block[10_000:]; len(block) > 0; {
+			n := min(len(block), 10_000)
+			p.ok(p.framer.WriteContinuation(2*i+1, n == len(block), block[:n]))
+			block = block[n:]
+		}
+		p.ok(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+	}
+	// Those of ten run.
+	if grown := heap() - before; grown > 20*20*size {
+		t.Errorf("%d requests of %d bytes that were reset take %d", streams, 20*size, grown)
 	}
 }
 

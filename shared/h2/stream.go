@@ -27,6 +27,7 @@ type stream struct {
 	window    int64 // bytes of DATA that the client takes
 	room      sync.Cond
 	inLine    bool
+	waits     bool  // for a handler of another stream to end
 	body      *body // nil for requests without
 	readTimer *time.Timer
 	writeTime *time.Timer
@@ -81,6 +82,7 @@ func (c *conn) startLocked(s *stream) error {
 	if len(c.waiting) >= waitingPerHandler*c.server.MaxConcurrentStreams {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
+	s.waits = true
 	c.waiting = append(c.waiting, s)
 	return nil
 }
@@ -129,6 +131,7 @@ func (c *conn) handlerDone() {
 			continue // reset while it waited
 		}
 		c.handlers++
+		s.waits = false
 		c.server.workers.do(s)
 		return
 	}
@@ -164,6 +167,9 @@ func (s *stream) closeLocked(err error) {
 	s.room.Signal()
 	if s.body != nil {
 		s.body.closeLocked()
+	}
+	if s.waits { // it never runs, and may wait long yet
+		s.request, s.body = nil, nil
 	}
 	if s.readTimer != nil {
 		s.readTimer.Stop()
