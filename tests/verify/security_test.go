@@ -1,0 +1,114 @@
+package verify
+
+import (
+	"path"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// bound is a line of the tables of docs/security.md that say what a request can fill.
+type bound struct {
+	line    int
+	what    string
+	sources []string // links, relative to the document
+	tests   []string
+	// other says why there are no tests.
+	other string
+}
+
+var (
+	boundsHead = "| what | where | key | bound | filled | test |"
+	testName   = regexp.MustCompile("`(Test\\w+)`")
+)
+
+// boundsOf returns the lines of all tables with the head of such a table. A line without all
+// its columns comes without sources.
+func boundsOf(text string) []bound {
+	var found []bound
+	inside := false
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimSpace(line)
+		switch {
+		case line == boundsHead:
+			inside = true
+			continue
+		case !strings.HasPrefix(line, "|"):
+			inside = false
+			continue
+		case !inside || strings.HasPrefix(line, "|-"):
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		b := bound{line: number, what: cells[0]}
+		if len(cells) == 6 && cells[3] != "" && cells[4] != "" {
+			for _, m := range inlineLink.FindAllStringSubmatch(cells[1], -1) {
+				b.sources = append(b.sources, m[1])
+			}
+			for _, m := range testName.FindAllStringSubmatch(cells[5], -1) {
+				b.tests = append(b.tests, m[1])
+			}
+			b.other = strings.TrimSpace(testName.ReplaceAllString(cells[5], ""))
+		}
+		found = append(found, b)
+	}
+	return found
+}
+
+// A table of bounds that names no test is a hope, and one that names a test that is gone is
+// worse.
+func TestBoundsAreTested(t *testing.T) {
+	const document = "docs/security.md"
+	bounds := boundsOf(read(t, document))
+	if len(bounds) < 40 {
+		t.Errorf("%s has %d bounds", document, len(bounds))
+	}
+	tests := map[string]map[string]bool{} // names by directory
+	for _, name := range list(t, "_test.go") {
+		dir := path.Dir(name)
+		if tests[dir] == nil {
+			tests[dir] = map[string]bool{}
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
+			tests[dir][m[1]] = true
+		}
+	}
+	for _, b := range bounds {
+		if len(b.sources) != 1 {
+			t.Errorf("%s:%d: %s: want six columns and one link to what bounds it", document, b.line, b.what)
+			continue
+		}
+		dir := path.Join(path.Dir(document), b.sources[0])
+		if path.Ext(dir) == ".go" {
+			dir = path.Dir(dir)
+		}
+		for _, name := range b.tests {
+			if !tests[dir][name] {
+				t.Errorf("%s:%d: %s: %s has no %s", document, b.line, b.what, dir, name)
+			}
+		}
+		if none := b.other == "open" || b.other == "k8s.io/apiserver"; none == (len(b.tests) > 0) || !none && b.other != "" {
+			t.Errorf("%s:%d: %s: want tests, or whose bound it is", document, b.line, b.what)
+		}
+	}
+}
+
+func TestBoundsOf(t *testing.T) {
+	got := boundsOf("# Bounds\n\n" + boundsHead + "\n|---|---|---|---|---|---|\n" +
+		"| a | [b](../b/c.go) | | 1 | before | `TestA` `TestB` |\n| c | [d](d) | x | none | known | open |\n| e | [f](f) |\n\n| what |\n| no |\n")
+	want := []bound{
+		{line: 5, what: "a", sources: []string{"../b/c.go"}, tests: []string{"TestA", "TestB"}},
+		{line: 6, what: "c", sources: []string{"d"}, other: "open"},
+		{line: 7, what: "e"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(bound{})); diff != "" {
+		t.Error(diff)
+	}
+}
