@@ -338,9 +338,10 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 		post(20, size)
 		f.levels(t)
 	}
-	// Who leads may just have changed, and then reads break off.
+	// Who leads may just have changed: then reads break off, and the last batches may not
+	// be applied yet.
 	count, disorder, err := f.readBatches(t)
-	for deadline := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(30 * time.Second); (err != nil || count < end) && time.Now().Before(deadline); {
 		count, disorder, err = f.readBatches(t)
 	}
 	if count != end || err != nil || disorder != "" {
