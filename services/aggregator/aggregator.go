@@ -168,7 +168,7 @@ func (s *Server) addDiscovery(config Config) error {
 		Pace:     config.pace,
 	})
 	groups := http.HandlerFunc(s.discovery.ServeGroups)
-	legacy := s.server.GetOnly(s.discovery.ServeLegacy(s.server.Generic().DiscoveryAddresses))
+	legacy := s.server.DocumentOnly(s.discovery.ServeLegacy(s.server.Generic().DiscoveryAddresses))
 	s.server.Handle("/apis", groups)
 	s.server.Handle("/apis/", groups)
 	s.server.Handle("/api", legacy)

@@ -41,9 +41,10 @@ func (s *Server) owns(path string) (http.Handler, bool) {
 	if _, ok := snapshot.Group(group); !ok {
 		return nil, false
 	}
-	return s.server.GetOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	// Whatever the method is, as in kube-apiserver.
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.discovery.ServeGroup(w, req, group)
-	})), true
+	}), true
 }
 
 // groupOf returns the group of /apis/<group>, with or without a slash behind it.

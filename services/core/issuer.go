@@ -7,6 +7,8 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"triune.dev/shared/table"
 )
 
 // installIssuer publishes what others need to verify ServiceAccount tokens
@@ -21,9 +23,16 @@ func (s *Server) installIssuer(completed controlplane.CompletedConfig) error {
 		return nil
 	}
 	s.hasIssuer = true
-	s.Handle(serviceaccount.OpenIDConfigPath, s.GetOnly(document("application/json", provider.GetConfigJSON)))
-	s.Handle(serviceaccount.JWKSPath, s.GetOnly(document("application/jwk-set+json", provider.GetKeysetJSON)))
+	s.handleDocument(serviceaccount.OpenIDConfigPath, "application/json", provider.GetConfigJSON)
+	s.handleDocument(serviceaccount.JWKSPath, "application/jwk-set+json", provider.GetKeysetJSON)
 	return nil
+}
+
+// handleDocument routes path, with and without a trailing slash.
+func (s *Server) handleDocument(path, mediaType string, get func() (body []byte, maxAge int)) {
+	handler := s.GetOnly(document(mediaType, get), table.Media{Produces: []string{mediaType}})
+	s.Handle(path, handler)
+	s.UnlistedHandle(path+"/", handler)
 }
 
 // document serves bytes that may be cached for as many seconds as get says.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"triune.dev/shared/fetch"
 	"triune.dev/shared/table"
@@ -67,21 +68,20 @@ func (d *discoveryRoutes) publish(group table.Group) error {
 		})
 		list := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
 		handler := discovery.NewAPIVersionHandler(s.config.Generic.Serializer, version.GroupVersion, list)
-		d.route(version.Root, handler)
+		d.route(version.Root, s.DocumentOnly(handler))
 	}
 	if group.Prefix == table.LegacyPrefix {
 		return nil
 	}
 	document.PreferredVersion = document.Versions[0]
 	s.Groups.AddGroup(document)
-	d.route(table.GroupPrefix+"/"+group.Name, discovery.NewAPIGroupHandler(s.config.Generic.Serializer, document))
+	d.route(table.GroupPrefix+"/"+group.Name, s.DocumentOnly(discovery.NewAPIGroupHandler(s.config.Generic.Serializer, document)))
 	return nil
 }
 
 // route serves a document at path, with and without a trailing slash.
 func (d *discoveryRoutes) route(path string, handler http.Handler) {
 	s := d.server
-	handler = s.getOnly(handler)
 	s.Handle(path, handler)
 	s.UnlistedHandle(path+"/", handler)
 }
@@ -96,12 +96,12 @@ func (d *discoveryRoutes) install() {
 	if !s.paths.owns(table.GroupPrefix) {
 		d.behind = d.next(table.GroupPrefix, s.Aggregated, s.Groups)
 		groups := aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)
-		d.route(table.GroupPrefix, d.behind.before(s.oncePathsAreKnown(groups)))
+		d.route(table.GroupPrefix, s.GetOnly(d.behind.before(s.oncePathsAreKnown(groups)), table.Media{}))
 	}
 	if d.legacy && !s.paths.owns(table.LegacyPrefix) {
 		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, table.LegacyPrefix)
 		next := d.next(table.LegacyPrefix, s.AggregatedLegacy, nil)
-		d.route(table.LegacyPrefix, next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil)))
+		d.route(table.LegacyPrefix, s.DocumentOnly(next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil))))
 	}
 }
 
@@ -136,19 +136,26 @@ func (s *Server) oncePathsAreKnown(handler http.Handler) http.Handler {
 	})
 }
 
-// getOnly answers 405 to everything but GET.
-func (s *Server) getOnly(handler http.Handler) http.Handler {
+// GetOnly is handler for GET and 405 for the rest, and 415 or 406 for requests that
+// have no media type in common with media. In kube-apiserver it is the router that
+// refuses those.
+func (s *Server) GetOnly(handler http.Handler, media table.Media) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method != http.MethodGet {
 			s.refuse(w, req, http.StatusMethodNotAllowed)
 			return
 		}
-		handler.ServeHTTP(w, req)
+		if media.Negotiable(w, req, s.config.Generic.Serializer) {
+			handler.ServeHTTP(w, req)
+		}
 	})
 }
 
-// GetOnly is handler for GET and 405 for the rest.
-func (s *Server) GetOnly(handler http.Handler) http.Handler { return s.getOnly(handler) }
+// DocumentOnly is GetOnly for a document in any form that the tier's serializer knows.
+func (s *Server) DocumentOnly(handler http.Handler) http.Handler {
+	types, _ := negotiation.MediaTypesForSerializer(s.config.Generic.Serializer)
+	return s.GetOnly(handler, table.Media{Consumes: types, Produces: types})
+}
 
 // LegacyGroup returns a group of aggregated discovery as the older documents describe
 // it.

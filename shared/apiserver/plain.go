@@ -7,27 +7,34 @@ import (
 	"net/http/pprof"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	flowcontrolmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
+	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"triune.dev/shared/fetch"
+	"triune.dev/shared/table"
 )
 
 // addPlainRoutes routes what is not an API resource.
 func (s *Server) addPlainRoutes() {
 	g := s.config.Generic
-	version := s.getOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	jsonOnly := []string{runtime.ContentTypeJSON}
+	version := s.GetOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, g.EffectiveVersion.Info(), w)
-	}))
+	}), table.Media{Consumes: jsonOnly, Produces: jsonOnly})
 	s.Handle("/version", version)
 	s.UnlistedHandle("/version/", version)
 	if g.EnableMetrics {
 		metrics.Register()
+		handlersmetrics.Register()
+		proxymetrics.Register()
 		flowcontrolmetrics.Register()
 		if g.EnableProfiling {
 			s.Handle("/metrics", legacyregistry.HandlerWithReset())

@@ -10,6 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 )
 
 // serving prepares a server as if all its paths were known.
@@ -193,5 +197,68 @@ func TestDiscoveryCanBeOff(t *testing.T) {
 	s := newServer(t, func(c *Config) { c.Generic.EnableDiscovery = false })
 	if w := do(serving(s), "GET", "/apis"); w.Code != http.StatusNotFound {
 		t.Errorf("/apis: %d", w.Code)
+	}
+}
+
+// TestDocumentsAreNegotiated: the router of kube-apiserver refuses what a document is not
+// served in, before anybody looks at quality values or wildcards.
+func TestDocumentsAreNegotiated(t *testing.T) {
+	s := newServer(t, nil)
+	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), infoOf(schema.GroupVersion{Version: "v1"}, newPods())} {
+		if err := s.Install(info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := serving(s)
+	const root = "/apis/" + group
+	const all = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+	const none = "415: Unsupported Media Type"
+	tests := map[string]struct {
+		path, name, value string
+		message           string // of the refusal
+	}{
+		"version":                     {"/version", "Accept", "application/json;q=0.1", ""},
+		"version as anything":         {"/version", "Accept", "text/html, */*;q=0.8", ""},
+		"version as text":             {"/version", "Accept", "text/plain", "406: Not Acceptable\n\nAvailable representations: application/json"},
+		"version by a wildcard":       {"/version/", "Accept", "application/*", "406: Not Acceptable\n\nAvailable representations: application/json"},
+		"version with JSON":           {"/version", "Content-Type", "application/json", ""},
+		"version with text":           {"/version", "Content-Type", "text/plain", none},
+		"legacy versions by wildcard": {"/api", "Accept", "application/*", all},
+		"legacy versions with text":   {"/api/", "Content-Type", "text/plain", none},
+		"group as text":               {root, "Accept", "text/plain", all},
+		"group with YAML":             {root, "Content-Type", "application/yaml; charset=utf-8", ""},
+		"group-version as text":       {root + "/v1", "Accept", "text/plain", all},
+		"group-version with text":     {root + "/v1/", "Content-Type", "text/plain", none},
+		"legacy group-version":        {"/api/v1", "Accept", ";;;", all},
+		"groups with text":            {"/apis", "Content-Type", "text/plain", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := do(h, http.MethodGet, tt.path, tt.name+": "+tt.value)
+			if tt.message == "" {
+				if w.Code != http.StatusOK {
+					t.Errorf("%d %s", w.Code, w.Body)
+				}
+				return
+			}
+			status := statusOf(t, w)
+			if status.Message != tt.message || w.Code != int(status.Code) || !strings.HasPrefix(status.Message, fmt.Sprint(w.Code)) {
+				t.Errorf("%d %q, want %q", w.Code, status.Message, tt.message)
+			}
+		})
+	}
+}
+
+// TestMetricsOfRequestBodies: they are of packages that register theirs only when asked.
+func TestMetricsOfRequestBodies(t *testing.T) {
+	s := newServer(t, func(c *Config) { c.Generic.EnableMetrics = true })
+	h := serving(s)
+	handlersmetrics.RecordRequestBodySize(t.Context(), schema.GroupResource{Resource: "pods"}, handlersmetrics.Create, 17)
+	proxymetrics.IncWebSocketStreamingRequest(t.Context(), "exec", "proxied_to_kubelet")
+	page := do(h, http.MethodGet, "/metrics").Body.String()
+	for _, name := range []string{"apiserver_request_body_size_bytes_sum", "apiserver_websocket_streaming_requests_total"} {
+		if !strings.Contains(page, "\n"+name+"{") {
+			t.Errorf("no %s", name)
+		}
 	}
 }

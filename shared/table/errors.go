@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
@@ -14,53 +15,65 @@ import (
 // kube-apiserver's; there they come out of its router.
 
 func (v *GroupVersion) notFound(w http.ResponseWriter, req *http.Request) {
-	v.refuse(w, req, http.StatusNotFound, "404: Page Not Found")
+	refuse(w, req, v.Serializer, refusal{http.StatusNotFound, "404: Page Not Found"})
 }
 
 func (v *GroupVersion) methodNotAllowed(w http.ResponseWriter, req *http.Request) {
-	v.refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
+	refuse(w, req, v.Serializer, refusal{http.StatusMethodNotAllowed, "405: Method Not Allowed"})
 }
 
-func (v *GroupVersion) refuse(w http.ResponseWriter, req *http.Request, code int, message string) {
-	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
-	responsewriters.ErrorNegotiated(err, v.Serializer, schema.GroupVersion{}, w, req)
+type refusal struct {
+	code    int
+	message string
 }
 
-// negotiable answers 415 or 406 and returns false when the media types of the
-// request and of the route have none in common. Parameters such as q and as do
-// not count here; the handler looks at them.
-func (v *GroupVersion) negotiable(w http.ResponseWriter, req *http.Request, route *Route) bool {
-	if !consumable(route, req) {
-		v.refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+func refuse(w http.ResponseWriter, req *http.Request, s runtime.NegotiatedSerializer, r refusal) {
+	err := apierrors.NewGenericServerResponse(r.code, "", schema.GroupResource{}, "", r.message, 0, false)
+	responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{}, w, req)
+}
+
+// Media is the media types that a route takes and gives.
+type Media struct {
+	// Consumes lists those of a request body where the route is particular about
+	// them, Produces those of the response. Nil leaves the choice to the handler.
+	Consumes, Produces []string
+}
+
+// Negotiable answers 415 or 406, with errors in the form that s gives them, and
+// returns false when the media types of the request and of the route have none in
+// common. Parameters such as q and as do not count here; the handler looks at them.
+func (m Media) Negotiable(w http.ResponseWriter, req *http.Request, s runtime.NegotiatedSerializer) bool {
+	if !m.consumable(req) {
+		refuse(w, req, s, refusal{http.StatusUnsupportedMediaType, "415: Unsupported Media Type"})
 		return false
 	}
-	if !acceptable(route, req.Header.Get("Accept")) {
-		v.refuse(w, req, http.StatusNotAcceptable,
-			"406: Not Acceptable\n\nAvailable representations: "+strings.Join(route.Produces, ", "))
+	if !m.acceptable(req.Header.Get("Accept")) {
+		refuse(w, req, s, refusal{http.StatusNotAcceptable,
+			"406: Not Acceptable\n\nAvailable representations: " + strings.Join(m.Produces, ", ")})
 		return false
 	}
 	return true
 }
 
-func consumable(route *Route, req *http.Request) bool {
-	if len(route.Consumes) == 0 {
+func (m Media) consumable(req *http.Request) bool {
+	contentType := req.Header.Get("Content-Type")
+	if len(m.Consumes) == 0 || contentType == "" && req.Method == http.MethodGet {
 		return true
 	}
-	contentType := req.Header.Get("Content-Type")
 	for mediaType := range mediaTypesIn(contentType) {
-		if slices.Contains(route.Consumes, mediaType) {
+		if slices.Contains(m.Consumes, mediaType) {
 			return true
 		}
 	}
 	return false
 }
 
-func acceptable(route *Route, accept string) bool {
-	if accept == "" {
+func (m Media) acceptable(accept string) bool {
+	if len(m.Produces) == 0 || accept == "" {
 		return true
 	}
 	for mediaType := range mediaTypesIn(accept) {
-		if mediaType == "*/*" || slices.Contains(route.Produces, mediaType) || slices.Contains(route.Produces, "*/*") {
+		if mediaType == "*/*" || slices.Contains(m.Produces, mediaType) || slices.Contains(m.Produces, "*/*") {
 			return true
 		}
 	}

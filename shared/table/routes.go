@@ -26,9 +26,7 @@ type Route struct {
 	// MetricsScope is "cluster", "namespace" or "resource", the scope label of
 	// kube-apiserver's request metrics.
 	MetricsScope string
-	// Consumes lists the media types of a request body where the route is
-	// particular about them (patches), Produces those of the response.
-	Consumes, Produces []string
+	Media
 	// Handler answers the request; request info must be in its context.
 	Handler http.HandlerFunc
 }

@@ -211,7 +211,7 @@ func (v *GroupVersion) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	for _, route := range routes {
 		if route.Method == req.Method {
-			if v.negotiable(w, req, route) {
+			if route.Negotiable(w, req, v.Serializer) {
 				route.Handler(w, req)
 			}
 			return
