@@ -190,11 +190,8 @@ func run(t *testing.T, s *Server) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{
 		t: t, stop: cancel, done: make(chan error, 1),
-		url: "https://" + s.Generic().SecureServing.Listener.Addr().String(),
-		client: &http.Client{Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the test's own certificate
-			ForceAttemptHTTP2: true,
-		}},
+		url:    "https://" + s.Generic().SecureServing.Listener.Addr().String(),
+		client: newClient(),
 	}
 	prepared := s.Prepare()
 	go func() { r.done <- prepared.Run(ctx); close(r.done) }()
@@ -205,6 +202,20 @@ func run(t *testing.T, s *Server) *running {
 		goleak.VerifyNone(t, before)
 	})
 	return r
+}
+
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, // the test's own certificate
+		ForceAttemptHTTP2: true,
+	}}
+}
+
+// another returns a client with connections of its own.
+func (r *running) another() *http.Client {
+	client := newClient()
+	r.t.Cleanup(client.CloseIdleConnections)
+	return client
 }
 
 // wait returns what Run returned.

@@ -47,7 +47,8 @@ func (s *Server) AddPostStartHook(name string, hook genericapiserver.PostStartHo
 	}
 	done := make(chan struct{})
 	s.hooks.post = append(s.hooks.post, postStartHook{name: name, run: hook, done: done})
-	s.AddHealthChecks(hookCheck(name, done))
+	check := hookCheck(name, done)
+	s.health.add([]healthz.HealthChecker{check}, []healthz.HealthChecker{s.graceful(check)}, []healthz.HealthChecker{check})
 	return nil
 }
 
@@ -59,6 +60,22 @@ func (s *Server) hasPostStartHook(name string) bool {
 // still serves.
 func (s *Server) AddPreShutdownHook(name string, hook func() error) {
 	s.hooks.pre = append(s.hooks.pre, preShutdownHook{name: name, run: hook})
+}
+
+// graceful is check, but green until --livez-grace-period is over: a start that takes
+// long must not be ended for it, and begun again.
+func (s *Server) graceful(check healthz.HealthChecker) healthz.HealthChecker {
+	grace := s.config.Generic.LivezGracePeriod
+	if grace <= 0 {
+		return check
+	}
+	until := time.Now().Add(grace)
+	return healthz.NamedCheck(check.Name(), func(req *http.Request) error {
+		if time.Now().Before(until) {
+			return nil
+		}
+		return check.Check(req)
+	})
 }
 
 // hookCheck is red until the hook has returned.

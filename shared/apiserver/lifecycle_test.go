@@ -6,6 +6,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/component-base/tracing"
 )
 
 // TestReadyzIsRedUntilEveryHookHasReturned: a server that says it is ready before
@@ -326,5 +329,147 @@ func TestDetailOfACheck(t *testing.T) {
 		if err := r.wait(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
+	}
+}
+
+// TestLivezHasPatience: --livez-grace-period keeps livez green while a hook runs, and
+// nothing else, and not for ever.
+func TestLivezHasPatience(t *testing.T) {
+	for name, tt := range map[string]struct {
+		grace time.Duration
+		livez int
+	}{
+		"during the grace period": {time.Hour, http.StatusOK},
+		"after it":                {time.Nanosecond, http.StatusInternalServerError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newServer(t, func(c *Config) { c.Generic.LivezGracePeriod = tt.grace })
+			if err := s.AddPostStartHook("slow", func(genericapiserver.PostStartHookContext) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			h := serving(s) // which runs no hook
+			for path, want := range map[string]int{
+				"/livez/poststarthook/slow":  tt.livez,
+				"/livez":                     tt.livez,
+				"/readyz/poststarthook/slow": http.StatusInternalServerError,
+				"/healthz":                   http.StatusInternalServerError,
+			} {
+				if w := do(h, http.MethodGet, path); w.Code != want {
+					t.Errorf("%s: %d, want %d", path, w.Code, want)
+				}
+			}
+		})
+	}
+}
+
+// TestShutdownSendsRetryAfter: with --shutdown-send-retry-after whoever connects while
+// requests in flight are answered is told to come back, instead of finding nobody.
+func TestShutdownSendsRetryAfter(t *testing.T) {
+	storage := newPods()
+	s := newServer(t, func(c *Config) {
+		listen(t, c.Generic)
+		c.Generic.ShutdownSendRetryAfter = true
+	})
+	if err := s.Install(groupInfo(storage)); err != nil {
+		t.Fatal(err)
+	}
+	r := run(t, s)
+	await(t, "readyz is green", func() bool { code, _ := r.get("/readyz"); return code == http.StatusOK })
+	listed := make(chan int, 1)
+	go func() {
+		code, _ := r.get("/apis/" + group + "/v1/pods")
+		listed <- code
+	}()
+	<-storage.listing
+	r.stop()
+	<-s.lifecycle.notAccepting
+	another := r.another()
+	await(t, "clients are told to come back", func() bool {
+		res, err := another.Get(r.url + "/apis/" + group + "/v1/namespaces/x/pods/p")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		return res.StatusCode == http.StatusTooManyRequests && res.Header.Get("Retry-After") == "5"
+	})
+	close(storage.answer)
+	if code := <-listed; code != http.StatusOK {
+		t.Errorf("the request in flight: %d", code)
+	}
+	if err := r.wait(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if _, err := another.Get(r.url + "/livez"); err == nil {
+		t.Error("still listening")
+	}
+}
+
+// TestSystemdIsTold: a unit with Type=notify is up once the server listens.
+func TestSystemdIsTold(t *testing.T) {
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	t.Setenv("NOTIFY_SOCKET", socket.LocalAddr().String())
+	behind := newServer(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := behind.Prepare().Run(ctx); err != nil { // it does not listen, and has nothing to tell
+		t.Fatal(err)
+	}
+	run(t, newServer(t, func(c *Config) { listen(t, c.Generic) }))
+	if err := socket.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	told := make([]byte, 64)
+	n, err := socket.Read(told)
+	if err != nil || string(told[:n]) != "READY=1" {
+		t.Fatalf("told %q, %v", told[:n], err)
+	}
+	if os.Getenv("NOTIFY_SOCKET") != "" {
+		t.Error("programs that the server starts could tell, too")
+	}
+}
+
+// lastSpans is a tracer provider that notes when it is asked for the spans it still has.
+type lastSpans struct {
+	tracing.TracerProvider
+	events *events
+}
+
+func (s lastSpans) Shutdown(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		s.events.add("without a limit")
+	}
+	s.events.add("traces are sent")
+	return nil
+}
+
+// TestLastTracesAreSent: what batches spans has some left when a server ends. The tiers
+// behind the one that listens share it.
+func TestLastTracesAreSent(t *testing.T) {
+	var happened events
+	traces := lastSpans{tracing.NewNoopTracerProvider(), &happened}
+	head := newServer(t, func(c *Config) {
+		listen(t, c.Generic)
+		c.Generic.TracerProvider = traces
+	})
+	behind := newServer(t, func(c *Config) { c.Generic = Follower(head.Generic()) })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := behind.Prepare().Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if all := happened.all(); len(all) > 0 {
+		t.Fatalf("at the end of a follower: %q", all)
+	}
+	r := run(t, head)
+	r.stop()
+	if err := r.wait(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if diff := cmp.Diff([]string{"traces are sent"}, happened.all()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 	utilwaitgroup "k8s.io/apimachinery/pkg/util/waitgroup"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -21,6 +22,9 @@ import (
 // bytes.
 const watchDrain = 2 * time.Second
 
+// lastTraces bounds the wait for whoever collects traces.
+const lastTraces = 5 * time.Second
+
 // preShutdownLimit bounds the pre-shutdown hooks, which call the API.
 const preShutdownLimit = 5 * time.Second
 
@@ -32,6 +36,8 @@ type lifecycle struct {
 	shuttingDown chan struct{}
 	// notAccepting: no request is taken any more, watches end.
 	notAccepting chan struct{}
+	// drained: what was in flight has been answered, watches have ended.
+	drained chan struct{}
 	// muxComplete: all paths that the tier will ever own are known.
 	muxComplete chan struct{}
 	// muxPending are the signals muxComplete waits for.
@@ -43,6 +49,7 @@ func newLifecycle() *lifecycle {
 		prepared:     make(chan struct{}),
 		shuttingDown: make(chan struct{}),
 		notAccepting: make(chan struct{}),
+		drained:      make(chan struct{}),
 		muxComplete:  make(chan struct{}),
 	}
 }
@@ -89,6 +96,7 @@ func (s Prepared) Run(ctx context.Context) error {
 		group.Go(func() error { return socket(failed) })
 	}
 	s.hooks.start(failed, group)
+	s.tellSystemd()
 
 	select {
 	case <-ctx.Done():
@@ -100,8 +108,34 @@ func (s Prepared) Run(ctx context.Context) error {
 	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
 		err = errors.Join(failure, err)
 	}
+	s.sendTraces()
 	s.table.Destroy()
 	return err
+}
+
+// tellSystemd ends the start of a service of systemd with Type=notify. Of the tiers in a
+// process it is the one that listens which does so.
+func (s *Server) tellSystemd() {
+	if s.config.Generic.SecureServing == nil {
+		return
+	}
+	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
+		klog.Background().Error(err, "tell systemd that the server has started")
+	}
+}
+
+// sendTraces sends the spans that have not been sent yet. The tiers of a process share
+// what does that, and it belongs to the one that listens.
+func (s *Server) sendTraces() {
+	g := s.config.Generic
+	if g.SecureServing == nil || g.TracerProvider == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
+	defer cancel()
+	if err := g.TracerProvider.Shutdown(ctx); err != nil {
+		klog.Background().Error(err, "send the last traces")
+	}
 }
 
 // startAudit starts the audit backend, if there is one. The function it returns
@@ -130,11 +164,17 @@ func (s *Server) listen(group *errgroup.Group) <-chan struct{} {
 		close(stopped)
 		return stopped
 	}
-	server := newHTTPServer(serving, s.handlers.Edge, s.lifecycle.notAccepting)
+	// With --shutdown-send-retry-after the server listens until everything in flight is
+	// answered: whoever comes meanwhile is told to come back.
+	end, timeout := s.lifecycle.notAccepting, watchDrain+s.config.Generic.RequestTimeout
+	if s.config.Generic.ShutdownSendRetryAfter {
+		end, timeout = s.lifecycle.drained, watchDrain
+	}
+	server := newHTTPServer(serving, s.handlers.Edge, end)
 	group.Go(func() error { return serve(server, serving.Listener) })
 	go func() {
 		defer close(stopped)
-		shutDown(server, watchDrain+s.config.Generic.RequestTimeout, s.lifecycle.notAccepting)
+		shutDown(server, timeout, end)
 	}()
 	return stopped
 }
@@ -167,6 +207,7 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
 	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrain)) })
 	wait.Wait()
+	close(s.lifecycle.drained)
 	// Everybody is answered; who does not close the connection does not delay the end.
 	select {
 	case <-stopped:
