@@ -312,7 +312,6 @@ func (c *Config) addControlPlane(ctx context.Context) error {
 	extra := &c.controlPlane.ControlPlane.Extra
 	extra.APIResourceConfigSource = c.Generic.MergedResourceConfig
 	extra.EventTTL = o.EventTTL
-	extra.EnableLogsSupport = o.EnableLogsHandler
 	extra.ProxyTransport = transport
 	extra.SystemNamespaces = o.SystemNamespaces
 	extra.ServiceAccountIssuer = o.ServiceAccountIssuer

@@ -90,6 +90,9 @@ func (c *Config) New(context.Context) (*Server, error) {
 	if err := s.installIssuer(completed); err != nil {
 		return nil, err
 	}
+	if c.options.EnableLogsHandler {
+		s.installLogs()
+	}
 	s.installOpenAPI(c)
 	server.UnlistedHandle(agreement.Path, agreement.Handler(c.settings))
 	return s, s.addHooks(c, completed, client)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/metrics"
 
 	"triune.dev/shared/etcdembed"
 	"triune.dev/shared/pki"
@@ -57,7 +58,8 @@ func TestCore(t *testing.T) {
 	t.Run("unknown paths", c.testUnknownPaths)
 }
 
-func start(t *testing.T) *cluster {
+// start runs a core with the given flags besides those that every core needs.
+func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	made, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
@@ -70,7 +72,7 @@ func start(t *testing.T) *cluster {
 	}
 	port := listener.Addr().(*net.TCPAddr).Port
 	etcd := startEtcd(t)
-	options := parsed(t,
+	options := parsed(t, append(flags,
 		"--etcd-servers="+etcd,
 		"--bind-address=127.0.0.1",
 		"--secure-port="+strconv.Itoa(port),
@@ -83,7 +85,7 @@ func start(t *testing.T) *cluster {
 		"--service-account-issuer=https://issuer.example.com",
 		"--service-account-key-file="+made.ServiceAccountPublicKey,
 		"--service-account-signing-key-file="+made.ServiceAccountKey,
-	)
+	)...)
 	options.SecureServing.Listener = listener
 	c := &cluster{url: "https://" + listener.Addr().String()}
 	c.config = &rest.Config{
@@ -115,7 +117,12 @@ func (c *cluster) run(t *testing.T, options *Options) {
 	for _, err := range completed.Validate() {
 		t.Error(err)
 	}
-	config, err := completed.Config(ctx, Environment{})
+	// A process has one registry, and these tests run more than one core.
+	log, err := completed.EventLog().Open(Tier, metrics.NewKubeRegistry().Registerer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := completed.Config(ctx, Environment{EventLog: &log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 	"k8s.io/kubernetes/pkg/controlplane/controller/kubernetesservice"
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
 	kubefeatures "k8s.io/kubernetes/pkg/features"
@@ -39,6 +40,8 @@ const (
 	identityComponent = "kube-apiserver"
 	identityDuration  = time.Hour
 	identityRenewal   = 10 * time.Second
+	// candidateCollection is how often LeaseCandidates that have expired are deleted.
+	candidateCollection = 30 * time.Minute
 	// bootstrapPoll is how often a hook looks whether what it waits for exists.
 	bootstrapPoll = 20 * time.Millisecond
 )
@@ -74,6 +77,9 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 			defaultservicecidr.NewController(ranges[0], ranges[1], client).Start(ctx)
 			return nil
 		}})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CoordinatedLeaderElection) {
+		hooks = append(hooks, coordinatedLeaders(c, client))
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
 		hooks = append(hooks, s.identityLease(c, client)...)
@@ -222,6 +228,36 @@ func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
 			return nil
 		}},
 	}
+}
+
+// coordinatedLeaders elects the leaders of components that stand for election with
+// LeaseCandidates (KEP-4355).
+func coordinatedLeaders(c *Config, client *kubernetes.Clientset) hook {
+	leases := c.Informers.Coordination().V1().Leases()
+	candidates := c.Informers.Coordination().V1beta1().LeaseCandidates()
+	// The informers are started before somebody is elected to use them.
+	leases.Informer()
+	candidates.Informer()
+	elect := func() (func(ctx context.Context, workers int), error) {
+		controller, err := leaderelection.NewController(leases, candidates, client.CoordinationV1(), client.CoordinationV1beta1())
+		if err != nil {
+			return nil, err
+		}
+		collector := leaderelection.NewLeaseCandidateGC(client, candidateCollection, candidates)
+		return func(ctx context.Context, workers int) {
+			go controller.Run(ctx, workers)
+			go collector.Run(ctx)
+		}, nil
+	}
+	timers := leaderelection.LeaderElectionTimers{
+		LeaseDuration: c.options.CoordinatedLeadershipLeaseDuration,
+		RenewDeadline: c.options.CoordinatedLeadershipRenewDeadline,
+		RetryPeriod:   c.options.CoordinatedLeadershipRetryPeriod,
+	}
+	return hook{"start-kube-apiserver-coordinated-leader-election-controller", func(ctx context.Context) error {
+		go leaderelection.RunWithLeaderElection(ctx, c.Generic.LoopbackClientConfig, elect, timers)
+		return nil
+	}}
 }
 
 func labelIdentity(lease *coordinationv1.Lease) error {

@@ -1,0 +1,83 @@
+package core
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
+)
+
+// TestWhatIsOffByDefault starts a core with what kube-apiserver leaves off, too, unless
+// it is asked for.
+func TestWhatIsOffByDefault(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CoordinatedLeaderElection, true)
+	c := start(t, "--runtime-config=coordination.k8s.io/v1beta1=true", "--enable-logs-handler")
+	await(t, "readyz is green", func() bool { code, _, _ := c.get(t, "/readyz"); return code == http.StatusOK })
+	t.Run("coordinated leader election", c.testCoordinatedLeaderElection)
+	t.Run("log files", func(t *testing.T) {
+		for _, path := range []string{"/logs/", "/logs/none-such"} {
+			if code, header, body := c.get(t, path); header.Get("Content-Type") == "application/json" {
+				t.Errorf("%s: %d %s", path, code, body)
+			}
+		}
+	})
+}
+
+// testCoordinatedLeaderElection: a component stands for election with a LeaseCandidate,
+// and the API server makes a Lease of which it is the holder (KEP-4355).
+func (c *cluster) testCoordinatedLeaderElection(t *testing.T) {
+	now := metav1.NowMicro()
+	candidate := &coordinationv1beta1.LeaseCandidate{
+		ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "kube-system"},
+		Spec: coordinationv1beta1.LeaseCandidateSpec{
+			LeaseName: "component", BinaryVersion: "1.36.0", EmulationVersion: "1.36.0",
+			Strategy: coordinationv1.OldestEmulationVersion, RenewTime: &now, PingTime: &now,
+		},
+	}
+	if _, err := c.client.CoordinationV1beta1().LeaseCandidates("kube-system").Create(t.Context(), candidate, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the candidate is elected", func() bool {
+		lease, err := c.client.CoordinationV1().Leases("kube-system").Get(t.Context(), "component", metav1.GetOptions{})
+		return err == nil && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity == "first"
+	})
+}
+
+func TestLogFiles(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "pods.log"), []byte("a line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join(filepath.Dir(dir), "secret")
+	if err := os.WriteFile(secret, []byte("hidden"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]struct {
+		code int
+		body string
+	}{
+		"/logs/pods.log":                         {http.StatusOK, "a line\n"},
+		"/logs/":                                 {http.StatusOK, `<a href="pods.log">`},
+		"/logs/none":                             {http.StatusNotFound, "404 page not found"},
+		"/logs/" + strings.Repeat("x", 300):      {http.StatusNotFound, "file not found"},
+		"/logs/../" + filepath.Base(secret):      {http.StatusBadRequest, "invalid URL path"},
+		"/logs/x/../../" + filepath.Base(secret): {http.StatusBadRequest, "invalid URL path"},
+	} {
+		w := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodGet, "/logs", nil)
+		req.URL.Path = path
+		logFiles(dir).ServeHTTP(w, req)
+		if w.Code != want.code || !strings.Contains(w.Body.String(), want.body) {
+			t.Errorf("%s: %d %q, want %d %q", path, w.Code, w.Body, want.code, want.body)
+		}
+	}
+}
