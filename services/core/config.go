@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -144,6 +146,7 @@ func (c *Config) addLoopback(context.Context) error {
 	}
 	loopback := inprocess.Config(handler, uuid.NewString())
 	loopback.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	loopback.UserAgent = userAgent()
 	loopback.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next, c.running} })
 	c.Generic.LoopbackClientConfig = loopback
 	client, err := kubernetes.NewForConfig(loopback)
@@ -152,6 +155,14 @@ func (c *Config) addLoopback(context.Context) error {
 	}
 	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	return nil
+}
+
+// userAgent is kube-apiserver's, whatever this program is called. Its first part is the
+// field manager of what the server writes itself; and while a server ends, the filters
+// that refuse requests let those of this name pass, for requests in flight need them.
+func userAgent() string {
+	_, version, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
+	return "kube-apiserver/" + version
 }
 
 // startLimit is how long a request of core to itself waits for core to run.

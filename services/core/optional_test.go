@@ -1,18 +1,22 @@
 package core
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	coordinationv1beta1 "k8s.io/api/coordination/v1beta1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
@@ -30,6 +34,30 @@ func TestWhatIsOffByDefault(t *testing.T) {
 			}
 		}
 	})
+	t.Run("its own requests at the end", c.testItsOwnRequestsAtTheEnd) // last
+}
+
+// testItsOwnRequestsAtTheEnd: while a server waits for requests in flight it refuses new
+// ones, but not those that it sends itself on behalf of the former. Nothing may follow.
+func (c *cluster) testItsOwnRequestsAtTheEnd(t *testing.T) {
+	g := c.server.Generic()
+	own, err := kubernetes.NewForConfig(g.LoopbackClientConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.NonLongRunningRequestWaitGroup.Wait()
+	if code, header, body := c.get(t, "/api/v1/namespaces/default"); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("a client's request: %d %s", code, body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	made, err := own.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "last"}, Data: map[string]string{"a": "b"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("the server's own: %v", err)
+	}
+	if fields := made.ManagedFields; len(fields) != 1 || fields[0].Manager != "kube-apiserver" {
+		t.Errorf("managed fields %v", fields)
+	}
 }
 
 // testCoordinatedLeaderElection: a component stands for election with a LeaseCandidate,
