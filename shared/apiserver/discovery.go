@@ -6,6 +6,7 @@ import (
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -67,8 +68,13 @@ func (d *discoveryRoutes) publish(group table.Group) error {
 			GroupVersion: version.GroupVersion.String(), Version: version.Version,
 		})
 		list := discovery.APIResourceListerFunc(func() []metav1.APIResource { return resources })
-		handler := discovery.NewAPIVersionHandler(s.config.Generic.Serializer, version.GroupVersion, list)
-		d.route(version.Root, s.DocumentOnly(handler))
+		serializer := version.Serializer
+		if group.Prefix == table.LegacyPrefix {
+			// Upstream strips the version of this document in a way that panics for CBOR.
+			serializer = s.config.Generic.Serializer
+		}
+		handler := discovery.NewAPIVersionHandler(serializer, version.GroupVersion, list)
+		d.route(version.Root, s.GetOnly(handler, documentMedia(serializer)))
 	}
 	if group.Prefix == table.LegacyPrefix {
 		return nil
@@ -153,8 +159,12 @@ func (s *Server) GetOnly(handler http.Handler, media table.Media) http.Handler {
 
 // DocumentOnly is GetOnly for a document in any form that the tier's serializer knows.
 func (s *Server) DocumentOnly(handler http.Handler) http.Handler {
-	types, _ := negotiation.MediaTypesForSerializer(s.config.Generic.Serializer)
-	return s.GetOnly(handler, table.Media{Consumes: types, Produces: types})
+	return s.GetOnly(handler, documentMedia(s.config.Generic.Serializer))
+}
+
+func documentMedia(serializer runtime.NegotiatedSerializer) table.Media {
+	types, _ := negotiation.MediaTypesForSerializer(serializer)
+	return table.Media{Consumes: types, Produces: types}
 }
 
 // LegacyGroup returns a group of aggregated discovery as the older documents describe

@@ -12,8 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
+	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
 // serving prepares a server as if all its paths were known.
@@ -260,5 +263,25 @@ func TestMetricsOfRequestBodies(t *testing.T) {
 		if !strings.Contains(page, "\n"+name+"{") {
 			t.Errorf("no %s", name)
 		}
+	}
+}
+
+// TestDocumentsInCBOR: the document of a group-version has all forms that its resources
+// have, also those behind a gate.
+func TestDocumentsInCBOR(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
+	s := newServer(t, nil)
+	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), infoOf(schema.GroupVersion{Version: "v1"}, newPods())} {
+		if err := s.Install(info); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := serving(s)
+	w := do(h, http.MethodGet, "/apis/"+group+"/v1", "Accept: application/cbor")
+	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/cbor" {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	if w := do(h, http.MethodGet, "/api/v1", "Accept: application/cbor"); w.Code != http.StatusNotAcceptable {
+		t.Errorf("the legacy group-version: %d", w.Code)
 	}
 }

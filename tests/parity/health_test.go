@@ -42,7 +42,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-var ownChecks = []string{"poststarthook/", "autoregister-completion", "nats ", "event-log ", "apiservice-", "tier-",
+var ownChecks = []string{"poststarthook/", "autoregister-completion", "nats ", "event-log ", "apiservice-", "settings ", "tier-",
 	// kube-apiserver calls itself over a socket with a certificate of its own;
 	// Triune calls itself without one.
 	"loopback-serving-certificate"}
