@@ -1,9 +1,7 @@
 package authn
 
 import (
-	"crypto/x509"
 	"net/http"
-	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -37,8 +35,7 @@ func (c Certificates) Remember(next authenticator.Request) authenticator.Request
 	}
 	r := &remembering{next: next}
 	if p := c.Proxies; p != nil {
-		r.proxies = p
-		r.proxyCA = newVerdicts(p.CAContentProvider.VerifyOptions, clock.RealClock{})
+		r.proxies = NewFrontProxies(p)
 		r.asserted = group.NewAuthenticatedGroupAdder(authenticator.WrapAudienceAgnosticRequest(c.Audiences,
 			headerrequest.NewDynamic(p.UsernameHeaders, p.UIDHeaders, p.GroupHeaders, p.ExtraHeaderPrefixes)))
 	}
@@ -51,13 +48,13 @@ func (c Certificates) Remember(next authenticator.Request) authenticator.Request
 	return r
 }
 
-// remembering is what Remember returns. proxies, proxyCA and asserted are nil
-// without front proxies, clientCA and named without client CAs.
+// remembering is what Remember returns. proxies and asserted are nil without front
+// proxies, clientCA and named without client CAs.
 type remembering struct {
-	next              authenticator.Request
-	proxies           *authenticatorfactory.RequestHeaderConfig
-	proxyCA, clientCA *verdicts
-	asserted, named   authenticator.Request
+	next            authenticator.Request
+	proxies         *FrontProxies
+	clientCA        *verdicts
+	asserted, named authenticator.Request
 }
 
 // AuthenticateRequest implements authenticator.Request.
@@ -65,30 +62,20 @@ func (r *remembering) AuthenticateRequest(req *http.Request) (*authenticator.Res
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return r.next.AuthenticateRequest(req)
 	}
-	chain := req.TLS.PeerCertificates
-	if r.proxyCA != nil {
-		proxy, known := r.proxyCA.trusts(chain)
-		switch proxy = proxy && r.allowed(chain[0]); {
-		case proxy && !namesUser(r.proxies, req.Header):
-			return nil, false, ErrBareFrontProxy
-		case proxy && known:
-			return r.asserted.AuthenticateRequest(req)
-		case proxy:
-			return r.next.AuthenticateRequest(req)
-		}
+	switch proxy, known := r.proxies.sent(req); {
+	case proxy && !r.proxies.names(req):
+		return nil, false, ErrBareFrontProxy
+	case proxy && known:
+		return r.asserted.AuthenticateRequest(req)
+	case proxy:
+		return r.next.AuthenticateRequest(req)
 	}
 	if r.clientCA != nil {
-		if client, known := r.clientCA.trusts(chain); client && known {
+		if client, known := r.clientCA.trusts(req.TLS.PeerCertificates); client && known {
 			if response, ok, err := r.named.AuthenticateRequest(req); ok && err == nil {
 				return response, ok, err
 			}
 		}
 	}
 	return r.next.AuthenticateRequest(req)
-}
-
-// allowed tells whether a certificate of the front-proxy CA is a front proxy's.
-func (r *remembering) allowed(leaf *x509.Certificate) bool {
-	names := r.proxies.AllowedClientNames.Value()
-	return len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName)
 }

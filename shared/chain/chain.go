@@ -31,6 +31,8 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/component-base/tracing"
 
+	"triune.dev/shared/authn"
+	"triune.dev/shared/authn/distrust"
 	"triune.dev/shared/authn/outage"
 )
 
@@ -196,9 +198,10 @@ func (o *ownership) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func edge(handler http.Handler, c Config) http.Handler {
 	g := c.Generic
 	nested := !untraced(g.TracerProvider)
+	proxies := authn.NewFrontProxies(g.Authentication.RequestHeaderConfig)
 	refused := outage.Refuse(g.Serializer, genericapifilters.Unauthorized(g.Serializer))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
-	refused = compose(refused, nested, ended())
+	refused = compose(distrust.Mark(refused, proxies.Asserts), nested, ended())
 
 	authenticated := []part{
 		before(func(next http.Handler) http.Handler {
@@ -208,6 +211,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 		before(func(next http.Handler) http.Handler {
 			return genericapifilters.WithAuthentication(next, forAudiences(g.Authentication), refused, nil, g.Authentication.RequestHeaderConfig)
 		}),
+		passed(proxies),
 		ended(),
 	}
 	forked := &fork{
@@ -231,7 +235,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	parts = append(parts, before(genericapifilters.WithCacheControl))
 	if g.SecureServing != nil && !g.SecureServing.DisableHTTP2 && g.GoawayChance > 0 {
 		parts = append(parts, before(func(next http.Handler) http.Handler {
-			return genericfilters.WithProbabilisticGoaway(next, g.GoawayChance)
+			return exceptProxies(genericfilters.WithProbabilisticGoaway(next, g.GoawayChance), next, proxies)
 		}))
 	}
 	parts = append(parts, around(func(next http.Handler) http.Handler {

@@ -57,8 +57,10 @@
 // The next tier answers 401 when it does not believe the front-proxy
 // certificate. Passed on, this would tell users that their credentials are wrong,
 // and client-go and kubectl would throw them away; it is this installation that
-// is wrong. So a 401 becomes a 503, the reason is logged and counted, and the
-// replica is avoided while others are believed. Only where the answer is that of
-// somebody behind the tier (pods, Services and nodes by proxy; the kubelet's for
-// logs, exec, attach and portforward) is 401 passed on as it is.
+// is wrong. Such an answer is marked by the tier's authentication, see package
+// distrust. It becomes a 503, the reason is logged and counted, another replica is
+// asked, and this one is avoided while others believe. Every other 401 comes from
+// behind authentication (a webhook, a pod or a kubelet that is reached by proxy), or
+// from a tier of a release that did not mark; it is passed on as it is. Where such a
+// tier refuses even a probe its 401 becomes a 503, too, but no POST is sent again.
 package delegate

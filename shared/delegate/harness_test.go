@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"triune.dev/shared/authn/distrust"
+	"triune.dev/shared/h2"
 	"triune.dev/shared/pki"
 )
 
@@ -56,8 +59,17 @@ type backend struct {
 	t       testing.TB
 	handler http.Handler
 	address string
+	// old means that it is of a release that does not mark its distrust.
+	old bool
+	// ours means that it speaks HTTP/2 as a tier does, and not as net/http does.
+	ours bool
+	// trusts has the front-proxy CA that it believes.
+	trusts *pki.PKI
 	// probes answers /readyz.
 	probes http.HandlerFunc
+
+	// authentications counts requests, believed or not, but for probes.
+	authentications atomic.Int64
 
 	mu      sync.Mutex
 	server  *http.Server
@@ -65,14 +77,17 @@ type backend struct {
 	tls     *tls.Config
 }
 
-func startBackend(t testing.TB, handler http.HandlerFunc) *backend {
+func startBackend(t testing.TB, handler http.HandlerFunc, change ...func(*backend)) *backend {
 	t.Helper()
-	b := &backend{t: t, handler: handler, address: "127.0.0.1:0", probes: func(http.ResponseWriter, *http.Request) {}}
+	b := &backend{t: t, handler: handler, address: "127.0.0.1:0", trusts: testPKI, probes: func(http.ResponseWriter, *http.Request) {}}
 	cert, err := testPKI.Serving["core"].Load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.tls = &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
+	for _, f := range change {
+		f(b)
+	}
 	b.start()
 	t.Cleanup(b.kill)
 	return b
@@ -86,7 +101,7 @@ func (b *backend) start() {
 		b.t.Fatal(err)
 	}
 	b.address = listener.Addr().String()
-	roots, err := pki.LoadPool(testPKI.FrontProxyCA.CertFile)
+	roots, err := pki.LoadPool(b.trusts.FrontProxyCA.CertFile)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -100,13 +115,22 @@ func (b *backend) start() {
 		ErrorLog:  log.New(io.Discard, "", 0),
 		HTTP2:     &http.HTTP2Config{MaxConcurrentStreams: 100},
 	}
+	if b.ours {
+		server.HTTP2 = nil
+		h2.Configure(server, h2.Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: 90 * time.Second})
+		listener = h2.Listener{Listener: listener}
+	}
 	serving := make(chan struct{})
 	b.mu.Lock()
 	b.server, b.serving = server, serving
 	b.mu.Unlock()
 	go func() {
 		defer close(serving)
-		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		serve := func() error { return server.ServeTLS(listener, "", "") }
+		if b.ours {
+			serve = func() error { return server.Serve(tls.NewListener(listener, server.TLSConfig)) }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			b.t.Errorf("serve: %v", err)
 		}
 	}()
@@ -114,13 +138,21 @@ func (b *backend) start() {
 
 func (b *backend) authenticated(a authenticator.Request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz" {
+			b.authentications.Add(1)
+		}
 		answer, ok, err := a.AuthenticateRequest(r)
 		if err != nil || !ok {
+			// As package distrust does where no front proxy is believed.
+			if challenge, marks := r.Header[distrust.Challenge]; marks && !b.old {
+				w.Header()[distrust.Echo] = challenge
+			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusUnauthorized)
 			_ = json.NewEncoder(w).Encode(metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonUnauthorized, Code: 401, Message: "Unauthorized"})
 			return
 		}
+		distrust.Forget(r.Header)
 		r = r.WithContext(apirequest.WithUser(r.Context(), answer.User))
 		if r.URL.Path == "/readyz" {
 			b.probes(w, r)

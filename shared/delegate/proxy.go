@@ -2,6 +2,7 @@ package delegate
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 // maxAttempts is how often one request is sent at most.
@@ -27,6 +30,8 @@ type Proxy struct {
 	creds    *credentials
 	metrics  *metrics
 	streams  openStreams
+	// challenge is the header value of [distrust.Challenge].
+	challenge []string
 
 	// background ends with Run; running counts the goroutines that end with it.
 	background context.Context
@@ -55,7 +60,10 @@ func New(config Config) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{config: c, targets: targets, identity: newIdentity(c.Headers), creds: creds, kick: make(chan struct{}, 1)}
+	p := &Proxy{
+		config: c, targets: targets, identity: newIdentity(c.Headers), creds: creds,
+		challenge: []string{rand.Text()}, kick: make(chan struct{}, 1),
+	}
 	p.background, p.end = context.WithCancel(context.Background())
 	p.streams.init(p.background, &p.running)
 	var replicas []*replica
@@ -101,7 +109,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 	b := newBody(req)
 	defer b.finish()
-	res, r, err := p.send(out, b, k, relaysForeignAnswer(req))
+	res, r, err := p.send(out, b, k)
 	if err != nil {
 		p.fail(w, req, k, err)
 		return
@@ -188,9 +196,9 @@ func (c *choice) next() int {
 }
 
 // send gets a response for out from some replica, whose count of requests in
-// flight it leaves one higher. foreign says that a 401 may be meant for the user.
-// The error is one of those that statusFor knows, or that of out's context.
-func (p *Proxy) send(out *http.Request, b *body, k kind, foreign bool) (*http.Response, *replica, error) {
+// flight it leaves one higher. The error is one of those that statusFor knows, or that
+// of out's context.
+func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *replica, error) {
 	ctx := out.Context()
 	choice := p.choices(ctx, k)
 	var last error = &unavailableError{errors.New("no address is known")}
@@ -231,15 +239,18 @@ func (p *Proxy) send(out *http.Request, b *body, k kind, foreign bool) (*http.Re
 		}
 		r.inFlight[k].Add(1)
 		res, err := conn.RoundTrip(try)
-		if err == nil && !p.distrusted(r, res, foreign) {
+		if err == nil && !p.distrusted(r, res) {
 			return res, r, nil
 		}
 		r.inFlight[k].Add(-1)
 		switch {
 		case err == nil:
-			// Who is not believed has had nothing carried out.
 			_ = res.Body.Close()
 			last = errDistrusted
+			// Who is known not to be believed has had nothing carried out.
+			if !distrust.Marked(res.Header, p.challenge[0]) && !safe(out.Method) {
+				return nil, nil, last
+			}
 		case ctx.Err() != nil:
 			return nil, nil, context.Cause(ctx)
 		case unprocessed(err):
@@ -254,22 +265,27 @@ func (p *Proxy) send(out *http.Request, b *body, k kind, foreign bool) (*http.Re
 }
 
 // distrusted reports whether res says that r does not believe the front-proxy
-// certificate, and remembers it.
-func (p *Proxy) distrusted(r *replica, res *http.Response, foreign bool) bool {
-	if res.StatusCode != http.StatusUnauthorized {
-		if res.StatusCode < http.StatusBadRequest && r.distrusts.CompareAndSwap(true, false) {
-			p.config.Logger.Info("front-proxy certificate accepted again", "address", r.address)
-		}
-		return false
-	}
-	if foreign {
+// certificate, and remembers it. A 401 that is not marked is the client's, unless r is
+// known to believe nobody: one that is older than the mark.
+func (p *Proxy) distrusted(r *replica, res *http.Response) bool {
+	switch {
+	case res.StatusCode == http.StatusUnauthorized && distrust.Marked(res.Header, p.challenge[0]):
+		p.distrusts(r)
+		return true
+	case res.StatusCode == http.StatusUnauthorized:
 		return r.distrusts.Load()
+	case res.StatusCode < http.StatusBadRequest && r.distrusts.CompareAndSwap(true, false):
+		p.config.Logger.Info("front-proxy certificate accepted again", "address", r.address)
 	}
+	return false
+}
+
+// distrusts notes that r does not believe the front-proxy certificate.
+func (p *Proxy) distrusts(r *replica) {
 	if r.distrusts.CompareAndSwap(false, true) {
 		p.config.Logger.Error(errDistrusted, "next tier answered 401 to an asserted identity", "address", r.address)
 		p.lookSoon()
 	}
-	return true
 }
 
 // Name is the name of the health check that a Proxy is.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 const (
@@ -29,7 +31,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	header := w.Header()
 	for name, values := range res.Header {
 		switch {
-		case hopByHop(name):
+		case hopByHop(name), name == distrust.Echo:
 		case name == "Warning":
 			// This tier may have warned as well.
 			header[name] = append(header[name], values...)

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 // kind decides which connection a request gets and how it is copied.
@@ -105,6 +107,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	if id, ok := audit.AuditIDFrom(req.Context()); ok && id != "" {
 		header[auditinternal.HeaderAuditID] = []string{string(id)}
 	}
+	header[distrust.Challenge] = p.challenge
 	if err := p.identity.assert(header, u); err != nil {
 		return nil, fmt.Errorf("assert the identity: %w", err)
 	}
@@ -199,18 +202,4 @@ func forwarded(h http.Header, req *http.Request) {
 		values[2] = "https"
 	}
 	h["X-Forwarded-Proto"] = values[2:3:3]
-}
-
-// relaysForeignAnswer reports whether the status of the response may be that of
-// somebody behind the next tier: see the package comment on 401.
-func relaysForeignAnswer(req *http.Request) bool {
-	info, ok := apirequest.RequestInfoFrom(req.Context())
-	if !ok || !info.IsResourceRequest {
-		return false
-	}
-	switch info.Subresource {
-	case "proxy", "log", "exec", "attach", "portforward":
-		return true
-	}
-	return false
 }

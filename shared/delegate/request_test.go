@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 // received is what a backend saw of a request.
@@ -103,6 +105,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 		"X-Forwarded-For":                         {"192.0.2.1"},
 		"X-Forwarded-Host":                        {"x"},
 		"X-Forwarded-Proto":                       {"https"},
+		distrust.Challenge:                        p.challenge,
 	}
 	got := http.Header{}
 	for name, values := range out.Header {

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"slices"
 	"time"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 const (
@@ -181,7 +183,7 @@ func (p *Proxy) probe(r *replica) {
 		p.lost(r, err)
 		return
 	}
-	header := http.Header{"User-Agent": {"triune-delegate"}}
+	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
 	if err := p.identity.assert(header, p.config.ProbeUser); err != nil {
 		conn.Release()
 		p.config.Logger.Error(err, "probe user cannot be asserted")
@@ -207,7 +209,10 @@ func (p *Proxy) probe(r *replica) {
 	defer res.Body.Close()
 	// Read, so that the stream ends in order; readyz is short.
 	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)
-	p.distrusted(r, res, false)
+	// Nobody but authentication answers a probe with 401.
+	if !p.distrusted(r, res) && res.StatusCode == http.StatusUnauthorized {
+		p.distrusts(r)
+	}
 	found := unready
 	if res.StatusCode == http.StatusOK {
 		found = ready

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"triune.dev/shared/authn/distrust"
 	"triune.dev/shared/pki"
 )
 
@@ -63,7 +64,6 @@ func TestRefusedFrontProxyCertificateIsNotTheUsersFault(t *testing.T) {
 	if res.StatusCode != 503 {
 		t.Errorf("upgrade: code %d", res.StatusCode)
 	}
-	// Known to be refused, so a 401 is not taken for that of somebody behind it.
 	refused("/api/v1/namespaces/n/pods/p/proxy/x")
 	eventually(t, "the health check tells", func() bool { return p.Check(nil) != nil })
 	if hits.Load() != 0 {
@@ -78,20 +78,50 @@ func TestRefusedFrontProxyCertificateIsNotTheUsersFault(t *testing.T) {
 	eventually(t, "the health check passes", func() bool { return p.Check(nil) == nil })
 }
 
-func TestAnswer401OfSomebodyBehindTheTierPasses(t *testing.T) {
-	b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Www-Authenticate", "Basic")
-		http.Error(w, "who are you", http.StatusUnauthorized)
-	})
-	f := startFront(t, startProxy(t, testConfig(b.url())))
-	for _, subresource := range []string{"proxy/login", "log", "exec", "attach", "portforward"} {
-		a := f.get(t, "/api/v1/namespaces/n/pods/p/"+subresource)
-		if a.code != 401 || a.body != "who are you\n" || a.header.Get("Www-Authenticate") != "Basic" {
-			t.Errorf("%s: answer %+v", subresource, a)
-		}
+// TestAnswer401FromBehindAuthenticationPasses: it is the client's, the request may have had
+// effects, and it says nothing about the front proxy.
+func TestAnswer401FromBehindAuthenticationPasses(t *testing.T) {
+	answers := map[string]http.HandlerFunc{
+		"a webhook's": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Www-Authenticate", "Basic")
+			http.Error(w, "who are you", http.StatusUnauthorized)
+		},
+		"forged": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Www-Authenticate", "Basic")
+			// All that it may have learned of the challenge.
+			for name, values := range r.Header {
+				if strings.HasPrefix(name, "X-Remote-") {
+					w.Header()[distrust.Echo] = values
+				}
+			}
+			w.Header().Add(distrust.Echo, "guessed")
+			http.Error(w, "who are you", http.StatusUnauthorized)
+		},
 	}
-	if a := f.get(t, "/api/v1/namespaces/n/pods/p/status"); a.code != 503 {
-		t.Errorf("status: answer %+v", a)
+	paths := []string{"", "/status", "/proxy/login", "/log", "/exec", "/attach", "/portforward"}
+	for name, handler := range answers {
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			t.Run(name+" "+method, func(t *testing.T) {
+				one, other := startBackend(t, handler), startBackend(t, handler)
+				p := startProxy(t, testConfig(urls(one, other)...))
+				f := startFront(t, p)
+				for _, path := range paths {
+					req := f.request(t, method, "/api/v1/namespaces/n/pods/p"+path, nil)
+					// What a client says of a challenge does not count.
+					req.Header.Set(distrust.Challenge, "guessed")
+					a := f.do(t, req)
+					if a.code != 401 || a.body != "who are you\n" || a.header.Get("Www-Authenticate") != "Basic" || a.header[distrust.Echo] != nil {
+						t.Errorf("%s: answer %+v", path, a)
+					}
+				}
+				if n := one.authentications.Load() + other.authentications.Load(); n != int64(len(paths)) {
+					t.Errorf("%d requests became %d", len(paths), n)
+				}
+				if err := p.Check(nil); err != nil {
+					t.Errorf("health check: %v", err)
+				}
+			})
+		}
 	}
 }
 
@@ -99,7 +129,7 @@ func TestReplicaThatBelievesIsPreferred(t *testing.T) {
 	var hits atomic.Int64
 	good := startBackend(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
 	// One that has not got the new front-proxy CA yet.
-	bad := startBackend(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	bad := startBackend(t, func(http.ResponseWriter, *http.Request) {}, func(b *backend) { b.trusts = otherPKI })
 	f := startFront(t, startProxy(t, testConfig(good.url(), bad.url())))
 	for range 20 {
 		a := f.do(t, f.request(t, http.MethodPost, "/api/v1/pods", strings.NewReader("{}")))
@@ -109,6 +139,30 @@ func TestReplicaThatBelievesIsPreferred(t *testing.T) {
 	}
 	if hits.Load() != 20 {
 		t.Errorf("%d requests were carried out", hits.Load())
+	}
+}
+
+// TestDistrustWithoutAMark is about tiers of a release that does not mark it: what they
+// refuse is known by their probes, and nothing that changes something is sent twice.
+func TestDistrustWithoutAMark(t *testing.T) {
+	old := func(b *backend) { b.trusts, b.old = otherPKI, true }
+	one, other := startBackend(t, reply("ok"), old), startBackend(t, reply("ok"), old)
+	p := startProxy(t, testConfig(urls(one, other)...))
+	f := startFront(t, p)
+	eventually(t, "the probes tell", func() bool {
+		for _, r := range *p.replicas.Load() {
+			if !r.distrusts.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	a := f.do(t, f.request(t, http.MethodPost, "/api/v1/pods", strings.NewReader("{}")))
+	if a.code != 503 || a.status.Reason != metav1.StatusReasonInternalError {
+		t.Errorf("answer %+v", a)
+	}
+	if n := one.authentications.Load() + other.authentications.Load(); n != 1 {
+		t.Errorf("a POST was sent %d times", n)
 	}
 }
 

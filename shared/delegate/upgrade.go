@@ -52,7 +52,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		p.fail(w, req, upgrade, &brokenError{fmt.Errorf("request to %s: %w", r.address, err)})
 		return
 	}
-	if p.distrusted(r, res, relaysForeignAnswer(req)) {
+	if p.distrusted(r, res) {
 		p.fail(w, req, upgrade, errDistrusted)
 		return
 	}
