@@ -6,10 +6,14 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // replayLimit is how much of a body is kept to send a request again, in bytes.
 const replayLimit = 64 << 10
+
+// bodyGrace is how long a client may go on sending what nobody waits for any more.
+const bodyGrace = time.Second
 
 var errBodyDone = errors.New("the request is over")
 
@@ -17,6 +21,8 @@ var errBodyDone = errors.New("the request is over")
 // keeps what has been read up to replayLimit; each attempt reads that first.
 type body struct {
 	source io.ReadCloser
+	w      http.ResponseWriter
+	req    *http.Request
 	// settled is set when there is a response, so that no attempt will follow. What
 	// the latest one, in last, has closed then is the source itself: it may be in the
 	// middle of a read, waiting for a client that has seen the response and sends
@@ -35,11 +41,25 @@ type body struct {
 }
 
 // newBody returns nil for a request without a body.
-func newBody(req *http.Request) *body {
-	if req.Body == nil || req.Body == http.NoBody || req.ContentLength == 0 {
+func newBody(w http.ResponseWriter, req *http.Request) *body {
+	if !hasBody(req) {
 		return nil
 	}
-	return &body{source: req.Body}
+	return &body{source: req.Body, w: w, req: req}
+}
+
+func hasBody(req *http.Request) bool {
+	return req.Body != nil && req.Body != http.NoBody && req.ContentLength != 0
+}
+
+// leaveBody is called when req has been answered and its body may not have come yet.
+// net/http reads the rest of a body of HTTP/1.1 before it sends the answer, however long that
+// takes.
+func leaveBody(w http.ResponseWriter, req *http.Request) {
+	if req.ProtoMajor == 1 && hasBody(req) {
+		// Where there is no connection there is nobody to wait for.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
+	}
 }
 
 // attempt returns the body from its beginning, or false if that is gone.
@@ -61,8 +81,18 @@ func (b *body) settle() {
 	}
 	b.settled.Store(true)
 	if a := b.last.Load(); a != nil && a.closed.Load() {
-		_ = b.source.Close()
+		b.leave()
 	}
+}
+
+// leave ends a read of the source that is under way, at once or after a while. It does not
+// wait for that.
+func (b *body) leave() {
+	if b.req.ProtoMajor == 1 {
+		leaveBody(b.w, b.req) // Close would wait for the read.
+		return
+	}
+	_ = b.source.Close() // Nobody reads it any more.
 }
 
 func (b *body) finish() {
@@ -113,7 +143,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 func (a *attempt) Close() error {
 	a.closed.Store(true)
 	if a.body.settled.Load() && a.body.last.Load() == a {
-		return a.body.source.Close()
+		a.body.leave()
 	}
 	return nil
 }

@@ -59,8 +59,8 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Headers default to [DefaultHeaders], each list on its own.
 	Headers Headers
-	// MaxInFlight bounds the short requests passed on at a time; beyond it they
-	// get 429. Zero means no bound.
+	// MaxInFlight is how many requests one user may have in flight while nobody else
+	// has any; the package comment says what all may have. Zero means no bound.
 	MaxInFlight int
 	// Registerer takes the metrics; nil for none.
 	Registerer prometheus.Registerer

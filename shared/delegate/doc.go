@@ -39,6 +39,32 @@
 // been passed on. A POST, PUT, PATCH or DELETE that may have reached a server is
 // never sent again. A body is kept for this up to 64 KiB, and not beyond.
 //
+// # Who may have how many requests in flight
+//
+// A user may have another one while it has less than half of what is free of three
+// times [Config.MaxInFlight], and a group of users (nodes, the ServiceAccounts of a
+// namespace, everyone else) while it has less than what is free. So one user alone
+// may have MaxInFlight, and whatever some do, there is room for others. There are as
+// many once more for the components of the cluster. Who is not authenticated has a
+// tenth of that, which is nobody else's; the tiers' own requests have a quarter,
+// divided by resource, because strangers can have tokens reviewed; system:masters is
+// not limited.
+//
+// A request counts until its answer is here as a whole, a stream until it begins. A
+// client that has not read the rest of an answer after a second holds a share of the
+// slow answers instead, while there is one for it. So what waits in memory is
+// bounded: 64 KiB of each request and 256 KiB of each answer in flight, and of some
+// hundred slow ones.
+//
+// # Neighbours
+//
+// What one client does closes no connection that others use, and makes none of
+// their requests fail. The next tier never ends a connection of a front proxy for
+// one answer's sake. Servers end connections of which many streams are reset
+// (CVE-2023-44487); so one with resetLimit such streams gets no more requests, and
+// is closed when the last one has been answered. Headers that the next tier would
+// not accept are refused here.
+//
 // # What the client gets when it fails
 //
 // A metav1.Status that names the tier:
@@ -53,6 +79,7 @@
 //	                                 not take half a list for the whole)
 //	front-proxy certificate refused  503 InternalError, see below
 //	too many requests in flight      429 TooManyRequests, Retry-After
+//	too long headers                 431 RequestHeaderFieldsTooLarge
 //
 // The next tier answers 401 when it does not believe the front-proxy
 // certificate. Passed on, this would tell users that their credentials are wrong,

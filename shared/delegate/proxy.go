@@ -43,8 +43,8 @@ type Proxy struct {
 	resolving sync.Mutex
 	// turn makes equally good replicas take turns.
 	turn atomic.Uint32
-	// short requests in flight, for MaxInFlight.
-	inFlight atomic.Int64
+	// limits are for requests in flight, slow for answers that their clients do not read.
+	limits, slow *limits
 	// kick asks Run to look after things at once.
 	kick chan struct{}
 }
@@ -63,6 +63,9 @@ func New(config Config) (*Proxy, error) {
 	p := &Proxy{
 		config: c, targets: targets, identity: newIdentity(c.Headers), creds: creds,
 		challenge: []string{rand.Text()}, kick: make(chan struct{}, 1),
+	}
+	if c.MaxInFlight > 0 {
+		p.limits, p.slow = newLimits(c.MaxInFlight), newLimits(slowAnswers)
 	}
 	p.background, p.end = context.WithCancel(context.Background())
 	p.streams.init(p.background, &p.running)
@@ -89,25 +92,24 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		p.fail(w, req, k, apierrors.NewInternalError(errors.New("no user in the request's context")))
 		return
 	}
+	info, _ := apirequest.RequestInfoFrom(req.Context())
+	held, ok := p.limits.take(u, info)
+	if !ok {
+		p.fail(w, req, k, status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Too many requests, please try again later.", retryAfter))
+		return
+	}
+	x := exchange{kind: k, place: &slot{held: held}, user: u}
+	defer x.place.free()
 	out, err := p.outgoing(req, u, k)
 	if err != nil {
 		p.fail(w, req, k, apierrors.NewInternalError(err))
 		return
 	}
 	if k == upgrade {
-		p.serveUpgrade(w, req, out)
+		p.serveUpgrade(w, req, out, x)
 		return
 	}
-	if k == short {
-		n := p.inFlight.Add(1)
-		defer p.inFlight.Add(-1)
-		if limit := p.config.MaxInFlight; limit > 0 && n > int64(limit) {
-			p.fail(w, req, k, status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Too many requests, please try again later.", retryAfter))
-			return
-		}
-	}
-
-	b := newBody(req)
+	b := newBody(w, req)
 	defer b.finish()
 	res, r, err := p.send(out, b, k)
 	if err != nil {
@@ -117,13 +119,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer r.inFlight[k].Add(-1)
 	b.settle()
 	p.metrics.answered(k, res.StatusCode)
-	ended := func() bool { return false }
 	if k == stream {
+		x.place.free() // It has begun; to go on is for the tier that serves it to allow.
 		s := p.streams.open(req.Context(), res.Body)
 		defer p.streams.forget(s)
-		ended = s.ended.Load
+		x.ended = s.ended.Load
 	}
-	p.relay(w, req, res, k, ended)
+	p.relay(w, req, res, x)
 }
 
 // fail answers req for the next tier.
@@ -134,6 +136,7 @@ func (p *Proxy) fail(w http.ResponseWriter, req *http.Request, k kind, err error
 		p.config.Logger.V(2).Info("request not passed on", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
 	p.metrics.failed(k, req, err)
+	leaveBody(w, req)
 	p.config.OnError(w, req, answer)
 }
 

@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"triune.dev/shared/authn/distrust"
 )
@@ -21,12 +24,29 @@ const (
 // auditID is the header auditinternal.HeaderAuditID as net/http spells it.
 const auditID = "Audit-Id"
 
+const (
+	// slowAfter is how long a client may take to read an answer before it is a slow one.
+	slowAfter = time.Second
+	// slowAnswers is how many of them one user may have while nobody else has any. Each
+	// holds up to answerWindow and copySize bytes.
+	slowAnswers = 100
+)
+
 var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
 
+// exchange is a request that is being answered.
+type exchange struct {
+	kind kind
+	// place is held until all of the answer is here.
+	place *slot
+	user  user.Info
+	// ended reports whether it was this server that ended the body of a stream.
+	ended func() bool
+}
+
 // relay passes a response on. It panics with [http.ErrAbortHandler] when the
-// body breaks off: nothing else tells the client that it has not got all. ended
-// reports whether it was this server that ended the body.
-func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Response, k kind, ended func() bool) {
+// body breaks off: nothing else tells the client that it has not got all.
+func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Response, x exchange) {
 	defer res.Body.Close()
 	header := w.Header()
 	for name, values := range res.Header {
@@ -53,18 +73,22 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	}
 	w.WriteHeader(res.StatusCode)
 
-	flush := func() {}
-	if k == stream || res.ContentLength < 0 {
-		flush = flusher(w)
+	c := copying{kind: x.kind, length: res.ContentLength, flush: func() {}, whole: x.place.free, partly: func() {}}
+	if x.kind == stream || res.ContentLength < 0 {
+		c.flush = flusher(w)
 	}
-	if k == stream {
-		flush() // A watch has begun, though nothing may happen for a long time.
+	if x.kind == stream {
+		c.flush() // A watch has begun, though nothing may happen for a long time.
+	} else {
+		var reading patience
+		c.partly = func() { reading.begin(p, w, req, x) }
+		defer reading.end()
 	}
-	err := copyBody(w, res.Body, flush, k)
+	err := c.copy(w, res.Body)
 	var gone *writeError
 	switch {
 	case err == nil:
-	case errors.As(err, &gone), ended(), k == stream && errors.Is(req.Context().Err(), context.Canceled):
+	case errors.As(err, &gone), x.kind == stream && (x.ended() || errors.Is(req.Context().Err(), context.Canceled)):
 		// The client has gone, or the server ends its watches: nothing is missing
 		// that anybody would miss.
 		return
@@ -94,10 +118,54 @@ func flusher(w http.ResponseWriter) func() {
 	return func() { _ = controller.Flush() }
 }
 
-// copyBody copies until the end and calls flush after every read, since what a
-// read returns is what there is. A stream that is idle holds a small buffer; it
-// gets a large one while it fills the small one.
-func copyBody(w io.Writer, body io.Reader, flush func(), k kind) error {
+// patience is what a client that reads its answer slowly is shown.
+type patience struct {
+	timer *time.Timer
+	// unbound lets the writer wait for the client of the next request on the connection.
+	unbound func()
+}
+
+// begin is called before the first part of an answer is written that is not all here. A
+// client that has not read it within slowAfter holds a share of the slow answers instead
+// of its place, if there is one for it, and none has longer than its request.
+func (y *patience) begin(p *Proxy, w http.ResponseWriter, req *http.Request, x exchange) {
+	y.timer = time.AfterFunc(slowAfter, func() {
+		if slow, ok := p.slow.take(x.user, nil); ok {
+			x.place.exchange(slow)
+		}
+	})
+	if deadline, ok := req.Context().Deadline(); ok {
+		controller := http.NewResponseController(w)
+		if controller.SetWriteDeadline(deadline) == nil {
+			y.unbound = func() { _ = controller.SetWriteDeadline(time.Time{}) }
+		}
+	}
+}
+
+func (y *patience) end() {
+	if y.timer != nil {
+		y.timer.Stop()
+	}
+	if y.unbound != nil {
+		y.unbound()
+	}
+}
+
+// copying is how a body is copied.
+type copying struct {
+	kind kind
+	// length is that of the body, or negative.
+	length int64
+	// flush is called after every write, since what a read returns is what there is.
+	flush func()
+	// whole is called when all has been read, before the last of it is written. If that is
+	// not with the first read, partly is called before.
+	whole, partly func()
+}
+
+// copy copies until the end. A stream that is idle holds a small buffer; it gets a large one
+// while it fills the small one.
+func (c copying) copy(w io.Writer, body io.Reader) error {
 	var large *[copySize]byte
 	defer func() {
 		if large != nil {
@@ -105,27 +173,34 @@ func copyBody(w io.Writer, body io.Reader, flush func(), k kind) error {
 		}
 	}()
 	var buffer []byte
-	if k == stream {
+	if c.kind == stream {
 		buffer = make([]byte, idleSize)
 	} else {
 		large = copyBuffers.Get().(*[copySize]byte)
 		buffer = large[:]
 	}
 	small := buffer
-	for {
+	for read := int64(0); ; {
 		n, err := body.Read(buffer)
+		switch first := read == 0; {
+		case err == io.EOF, read+int64(n) == c.length:
+			c.whole()
+		case first && n > 0:
+			c.partly()
+		}
+		read += int64(n)
 		if n > 0 {
 			if _, err := w.Write(buffer[:n]); err != nil {
 				return &writeError{err}
 			}
-			flush()
+			c.flush()
 		}
 		switch {
 		case err == io.EOF:
 			return nil
 		case err != nil:
 			return err
-		case k != stream:
+		case c.kind != stream:
 		case large == nil && n == len(buffer):
 			large = copyBuffers.Get().(*[copySize]byte)
 			buffer = large[:]

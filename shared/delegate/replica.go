@@ -11,8 +11,11 @@ import (
 const (
 	// shortConnections is how many connections short requests are spread over.
 	shortConnections = 4
+	// answerWindow is what the answer to a short request may hold that its client has not
+	// read, in bytes. Go's default would be 4 MiB.
+	answerWindow = 256 << 10
 	// streamWindow is what a stream may hold that its client has not read, in
-	// bytes. Go's default would be 4 MiB.
+	// bytes.
 	streamWindow = 64 << 10
 	// frameSize is the largest frame accepted for short requests: large lists
 	// come in fewer pieces.
@@ -67,7 +70,7 @@ func (p *Proxy) newReplica(t target, ip string) *replica {
 		spread int
 		http2  http.HTTP2Config
 	}{
-		short:  {shortConnections, http.HTTP2Config{MaxReadFrameSize: frameSize}},
+		short:  {shortConnections, http.HTTP2Config{MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: answerWindow}},
 		stream: {1, http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow}},
 	} {
 		settings.http2.SendPingTimeout, settings.http2.PingTimeout = pingAfter, pingTimeout

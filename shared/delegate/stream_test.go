@@ -442,7 +442,10 @@ func TestDeadlineOfTheRequestIs504(t *testing.T) {
 func TestLimitOfRequestsInFlight(t *testing.T) {
 	release := make(chan struct{})
 	var entered atomic.Int64
-	b := startBackend(t, func(_ http.ResponseWriter, r *http.Request) {
+	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != "" {
+			w.(http.Flusher).Flush()
+		}
 		entered.Add(1)
 		select {
 		case <-release:
@@ -453,6 +456,9 @@ func TestLimitOfRequestsInFlight(t *testing.T) {
 	c.MaxInFlight = 2
 	f := startFront(t, startProxy(t, c))
 	var wg sync.WaitGroup
+	// Watches do not count once they have begun.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer opened(t, f, ctx, "/api?watch=1").Close()
 	for range 2 {
 		wg.Go(func() {
 			if a := f.get(t, "/api"); a.code != 200 {
@@ -460,9 +466,6 @@ func TestLimitOfRequestsInFlight(t *testing.T) {
 			}
 		})
 	}
-	// Watches do not count.
-	ctx, cancel := context.WithCancel(t.Context())
-	wg.Go(func() { _, _ = f.try(f.request(t, http.MethodGet, "/api?watch=1", nil).WithContext(ctx)) })
 	eventually(t, "three requests are in flight", func() bool { return entered.Load() == 3 })
 	a := f.get(t, "/api")
 	if a.code != http.StatusTooManyRequests || a.status.Reason != "TooManyRequests" || a.header.Get("Retry-After") != "1" {

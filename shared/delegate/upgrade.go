@@ -21,7 +21,7 @@ const halfCloseGrace = 10 * time.Second
 
 // serveUpgrade passes on a request that wants another protocol, and then bytes.
 // Once sent it is never sent again: nobody knows what it has set in motion.
-func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request) {
+func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request, x exchange) {
 	ctx := req.Context()
 	conn, r, err := p.dialUpgrade(ctx)
 	if err != nil {
@@ -37,7 +37,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	defer context.AfterFunc(p.background, closeConn)()
 
 	out.URL.Host, out.Host = r.target.authority, r.target.authority
-	b := newBody(req)
+	b := newBody(w, req)
 	defer b.finish()
 	if reader, _ := b.attempt(); reader != nil {
 		out.Body = reader
@@ -58,9 +58,10 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	}
 	p.metrics.answered(upgrade, res.StatusCode)
 	if res.StatusCode != http.StatusSwitchingProtocols {
-		p.relay(w, req, res, upgrade, func() bool { return false })
+		p.relay(w, req, res, x)
 		return
 	}
+	x.place.free() // It has begun.
 	if asked, got := upgradeProtocol(req.Header), res.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
 		p.fail(w, req, upgrade, apierrors.NewInternalError(fmt.Errorf("the next tier switched to %q when %q was asked for", got, asked)))
 		return
