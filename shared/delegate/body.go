@@ -147,3 +147,26 @@ func (a *attempt) Close() error {
 	}
 	return nil
 }
+
+// answerBody is the body of an answer. One that is closed before its end resets its stream.
+// Close may be called during a Read.
+type answerBody struct {
+	io.ReadCloser
+	conn  *conn
+	whole atomic.Bool
+}
+
+func (a *answerBody) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err != nil {
+		a.whole.Store(err == io.EOF)
+	}
+	return n, err
+}
+
+func (a *answerBody) Close() error {
+	if !a.whole.Swap(true) {
+		a.conn.reset()
+	}
+	return a.ReadCloser.Close()
+}

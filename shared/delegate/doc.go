@@ -79,7 +79,7 @@
 //	                                 not take half a list for the whole)
 //	front-proxy certificate refused  503 InternalError, see below
 //	too many requests in flight      429 TooManyRequests, Retry-After
-//	too long headers                 431 RequestHeaderFieldsTooLarge
+//	header fields too large          431
 //
 // The next tier answers 401 when it does not believe the front-proxy
 // certificate. Passed on, this would tell users that their credentials are wrong,

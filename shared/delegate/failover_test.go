@@ -594,7 +594,7 @@ func TestServerThatRefusesEveryStream(t *testing.T) {
 	defer p.running.Wait()
 	defer p.shutdown()
 	unavailable(t, startFront(t, p), http.MethodPost)
-	if streams.Load() != maxAttempts {
+	if streams.Load() != maxRefusals {
 		t.Errorf("sent %d times", streams.Load())
 	}
 }

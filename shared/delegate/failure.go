@@ -28,6 +28,9 @@ func (e *brokenError) Unwrap() error { return e.cause }
 // errDistrusted says that the next tier refused the front-proxy certificate.
 var errDistrusted = errors.New("the front-proxy certificate was refused")
 
+// errTooLong says that a request has longer headers than the next tier accepts.
+var errTooLong = status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
+
 // retryAfter is what clients are told to wait, in seconds.
 const retryAfter = 1
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -29,7 +30,7 @@ type pool struct {
 	running *sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   []*http.ClientConn
+	conns   []*conn
 	dialing int
 	closed  bool
 	// outcome is closed and replaced whenever a connection attempt ends;
@@ -39,11 +40,41 @@ type pool struct {
 	lastErr  error
 }
 
+// resetLimit is how many streams of a connection may be reset before it gets no more
+// requests. The handlers of such streams may go on for a while; a server of net/http, or of
+// ours, ends a connection that has four times as many waiting as it may have streams, with
+// everything on it (CVE-2023-44487).
+const resetLimit = 32
+
+// conn is a connection of a pool.
+type conn struct {
+	*http.ClientConn
+	pool   *pool
+	resets atomic.Int32
+}
+
+// reset notes that a stream has ended before its time.
+func (c *conn) reset() {
+	if c.resets.Add(1) == resetLimit {
+		c.pool.retire(c)
+	}
+}
+
+// left is how many requests the connection takes without letting one wait for a handler.
+func (c *conn) left() int { return c.Available() - int(c.resets.Load()) }
+
+// full reports whether a connection with nothing left has as many streams as a server is
+// taken to allow. One that has fewer is about to close.
+func (c *conn) full() bool { return c.InFlight()+int(c.resets.Load()) >= fullConnection }
+
+// fullConnection is the number of streams a server is taken to allow on a connection.
+const fullConnection = 100
+
 // acquire returns a connection with a stream reserved on it: the caller must
 // call RoundTrip or Release on it. It returns an error when an attempt to
 // connect has failed that the caller waited for, when patience is over, or when
 // ctx has ended.
-func (p *pool) acquire(ctx context.Context, patience time.Duration) (*http.ClientConn, error) {
+func (p *pool) acquire(ctx context.Context, patience time.Duration) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var impatient <-chan time.Time
@@ -87,12 +118,12 @@ func (p *pool) acquire(ctx context.Context, patience time.Duration) (*http.Clien
 // and counts the connections that still take requests. On the way it forgets
 // the ones that have ended; those that only finish what they carry close
 // themselves when they are done.
-func (p *pool) reserveLocked() (best *http.ClientConn, open int) {
-	p.conns = slices.DeleteFunc(p.conns, func(c *http.ClientConn) bool { return c.Err() != nil })
+func (p *pool) reserveLocked() (best *conn, open int) {
+	p.conns = slices.DeleteFunc(p.conns, func(c *conn) bool { return c.Err() != nil })
 	least := -1
 	for _, c := range p.conns {
-		if c.Available() == 0 {
-			if c.InFlight() >= fullConnection {
+		if c.left() <= 0 {
+			if c.full() {
 				open++
 			}
 			continue
@@ -109,15 +140,10 @@ func (p *pool) reserveLocked() (best *http.ClientConn, open int) {
 	return best, open
 }
 
-// fullConnection is the number of streams a server is taken to allow on a
-// connection: one that has as many and takes no more is in use, one that takes
-// no more with fewer is about to close.
-const fullConnection = 100
-
 func (p *pool) dial() {
 	ctx, cancel := context.WithTimeout(p.background, p.timeout)
 	defer cancel()
-	conn, err := p.connect(ctx)
+	made, err := p.connect(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dialing--
@@ -126,9 +152,9 @@ func (p *pool) dial() {
 		p.failures++
 		p.lastErr = err
 	case p.closed:
-		_ = conn.Close()
+		_ = made.Close()
 	default:
-		p.conns = append(p.conns, conn)
+		p.conns = append(p.conns, &conn{ClientConn: made, pool: p})
 	}
 	close(p.outcome)
 	p.outcome = make(chan struct{})
@@ -142,8 +168,16 @@ func (p *pool) renew() {
 	p.conns = nil
 	p.mu.Unlock()
 	for _, c := range conns {
-		closeWhenIdle(c)
+		closeWhenIdle(c.ClientConn)
 	}
+}
+
+// retire does as renew for one connection.
+func (p *pool) retire(c *conn) {
+	p.mu.Lock()
+	p.conns = slices.DeleteFunc(p.conns, func(other *conn) bool { return other == c })
+	p.mu.Unlock()
+	closeWhenIdle(c.ClientConn)
 }
 
 // close does as renew and refuses requests from now on.

@@ -17,8 +17,12 @@ import (
 	"triune.dev/shared/authn/distrust"
 )
 
-// maxAttempts is how often one request is sent at most.
-const maxAttempts = 3
+const (
+	// maxAttempts is how often one request is sent at most where it may have been processed.
+	maxAttempts = 3
+	// maxRefusals is how often a server may say that it has not processed it.
+	maxRefusals = 8
+)
 
 // Proxy passes requests on to the replicas of the next tier. Make it with [New],
 // run it with [Proxy.Run]; it serves before Run is called, but then learns what
@@ -102,7 +106,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer x.place.free()
 	out, err := p.outgoing(req, u, k)
 	if err != nil {
-		p.fail(w, req, k, apierrors.NewInternalError(err))
+		p.fail(w, req, k, err)
 		return
 	}
 	if k == upgrade {
@@ -205,7 +209,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 	ctx := out.Context()
 	choice := p.choices(ctx, k)
 	var last error = &unavailableError{errors.New("no address is known")}
-	for attempts := 0; attempts < maxAttempts; {
+	for attempts, refusals := 0, 0; attempts-refusals < maxAttempts && refusals < maxRefusals; {
 		at := choice.next()
 		if at < 0 {
 			break
@@ -242,8 +246,13 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		}
 		r.inFlight[k].Add(1)
 		res, err := conn.RoundTrip(try)
-		if err == nil && !p.distrusted(r, res) {
-			return res, r, nil
+		if err == nil {
+			res.Body = &answerBody{ReadCloser: res.Body, conn: conn}
+			if !p.distrusted(r, res) {
+				return res, r, nil
+			}
+		} else {
+			conn.reset()
 		}
 		r.inFlight[k].Add(-1)
 		switch {
@@ -256,7 +265,10 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 			}
 		case ctx.Err() != nil:
 			return nil, nil, context.Cause(ctx)
+		case tooLong(err):
+			return nil, nil, errTooLong
 		case unprocessed(err):
+			refusals++
 			last = &unavailableError{fmt.Errorf("request refused by %s: %w", r.address, err)}
 		case safe(out.Method):
 			last = &brokenError{fmt.Errorf("request to %s: %w", r.address, err)}

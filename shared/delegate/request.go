@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -74,15 +75,32 @@ func upgradeProtocol(h http.Header) string {
 	return h.Get("Upgrade")
 }
 
+const (
+	// maxHeaders bounds the path and headers of a client, in bytes as HTTP/2 counts them: of
+	// each field fieldSize more than its characters (RFC 9113, section 6.5.2). Over HTTP/1.1
+	// they can come out many times as large, and a server ends the connection on which it is
+	// sent much more than it accepts, which is as much as this and a bit.
+	maxHeaders = http.DefaultMaxHeaderBytes
+	fieldSize  = 32
+)
+
 // outgoing returns the request to send, complete but for URL.Host and Host,
 // which the replica fills in, and the body. The path and the query are those of
 // the client, byte for byte.
 func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request, error) {
 	header := make(http.Header, len(req.Header)+8)
+	size := len(req.URL.Path) + len(req.URL.RawQuery)
 	for name, values := range req.Header {
 		if len(values) > 0 && !dropped(name) && !p.identity.claims(name) {
 			header[name] = values
+			size += fieldSize * len(values)
+			for _, value := range values {
+				size += len(name) + len(value)
+			}
 		}
+	}
+	if size > maxHeaders {
+		return nil, errTooLong
 	}
 	removeNominated(header, req.Header["Connection"])
 	if values, ok := header["Sec-Websocket-Protocol"]; ok {
@@ -109,7 +127,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	}
 	header[distrust.Challenge] = p.challenge
 	if err := p.identity.assert(header, u); err != nil {
-		return nil, fmt.Errorf("assert the identity: %w", err)
+		return nil, apierrors.NewInternalError(fmt.Errorf("assert the identity: %w", err))
 	}
 
 	// WithContext is the one way to a request with this context; of the copy it

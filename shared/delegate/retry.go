@@ -31,6 +31,12 @@ func unprocessed(err error) bool {
 	return false
 }
 
+// tooLong reports whether err says that the next tier does not accept headers as long as the
+// request has, for which it has not been sent.
+func tooLong(err error) bool {
+	return strings.HasSuffix(err.Error(), "http2: request header list larger than peer's advertised limit")
+}
+
 // safe reports whether the method changes nothing (RFC 9110 section 9.2.1), so
 // that a request may be carried out twice.
 func safe(method string) bool {

@@ -196,6 +196,7 @@ func (p *Proxy) probe(r *replica) {
 		Header: header,
 	}).WithContext(ctx))
 	if err != nil {
+		conn.reset()
 		// If the replica hangs, new requests shall find out on new connections, in
 		// the time that a connection may take. Not at the first failure, for one
 		// that is only slow would have handshakes on top of its load.
