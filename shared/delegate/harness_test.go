@@ -68,6 +68,8 @@ type backend struct {
 	// probes answers /readyz.
 	probes http.HandlerFunc
 
+	// accepted, if it is not nil, is called for every connection.
+	accepted func()
 	// authentications counts requests, believed or not, but for probes.
 	authentications atomic.Int64
 
@@ -119,6 +121,13 @@ func (b *backend) start() {
 		server.HTTP2 = nil
 		h2.Configure(server, h2.Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: 90 * time.Second})
 		listener = h2.Listener{Listener: listener}
+	}
+	if b.accepted != nil {
+		server.ConnState = func(_ net.Conn, s http.ConnState) {
+			if s == http.StateNew {
+				b.accepted()
+			}
+		}
 	}
 	serving := make(chan struct{})
 	b.mu.Lock()

@@ -77,6 +77,7 @@ type conn struct {
 	window     int64          // bytes of DATA that the client takes; guarded by mu
 	initial    int64          // window of new streams; guarded by mu
 	maxFrame   uint32         // that the client takes; guarded by mu
+	maxList    uint32         // bytes of a header list that the client takes, 0 for any; guarded by mu
 	block      bytes.Buffer   // guarded by mu
 	encoder    *hpack.Encoder // into block; guarded by mu
 
@@ -308,6 +309,8 @@ func (c *conn) settingLocked(s http2.Setting) error {
 		c.encoder.SetMaxDynamicTableSize(min(s.Val, headerTable))
 	case http2.SettingMaxFrameSize:
 		c.maxFrame = s.Val
+	case http2.SettingMaxHeaderListSize:
+		c.maxList = s.Val
 	case http2.SettingInitialWindowSize:
 		more := int64(s.Val) - c.initial
 		c.initial = int64(s.Val)

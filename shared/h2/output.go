@@ -223,6 +223,11 @@ func (s *stream) send(p part) error {
 	if err := s.failedLocked(); err != nil {
 		return err
 	}
+	if c.tooLongLocked(p.head) || c.tooLongLocked(p.trailers) {
+		c.resetLocked(s.id, http2.ErrCodeInternal)
+		c.flushLaterLocked()
+		return s.err
+	}
 	left := len(p.a) + len(p.b)
 	endsWithData := p.end && len(p.trailers) == 0
 	ended := endsWithData && left == 0 && p.head != nil
@@ -264,6 +269,19 @@ func (s *stream) send(p part) error {
 		c.flushInTimeLocked()
 	}
 	return nil
+}
+
+// tooLongLocked tells whether a header list is longer than the client takes, who may end the
+// connection for it, with everything else that is on it (RFC 9113, section 10.5.1).
+func (c *conn) tooLongLocked(fields []hpack.HeaderField) bool {
+	if c.maxList == 0 {
+		return false
+	}
+	size := uint32(0)
+	for _, f := range fields {
+		size += f.Size()
+	}
+	return size > c.maxList
 }
 
 // trySend is send for pieces of size bytes that need not wait.

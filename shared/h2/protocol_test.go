@@ -359,3 +359,24 @@ func TestTrailersComeWithTheEndOfTheBody(t *testing.T) {
 		t.Errorf("%q, want %q", got[1].body, want)
 	}
 }
+
+// TestAnswersAreNotLongerThanTheClientTakes: a client may end the connection for one that is
+// (RFC 9113, section 10.5.1), and others have their streams on it.
+func TestAnswersAreNotLongerThanTheClientTakes(t *testing.T) {
+	for _, where := range []string{"head", "trailers"} {
+		t.Run(where, func(t *testing.T) {
+			p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/long" && where == "trailers" {
+					_, _ = io.WriteString(w, "body")
+					w.Header().Set(http.TrailerPrefix+"X-Long", large(4<<10))
+				} else if r.URL.Path == "/long" {
+					w.Header().Set("X-Long", large(4<<10))
+				}
+			})), http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: 4 << 10})
+			p.get(1, "/long")
+			p.wantReset(1, http2.ErrCodeInternal)
+			p.get(3, "/")
+			p.wantAnswer(3, "200", "")
+		})
+	}
+}
