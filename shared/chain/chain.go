@@ -199,7 +199,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	g := c.Generic
 	nested := !untraced(g.TracerProvider)
 	proxies := authn.NewFrontProxies(g.Authentication.RequestHeaderConfig)
-	refused := outage.Refuse(g.Serializer, genericapifilters.Unauthorized(g.Serializer))
+	refused := outage.Refuse(g.Serializer, keepOpen(genericapifilters.Unauthorized(g.Serializer), proxies))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
 	refused = compose(distrust.Mark(refused, proxies.Asserts), nested, ended())
 

@@ -33,6 +33,25 @@ func passed(proxies *authn.FrontProxies) part {
 	}
 }
 
+// keepOpen has next, which answers requests that failed authentication, keep the connection of
+// a front proxy: it may be believed, and the user refused.
+func keepOpen(next http.Handler, proxies *authn.FrontProxies) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.ProtoMajor > 1 && proxies.Sent(req) {
+			w = keptOpen{w}
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+type keptOpen struct{ http.ResponseWriter }
+
+// WriteHeader implements [http.ResponseWriter].
+func (w keptOpen) WriteHeader(status int) {
+	delete(w.Header(), "Connection")
+	w.ResponseWriter.WriteHeader(status)
+}
+
 // exceptProxies gives the requests of front proxies to next, and all others to filtered.
 func exceptProxies(filtered, next http.Handler, proxies *authn.FrontProxies) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -71,7 +71,7 @@ func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
 		"stranger":    {nil, true},
 	} {
 		for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1", "/apis/other/v1/things"} {
-			for _, who := range []string{user.Anonymous, "alice"} {
+			for _, who := range []string{user.Anonymous, "alice", "nobody"} {
 				t.Run(name+" "+target+" "+who, func(t *testing.T) {
 					req := newRequest(http.MethodGet, target, "Authorization: "+who, "X-Remote-User: "+who)
 					req.Proto, req.ProtoMajor, req.ProtoMinor, req.TLS = "HTTP/2.0", 2, 0, test.connection
