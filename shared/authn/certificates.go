@@ -10,6 +10,8 @@ import (
 	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/utils/clock"
+
+	"triune.dev/shared/authn/distrust"
 )
 
 // Certificates says whose certificates authenticate requests.
@@ -62,12 +64,15 @@ func (r *remembering) AuthenticateRequest(req *http.Request) (*authenticator.Res
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return r.next.AuthenticateRequest(req)
 	}
-	switch proxy, known := r.proxies.sent(req); {
-	case proxy && !r.proxies.names(req):
-		return nil, false, ErrBareFrontProxy
-	case proxy && known:
-		return r.asserted.AuthenticateRequest(req)
-	case proxy:
+	if proxy, known := r.proxies.sent(req); proxy {
+		if !namesUser(r.proxies.config, req.Header) {
+			return nil, false, ErrBareFrontProxy
+		}
+		// Whatever becomes of the user, the proxy is believed.
+		distrust.Forget(req.Header)
+		if known {
+			return r.asserted.AuthenticateRequest(req)
+		}
 		return r.next.AuthenticateRequest(req)
 	}
 	if r.clientCA != nil {

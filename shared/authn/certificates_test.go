@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"triune.dev/shared/authn/distrust"
 	"triune.dev/shared/pki"
 )
 
@@ -284,5 +287,31 @@ func BenchmarkCertificates(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestBelievedProxiesLoseTheirChallenge, even if the user whom they assert is refused.
+func TestBelievedProxiesLoseTheirChallenge(t *testing.T) {
+	c := newChecked(t)
+	refusing := anonymity{c.remembering, &apiserverapi.AnonymousAuthConfig{}}
+	asserted := http.Header{"X-Remote-User": {user.Anonymous}, distrust.Challenge: {"secret"}}
+	for name, test := range map[string]struct {
+		client   pki.Pair
+		header   http.Header
+		believed bool
+	}{
+		"front proxy":                {c.pki.FrontProxyClient, asserted, true},
+		"front proxy without a user": {c.pki.FrontProxyClient, http.Header{distrust.Challenge: {"secret"}}, false},
+		"another CA's":               {c.pki.Admin, asserted, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 2 { // without and with memory
+				req := presented(t, test.client, test.header)
+				_, ok, _ := refusing.AuthenticateRequest(req)
+				if believed := req.Header[distrust.Challenge] == nil; believed != test.believed || ok && test.believed {
+					t.Errorf("believed: %v, let in: %v", believed, ok)
+				}
+			}
+		})
 	}
 }

@@ -48,9 +48,6 @@ func (f *FrontProxies) Sent(req *http.Request) bool {
 	return sent
 }
 
-// Asserts reports whether a front proxy says for whom it sends req.
-func (f *FrontProxies) Asserts(req *http.Request) bool { return f.Sent(req) && f.names(req) }
-
 // sent also reports whether that was known without a signature check.
 func (f *FrontProxies) sent(req *http.Request) (sent, known bool) {
 	if f == nil || req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
@@ -60,8 +57,6 @@ func (f *FrontProxies) sent(req *http.Request) (sent, known bool) {
 	sent, known = f.ca.trusts(chain)
 	return sent && f.allowed(chain[0]), known
 }
-
-func (f *FrontProxies) names(req *http.Request) bool { return namesUser(f.config, req.Header) }
 
 // allowed tells whether a certificate of the front-proxy CA is a front proxy's.
 func (f *FrontProxies) allowed(leaf *x509.Certificate) bool {

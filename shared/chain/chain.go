@@ -201,7 +201,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	proxies := authn.NewFrontProxies(g.Authentication.RequestHeaderConfig)
 	refused := outage.Refuse(g.Serializer, keepOpen(genericapifilters.Unauthorized(g.Serializer), proxies))
 	refused = genericapifilters.WithFailedAuthenticationAudit(refused, g.AuditBackend, g.AuditPolicyRuleEvaluator)
-	refused = compose(distrust.Mark(refused, proxies.Asserts), nested, ended())
+	refused = compose(distrust.Mark(refused), nested, ended())
 
 	authenticated := []part{
 		before(func(next http.Handler) http.Handler {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
+	"triune.dev/shared/authn"
 	"triune.dev/shared/authn/distrust"
 	"triune.dev/shared/pki"
 )
@@ -41,6 +42,7 @@ func proxiedTier(t *testing.T) (x *tier, proxy, client *tls.ConnectionState) {
 			UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},
 			ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Remote-Extra-"},
 		}
+		c.Generic.Authentication.Authenticator = authn.Certificates{Proxies: c.Generic.Authentication.RequestHeaderConfig}.Remember(c.Generic.Authentication.Authenticator)
 		c.Generic.GoawayChance = 1
 		c.Generic.SecureServing = &server.SecureServingInfo{}
 	})

@@ -8,8 +8,9 @@
 //
 // So each request between tiers carries a challenge, a random text that only the proxy
 // knows, and a tier that refuses the proxy echoes it. A request loses its challenge as soon
-// as it is authenticated ([Forget]): nobody behind authentication can echo it. No client has
-// any say in it either: the proxy replaces what came in, takes the echo out of what goes
+// as the proxy is believed ([Forget]): nobody behind
+// that can echo it, and a user who is refused does not look like a proxy that is. No client
+// has any say in it either: the proxy replaces what came in, takes the echo out of what goes
 // back, and [Mark] answers nobody without a certificate.
 package distrust
 
@@ -23,20 +24,19 @@ const (
 	Echo = "X-Remote-Challenge-Refused"
 )
 
-// Mark answers requests that failed authentication by next, with an echo where it was not
-// the user who was refused. believed reports whether the certificate of a request is that
-// of a front proxy.
-func Mark(next http.Handler, believed func(*http.Request) bool) http.Handler {
+// Mark answers requests that failed authentication by next, with an echo if the challenge is
+// still there.
+func Mark(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		challenge := req.Header[Challenge]
-		if len(challenge) == 1 && req.TLS != nil && len(req.TLS.PeerCertificates) > 0 && !believed(req) {
+		if len(challenge) == 1 && req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 			w.Header()[Echo] = challenge
 		}
 		next.ServeHTTP(w, req)
 	})
 }
 
-// Forget removes the challenge from the headers of an authenticated request.
+// Forget removes the challenge from the headers of a request whose sender is believed.
 func Forget(request http.Header) { delete(request, Challenge) }
 
 // Marked reports whether the answer with these headers refuses the proxy that has sent

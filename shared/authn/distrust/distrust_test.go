@@ -32,7 +32,10 @@ func TestOnlyWhoIsNotBelievedIsTold(t *testing.T) {
 				req.Header[Challenge] = test.challenge
 			}
 			answer := httptest.NewRecorder()
-			Mark(refuse, func(*http.Request) bool { return test.believed }).ServeHTTP(answer, req)
+			if test.believed {
+				Forget(req.Header)
+			}
+			Mark(refuse).ServeHTTP(answer, req)
 			if got := Marked(answer.Header(), "secret"); got != test.want || answer.Code != http.StatusUnauthorized {
 				t.Errorf("code %d, marked: %v", answer.Code, got)
 			}
