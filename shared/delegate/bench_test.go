@@ -82,7 +82,9 @@ func BenchmarkHop(b *testing.B) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	p := startProxy(b, testConfig(plainBackend(b, handler)))
+	c := testConfig(plainBackend(b, handler))
+	c.MaxInFlight = 600
+	p := startProxy(b, c)
 	user := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.ServeHTTP(w, r.WithContext(apirequest.WithUser(r.Context(), alice)))
 	})

@@ -159,7 +159,7 @@ var names = sync.OnceValue(func() (n struct{ canonical, lower map[string]string 
 		"Content-Type", "Cookie", "Date", "Etag", "If-None-Match", "Impersonate-Group", "Impersonate-User", "Last-Modified",
 		"Location", "Retry-After", "Strict-Transport-Security", "Traceparent", "User-Agent", "Vary", "Warning", "Www-Authenticate",
 		"X-Content-Type-Options", "X-Forwarded-For", "X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
-		"X-Remote-Group", "X-Remote-User",
+		"X-Remote-Challenge", "X-Remote-Group", "X-Remote-User",
 	} {
 		low := strings.ToLower(key)
 		n.canonical[low], n.lower[key] = key, low
