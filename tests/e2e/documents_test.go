@@ -15,7 +15,7 @@ var (
 	flagName = regexp.MustCompile(`--[a-z][a-z0-9-]+`)
 	codeSpan = regexp.MustCompile("`[^`]+`")
 	// otherProgram matches a code span that is a command of a program that is not ours.
-	otherProgram = regexp.MustCompile("^`(etcdutl|kubectl|make) ")
+	otherProgram = regexp.MustCompile("^`(etcd|etcdutl|kubectl|make) ")
 )
 
 // TestFlagsInDocumentsExist: a flag that a document names is one that some program
