@@ -23,6 +23,7 @@ var beyondExternal = map[string]string{
 	"CommandLine":       "it starts programs with flags that are wrong",
 	"Restart":           "it stops and starts tiers of the server",
 	"startControlPlane": "controllers sign with the private keys of the server",
+	"startWebhook":      "the server has to reach a webhook on the loopback of this machine",
 	"StartSampleServer": "the server has to reach an extension server on the loopback of this machine",
 }
 
@@ -45,6 +46,7 @@ var leftOut = map[string]string{
 	"TestSampleAPIServer":                  "StartSampleServer",
 	"TestStoredBytes":                      "cluster.Run",
 	"TestTiersDecideAlike":                 "cluster.Run",
+	"TestWebhookThatAnswers401":            "startWebhook",
 }
 
 // needs skips a test that an external server cannot be asked, where there is one.

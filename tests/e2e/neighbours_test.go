@@ -129,13 +129,21 @@ func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 	})
 }
 
+// startWebhook serves on the loopback of this machine until the test ends.
+func startWebhook(t *testing.T, handler http.Handler) *httptest.Server {
+	t.Helper()
+	s := httptest.NewTLSServer(handler)
+	t.Cleanup(s.Close)
+	return s
+}
+
 // TestWebhookThatAnswers401 is asked once, and its answer is the client's.
 func TestWebhookThatAnswers401(t *testing.T) {
 	c := server(t)
 	namespace := newNamespace(t, c)
 	client := clientset(t, c)
 	var asked atomic.Int64
-	webhook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	webhook := startWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -148,7 +156,6 @@ func TestWebhookThatAnswers401(t *testing.T) {
 		review.Response, review.Request = answer, nil
 		_ = json.NewEncoder(w).Encode(review)
 	}))
-	defer webhook.Close()
 	fail, none := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone
 	configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace},
