@@ -150,7 +150,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("detail %q", c.Detail())
 		}
 
-		// Who has been ready stays so, and says what is wrong.
+		// A tier that has been ready stays ready, and says what is wrong.
 		w.core = Settings{"--anonymous-auth": "false"}
 		time.Sleep(settled)
 		synctest.Wait()

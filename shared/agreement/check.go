@@ -24,7 +24,7 @@ const (
 	timeout = 2 * time.Second
 )
 
-// Config is what a Check is made of.
+// Config configures a Check.
 type Config struct {
 	// Tier is the one that asks, Core the one that is asked.
 	Tier, Core string

@@ -58,7 +58,7 @@ func (f *FrontProxies) sent(req *http.Request) (sent, known bool) {
 	return sent && f.allowed(chain[0]), known
 }
 
-// allowed tells whether a certificate of the front-proxy CA is a front proxy's.
+// allowed reports whether a certificate of the front-proxy CA has an allowed common name.
 func (f *FrontProxies) allowed(leaf *x509.Certificate) bool {
 	names := f.config.AllowedClientNames.Value()
 	return len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName)

@@ -77,8 +77,8 @@ func anonymousSetting(config *apiserverapi.AnonymousAuthConfig) string {
 	return "true for " + strings.Join(paths, ",")
 }
 
-// configuration is what an AuthenticationConfiguration, or the flag where there is none,
-// says.
+// configuration holds the parts of an AuthenticationConfiguration that concern every tier, or
+// their values by flag where there is no file.
 type configuration struct {
 	anonymous *apiserverapi.AnonymousAuthConfig
 	// byFile: the file says who is anonymous.

@@ -74,7 +74,7 @@ const (
 	// underReview bounds the bytes of tokens that core is being asked about. A review goes
 	// on when the client that sent the token has gone.
 	underReview = 32 << 20
-	// reviewBytes is what a review takes besides its token, about.
+	// reviewBytes approximates the memory of a review besides its token.
 	reviewBytes = 4 << 10
 )
 

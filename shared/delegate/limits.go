@@ -13,7 +13,7 @@ import (
 	"triune.dev/shared/peer"
 )
 
-// limits see to it that nobody fills the hop. What is served first, and who waits, is decided
+// limits keep any one client from filling the hop. Which request is served first is decided
 // by the priority and fairness of the tier that serves a request; it would not get to see one
 // whose place here is taken.
 //
@@ -73,7 +73,7 @@ const systemServiceAccounts = serviceaccount.ServiceAccountGroupPrefix + "kube-s
 // a user may take one more while it has less than half of what is free, a group while it has
 // less than what is free. So a user alone gets a third of all, n users who come and go get
 // one of n+2 parts each, and two parts are left for whoever comes next. Many users who stay
-// could take it all; so one who has nothing gets one beyond the capacity.
+// could take it all, so a user that has none gets one even beyond the capacity.
 type shares struct {
 	alone int
 

@@ -288,7 +288,7 @@ func TestAnswerThatIsNotReadEndsWithItsRequest(t *testing.T) {
 	<-returned
 }
 
-// BenchmarkLimits is what a request pays for being limited; "counter" is the one counter of
+// BenchmarkLimits measures what the limits cost a request; "counter" is the one counter of
 // requests in flight that the limits have replaced.
 //
 //	go test -run '^$' -bench Limits ./shared/delegate

@@ -118,7 +118,7 @@ func flusher(w http.ResponseWriter) func() {
 	return func() { _ = controller.Flush() }
 }
 
-// patience is what a client that reads its answer slowly is shown.
+// patience bounds how long a slow client holds its place.
 type patience struct {
 	timer *time.Timer
 	// unbound lets the writer wait for the client of the next request on the connection.

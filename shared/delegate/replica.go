@@ -11,8 +11,8 @@ import (
 const (
 	// shortConnections is how many connections short requests are spread over.
 	shortConnections = 4
-	// answerWindow is what the answer to a short request may hold that its client has not
-	// read, in bytes. Go's default would be 4 MiB.
+	// answerWindow bounds the bytes of the answer to a short request that its client has not
+	// read. Go's default would be 4 MiB.
 	answerWindow = 256 << 10
 	// streamWindow is what a stream may hold that its client has not read, in
 	// bytes.

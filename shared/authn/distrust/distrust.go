@@ -8,10 +8,10 @@
 //
 // So each request between tiers carries a challenge, a random text that only the proxy
 // knows, and a tier that refuses the proxy echoes it. A request loses its challenge as soon
-// as the proxy is believed ([Forget]): nobody behind
-// that can echo it, and a user who is refused does not look like a proxy that is. No client
-// has any say in it either: the proxy replaces what came in, takes the echo out of what goes
-// back, and [Mark] answers nobody without a certificate.
+// as the proxy is believed ([Forget]), so that nothing behind authentication can echo it, and
+// a refused user is not mistaken for a refused proxy. A client cannot interfere either: the
+// proxy replaces the challenge in what comes in, removes the echo from what goes back, and
+// [Mark] echoes only to a client that has a certificate.
 package distrust
 
 import "net/http"
