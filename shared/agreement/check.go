@@ -102,18 +102,24 @@ func (c *Check) ask(ctx context.Context) {
 	if err != nil {
 		log.V(2).Info("settings not compared", "tier", c.config.Core, "err", err)
 	}
+	if c.note(lines, heard) {
+		log.Info("compared settings with another tier", "contradictions", lines)
+	}
+}
+
+// note takes the outcome of a question, and reports whether the contradictions are others
+// than before.
+func (c *Check) note(lines []string, heard bool) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before := c.lines
 	c.asked = true
-	if heard {
-		c.lines = lines
-		c.passed = c.passed || len(lines) == 0
+	if !heard {
+		return false
 	}
-	c.contradictions.Set(float64(len(c.lines)))
-	if !slices.Equal(before, c.lines) {
-		log.Info("compared settings with another tier", "contradictions", c.lines)
-	}
+	changed = !slices.Equal(c.lines, lines)
+	c.lines, c.passed = lines, c.passed || len(lines) == 0
+	c.contradictions.Set(float64(len(lines)))
+	return changed
 }
 
 // compare returns the contradictions. heard is false where core could not be asked.
