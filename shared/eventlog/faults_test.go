@@ -164,7 +164,7 @@ func TestServersAreRestartedInTurn(t *testing.T) {
 			stop()
 			writers.Wait()
 			b.clusterReady(t)
-			b.level(t, time.Minute)
+			b.level(t, hang)
 		}
 	}
 	last := b.put(t, "pods/ns/last", "x")

@@ -69,7 +69,7 @@ func try(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, 
 // outcome compares the sink with etcd's history, once it is at the revision.
 func (b *bench) outcome(t *testing.T, w *witness, sink *recorder, v variant, revision int64) string {
 	t.Helper()
-	within := 30 * time.Second
+	within := hang
 	if v.fails {
 		within = patientLimit
 	}
@@ -88,7 +88,7 @@ func (b *bench) sound(t *testing.T) string {
 	}
 	p := past{js: js, name: b.routes.Stream(Core)}
 	// A cluster may be about to have another leader.
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(hang); ; time.Sleep(100 * time.Millisecond) {
 		var v verifier
 		err = p.each(t.Context(), 1, "", func(m *message) (bool, error) {
 			_, err := v.accept(m)
@@ -521,7 +521,7 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	}
 	w := newWitness(t, b.etcd, b.routes)
 	var last int64
-	within := time.Now().Add(30 * time.Second)
+	within := time.Now().Add(hang)
 	if v.fails {
 		within = time.Now().Add(patientLimit)
 	}
@@ -545,7 +545,7 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	for i := range 20 {
 		last = b.put(t, fmt.Sprintf("pods/ns/d%d", i), "back")
 	}
-	if !sink.reaches(last, 30*time.Second) {
+	if !sink.reaches(last, hang) {
 		return "not there"
 	}
 	if ahead && b.incarnation(t) == incarnation {

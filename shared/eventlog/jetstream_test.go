@@ -67,7 +67,7 @@ func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, 
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(hang); time.Now().Before(deadline); {
 		units, _, err := p.underWay()
 		if err != nil || units == 0 {
 			return err
@@ -341,7 +341,7 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 	// Who leads may just have changed: then reads break off, and the last batches may not
 	// be applied yet.
 	count, disorder, err := f.readBatches(t)
-	for deadline := time.Now().Add(30 * time.Second); (err != nil || count < end) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(hang); (err != nil || count < end) && time.Now().Before(deadline); {
 		count, disorder, err = f.readBatches(t)
 	}
 	if count != end || err != nil || disorder != "" {

@@ -117,10 +117,10 @@ func (b *bench) put(t testing.TB, key, value string) int64 {
 func waitSource(t testing.TB, r *Reader, sink *recorder, want Source) {
 	t.Helper()
 	// The status changes with the feed, and the feed moves by progress.
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(hang)
 	for r.Status().Source != want {
 		if time.Now().After(deadline) {
-			t.Fatalf("source is not %s in 30 s: %+v", want, r.Status())
+			t.Fatalf("source is not %s in %s: %+v", want, hang, r.Status())
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -202,7 +202,7 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 	}
 
 	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = time.Hour })
-	if _, err := asks.NextMsg(30 * time.Second); err != nil {
+	if _, err := asks.NextMsg(hang); err != nil {
 		t.Fatalf("the reader does not ask whether somebody goes on: %v", err)
 	}
 	sink.until(t, b.put(t, "pods/ns/p", "not told"))
@@ -256,10 +256,12 @@ func TestRelayWithoutNATSGivesWay(t *testing.T) {
 func TestTheFenceIsRenewed(t *testing.T) {
 	b := newBench(t)
 	b.stream.MaxBytes = 512 << 10
+	b.ackTimeout = hang
 	w := newWitness(t, b.etcd, b.routes)
-	relay := b.relay(t, "a", nil)
+	// Nothing is to be late, however busy the machine.
+	relay := b.relay(t, "a", func(r *Relay) { r.cfg.LeaseTTL = hang })
 	background(t, relay.Run)
-	r, sink := b.read(t, nil)
+	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = hang })
 	waitSource(t, r, sink, SourceStream)
 	before := b.messages(t)
 	for i := range 500 {

@@ -49,8 +49,8 @@ func (s *natsServer) run(t testing.TB) {
 		t.Fatalf("start NATS: %v", err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("NATS is not ready after 10 s")
+	if !s.ReadyForConnections(hang) {
+		t.Fatal("NATS is not ready")
 	}
 	s.opts.Port = s.Addr().(*net.TCPAddr).Port
 }
@@ -77,6 +77,10 @@ func (s *natsServer) connect(t testing.TB) *nats.Conn {
 	return c
 }
 
+// hang is how long a test waits for what is to come. Only a test that fails waits so long,
+// so it is many times what a busy machine under the race detector needs.
+const hang = 3 * time.Minute
+
 // background runs something until the test ends, or stop is called.
 func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
@@ -90,7 +94,7 @@ func background(t testing.TB, run func(context.Context) error) (stop func()) {
 			if err != nil {
 				t.Errorf("ended with %v", err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(hang):
 			t.Error("does not end")
 		}
 	})
@@ -148,7 +152,7 @@ func (r *recorder) Reset(revision int64) {
 // wait blocks until ok returns true, which is called under the lock.
 func (r *recorder) wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(hang)
 	for {
 		r.mu.Lock()
 		done, changed := ok(), r.changed
@@ -269,7 +273,7 @@ func (w *witness) diff(t testing.TB, r *recorder, routes *Routes, tier Tier, rev
 // eventually waits for what no channel tells.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	within(t, 30*time.Second, what, ok)
+	within(t, hang, what, ok)
 }
 
 func within(t testing.TB, limit time.Duration, what string, ok func() bool) {

@@ -240,7 +240,7 @@ func (u *underLoad) result(name string) *result {
 func (u *underLoad) well(t *testing.T, after string) {
 	t.Helper()
 	for _, r := range u.readers {
-		within(t, time.Minute, "the stream carries events after "+after, func() bool {
+		within(t, hang, "the stream carries events after "+after, func() bool {
 			before := r.Status()
 			time.Sleep(500 * time.Millisecond)
 			now := r.Status()
@@ -250,7 +250,7 @@ func (u *underLoad) well(t *testing.T, after string) {
 	u.servers.whole(t)
 	u.members.whole(t)
 	u.membersLevel(t)
-	u.level(t, time.Minute)
+	u.level(t, hang)
 }
 
 // end stops the load and reports.
