@@ -120,7 +120,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 	generic.AggregatedDiscoveryGroupManager = nil
 	// APIServices are read and written with full rights and without a socket, so
 	// that this works before and after the server listens.
-	generic.LoopbackClientConfig = peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	generic.LoopbackClientConfig = peer.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
 	completed, err := apiserver.Config{

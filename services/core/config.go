@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
@@ -295,6 +296,7 @@ func (c *Config) completeAuthentication(context.Context) (err error) {
 	}.Remember(g.Authenticator)
 	o := c.options.Authentication
 	g.Authenticator, err = authn.RefuseAnonymous(g.Authenticator, o.AuthenticationConfigFile, o.Anonymous != nil && o.Anonymous.Allow)
+	g.Authenticator = authn.AdmitTiers(g.Authenticator, g.RequestHeaderConfig, "aggregator", "extensions")
 	return err
 }
 
@@ -308,7 +310,7 @@ func (c *Config) addAuthorization(ctx context.Context) error {
 	if c.options.Authorization.AuthorizationConfigurationFile == "" {
 		modes = c.options.Authorization.Modes
 	}
-	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = authz.Remember(authorizer, modes, c.Informers), rules
+	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = union.New(authz.Tiers(), authz.Remember(authorizer, modes, c.Informers)), rules
 	if !rbac {
 		c.Generic.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}

@@ -2,10 +2,14 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/client-go/util/keyutil"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"triune.dev/shared/pki"
 )
 
 // addServiceAccountKeys reads the keys that verify ServiceAccount tokens, which
@@ -50,10 +54,20 @@ func (c *Config) addTrust(extra *controlplaneapiserver.Extra) error {
 		return nil
 	}
 	trust.RequestHeaderCA = headers.CAContentProvider
-	trust.RequestHeaderAllowedNames = headers.AllowedClientNames
+	trust.RequestHeaderAllowedNames = c.assertingNames(headers.AllowedClientNames)
 	trust.RequestHeaderExtraHeaderPrefixes = headers.ExtraHeaderPrefixes
 	trust.RequestHeaderGroupHeaders = headers.GroupHeaders
 	trust.RequestHeaderUsernameHeaders = headers.UsernameHeaders
 	trust.RequestHeaderUIDHeaders = headers.UIDHeaders
 	return nil
+}
+
+// assertingNames are the common names of those who assert users to extension API servers:
+// the aggregator, too, where it is a process of its own. An empty list allows all.
+func (c *Config) assertingNames(allowed headerrequest.StringSliceProvider) headerrequest.StringSliceProvider {
+	names := allowed.Value()
+	if len(c.options.next.urls) == 0 || len(names) == 0 {
+		return allowed
+	}
+	return headerrequest.StaticStringSlice(append(slices.Clone(names), pki.TierPrefix+"aggregator"))
 }

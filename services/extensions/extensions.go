@@ -121,7 +121,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 // rights and without a socket, so that it works before and after the server
 // listens.
 func (s *Server) loopback() *rest.Config {
-	config := peer.Config(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	config := peer.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
 	// The first part is the field manager of the conditions. It is the one that

@@ -19,6 +19,8 @@ type Next struct {
 	// Handler takes requests whose context holds the authenticated user and the
 	// request info.
 	Handler http.Handler
+	// HandOver has Handler find the credential of the client in the context, too.
+	HandOver bool
 	// Serves are group-versions that the tier, or one behind it, always serves.
 	// Discovery lists them as Stale until it has heard what is really served there:
 	// a list without them would look complete.

@@ -75,6 +75,7 @@ func (c CompletedConfig) New() (*Server, error) {
 		Generic:      g,
 		Owns:         s.ownership(),
 		Next:         s.next(),
+		HandOver:     c.Next != nil && c.Next.HandOver,
 		MuxComplete:  s.lifecycle.muxComplete,
 		NotAccepting: s.lifecycle.notAccepting,
 	})

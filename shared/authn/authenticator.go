@@ -75,7 +75,7 @@ func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfi
 		result = union.NewFailOnError(result, anonymous.NewAuthenticator(nobody.Conditions))
 	}
 	result = Certificates{Proxies: proxies, Clients: clients, Audiences: o.Audiences}.Remember(result)
-	return anonymity{result, nobody}, nil
+	return AdmitTiers(anonymity{result, nobody}, proxies), nil
 }
 
 // bearer authenticates tokens: the static ones, then by core.

@@ -92,7 +92,7 @@ func newChecked(t testing.TB) *checked {
 	if err := o.ApplyTo(&info, &serving, nil); err != nil {
 		t.Fatal(err)
 	}
-	memory := info.Authenticator.(anonymity).next.(*remembering)
+	memory := info.Authenticator.(*tierConnections).next.(anonymity).next.(*remembering)
 	c.direct = memory.next
 	memory.next = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		c.asked.Add(1)

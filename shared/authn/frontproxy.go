@@ -5,9 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/utils/clock"
+
+	"triune.dev/shared/peer"
 )
 
 // ErrBareFrontProxy is why a request is refused that comes over a front-proxy
@@ -41,25 +44,87 @@ func NewFrontProxies(config *authenticatorfactory.RequestHeaderConfig) *FrontPro
 	return &FrontProxies{config, newVerdicts(config.CAContentProvider.VerifyOptions, clock.RealClock{})}
 }
 
-// Sent reports whether req came over a connection of a front proxy. Such a connection
-// carries the requests of many clients.
+// Sent reports whether req came over a connection of a front proxy or of another tier. Such
+// a connection carries the requests of many clients.
 func (f *FrontProxies) Sent(req *http.Request) bool {
-	sent, _ := f.sent(req)
-	return sent
+	trusted, _ := f.vouches(req)
+	return trusted && (f.allowed(req.TLS.PeerCertificates[0]) || isTier(req.TLS.PeerCertificates[0]))
 }
 
-// sent also reports whether that was known without a signature check.
+// sent reports whether req came over a connection of a front proxy, and whether that was
+// known without a signature check.
 func (f *FrontProxies) sent(req *http.Request) (sent, known bool) {
+	trusted, known := f.vouches(req)
+	return trusted && f.allowed(req.TLS.PeerCertificates[0]), known
+}
+
+// tier returns the name of the tier that has sent req and is no front proxy.
+func (f *FrontProxies) tier(req *http.Request) (string, bool) {
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+		return "", false
+	}
+	leaf := req.TLS.PeerCertificates[0]
+	name, ok := peer.TierOf(leaf)
+	if !ok || f.allowed(leaf) {
+		return "", false
+	}
+	trusted, _ := f.vouches(req)
+	return name, trusted
+}
+
+// vouches reports whether the front-proxy CA has signed the certificate of req, and whether
+// that was known without a signature check.
+func (f *FrontProxies) vouches(req *http.Request) (trusted, known bool) {
 	if f == nil || req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return false, true
 	}
-	chain := req.TLS.PeerCertificates
-	sent, known = f.ca.trusts(chain)
-	return sent && f.allowed(chain[0]), known
+	return f.ca.trusts(req.TLS.PeerCertificates)
 }
 
-// allowed reports whether a certificate of the front-proxy CA has an allowed common name.
+// allowed reports whether a certificate of the front-proxy CA may assert users: one with an
+// allowed common name, or where no names are configured any but a tier's.
 func (f *FrontProxies) allowed(leaf *x509.Certificate) bool {
 	names := f.config.AllowedClientNames.Value()
-	return len(names) == 0 || slices.Contains(names, leaf.Subject.CommonName)
+	return slices.Contains(names, leaf.Subject.CommonName) || len(names) == 0 && !isTier(leaf)
+}
+
+func isTier(leaf *x509.Certificate) bool {
+	_, ok := peer.TierOf(leaf)
+	return ok
+}
+
+// Asserted returns the headers by which req names a user, as front proxies do; nil if it
+// names none.
+func (f *FrontProxies) Asserted(req *http.Request) http.Header {
+	if f == nil || !namesUser(f.config, req.Header) {
+		return nil
+	}
+	asserted := http.Header{}
+	for name, values := range req.Header {
+		if f.names(name) {
+			asserted[name] = values
+		}
+	}
+	return asserted
+}
+
+// clearNames removes the headers by which front proxies name a user.
+func (f *FrontProxies) clearNames(header http.Header) {
+	for name := range header {
+		if f.names(name) {
+			delete(header, name)
+		}
+	}
+}
+
+// names reports whether the header of this name tells of a user where a front proxy sends it.
+func (f *FrontProxies) names(header string) bool {
+	same := func(name string) bool { return strings.EqualFold(name, header) }
+	begins := func(prefix string) bool {
+		return len(header) >= len(prefix) && strings.EqualFold(header[:len(prefix)], prefix)
+	}
+	return slices.ContainsFunc(f.config.UsernameHeaders.Value(), same) ||
+		slices.ContainsFunc(f.config.UIDHeaders.Value(), same) ||
+		slices.ContainsFunc(f.config.GroupHeaders.Value(), same) ||
+		slices.ContainsFunc(f.config.ExtraHeaderPrefixes.Value(), begins)
 }

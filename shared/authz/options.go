@@ -149,7 +149,7 @@ func (o *Options) New(deps Dependencies) (*Authorizer, error) {
 		}
 		a.Authorizer = a.byCore
 	}
-	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), a.Authorizer)
+	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Tiers(), a.Authorizer)
 	return a, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"triune.dev/shared/authn/handover"
 	"triune.dev/shared/authn/outage"
 )
 
@@ -30,6 +31,8 @@ type beginning struct {
 	resolver apirequest.RequestInfoResolver
 	// audiences are those of which a token must be for one.
 	audiences authenticator.Audiences
+	// credential returns what is handed over to the next tier; nil where nothing is.
+	credential func(*http.Request) *handover.Credential
 }
 
 // ServeHTTP implements http.Handler.
@@ -67,6 +70,9 @@ func (b *beginning) begin(w http.ResponseWriter, req *http.Request) (http.Respon
 	ctx = apirequest.WithRequestInfo(ctx, info)
 	if len(b.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, b.audiences)
+	}
+	if b.credential != nil {
+		ctx = handover.With(ctx, b.credential(req))
 	}
 	ctx = outage.Track(context.WithValue(ctx, stepKey{}, &step{}))
 	if info.Verb != "watch" { // which is written to as long as it lasts

@@ -33,6 +33,7 @@ import (
 
 	"triune.dev/shared/authn"
 	"triune.dev/shared/authn/distrust"
+	"triune.dev/shared/authn/handover"
 	"triune.dev/shared/authn/outage"
 )
 
@@ -47,6 +48,8 @@ type Config struct {
 	// Next takes what Owns declines. Required when Owns is set. It is called with
 	// user, request info and audit context in the request's context.
 	Next http.Handler
+	// HandOver keeps the credential of each request in its context, for Next.
+	HandOver bool
 	// MuxComplete is closed when every path the tier will ever own is known. Until
 	// then the context of a request says so (see NoMuxAndDiscoveryIncompleteKey in
 	// package filters), and whoever finds no route for it answers 503, not 404.
@@ -241,7 +244,11 @@ func edge(handler http.Handler, c Config) http.Handler {
 	parts = append(parts, around(func(next http.Handler) http.Handler {
 		return genericfilters.WithWatchTerminationDuringShutdown(next, shutdown(c.NotAccepting), g.WatchRequestWaitGroup)
 	}))
-	return &beginning{compose(forked, nested, parts...), g.RequestInfoResolver, g.Authentication.APIAudiences}
+	begin := &beginning{next: compose(forked, nested, parts...), resolver: g.RequestInfoResolver, audiences: g.Authentication.APIAudiences}
+	if c.HandOver {
+		begin.credential = func(req *http.Request) *handover.Credential { return handover.Of(req, proxies.Asserted(req)) }
+	}
+	return begin
 }
 
 // fork spares requests without a bound, which stay, the filters that bound the others.

@@ -151,6 +151,7 @@ func (n nameless) Handle(ctx context.Context, digest utilflowcontrol.RequestDige
 	note func(*flowcontrol.FlowSchema, *flowcontrol.PriorityLevelConfiguration, string),
 	estimate func() flowcontrolrequest.WorkEstimate, queued fq.QueueNoteFn, execute func(),
 ) {
+	digest.User = asPrivileged(digest.User)
 	s, ok := ctx.Value(stepKey{}).(*step)
 	if !ok || s.stranger.copy != digest.RequestInfo {
 		n.Interface.Handle(ctx, digest, note, estimate, queued, execute)
@@ -169,12 +170,13 @@ func (n nameless) Handle(ctx context.Context, digest utilflowcontrol.RequestDige
 // namelessInFlight is WithMaxInFlightLimit for requests whose names are forgotten until
 // they have been let in.
 func namelessInFlight(next http.Handler, g *genericapiserver.Config) http.Handler {
-	limited := genericfilters.WithMaxInFlightLimit(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	named := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if s, ok := req.Context().Value(stepKey{}).(*step); ok && s.stranger.copy != nil {
 			*s.stranger.copy = *s.stranger.original
 		}
 		next.ServeHTTP(w, req)
-	}), g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc)
+	})
+	limited := exceptTiers(genericfilters.WithMaxInFlightLimit(named, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc), named)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s, ok := req.Context().Value(stepKey{}).(*step)
 		// What runs long is not limited, and is known by what it names.

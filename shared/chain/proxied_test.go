@@ -18,8 +18,9 @@ import (
 	"triune.dev/shared/pki"
 )
 
-// proxiedTier is a tier behind a front proxy, and the connections of that and of a client.
-func proxiedTier(t *testing.T) (x *tier, proxy, client *tls.ConnectionState) {
+// proxiedTier is a tier behind others, and the connections of a front proxy, of another tier,
+// and of a client.
+func proxiedTier(t *testing.T) (x *tier, proxy, front, client *tls.ConnectionState) {
 	t.Helper()
 	made, err := pki.Ensure(t.TempDir(), pki.Options{})
 	if err != nil {
@@ -57,18 +58,19 @@ func proxiedTier(t *testing.T) (x *tier, proxy, client *tls.ConnectionState) {
 		}
 		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 	}
-	return x, connection(made.FrontProxyClient), connection(made.Admin)
+	return x, connection(made.FrontProxyClient), connection(made.Tier["aggregator"]), connection(made.Admin)
 }
 
 // TestConnectionsOfFrontProxiesStayOpen: GOAWAY is for one client (CVE-2023-44487, and
 // --goaway-chance), and a front proxy has the requests of many on a connection.
 func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
-	x, proxy, client := proxiedTier(t)
+	x, proxy, front, client := proxiedTier(t)
 	for name, test := range map[string]struct {
 		connection *tls.ConnectionState
 		closed     bool
 	}{
 		"front proxy": {proxy, false},
+		"tier":        {front, false},
 		"client":      {client, true},
 		"stranger":    {nil, true},
 	} {
@@ -89,7 +91,7 @@ func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
 
 // TestChallengeIsNotForHandlers: who knows it could make a front proxy send a request twice.
 func TestChallengeIsNotForHandlers(t *testing.T) {
-	x, proxy, _ := proxiedTier(t)
+	x, proxy, _, _ := proxiedTier(t)
 	look := func(_ http.ResponseWriter, req *http.Request) {
 		if req.Header[distrust.Challenge] != nil {
 			t.Error("a handler sees the challenge")

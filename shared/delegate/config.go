@@ -59,6 +59,10 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Headers default to [DefaultHeaders], each list on its own.
 	Headers Headers
+	// HandOver has requests carry the credential of the client, which the context holds, for
+	// the next tier to examine, in place of the user. A request that [peer.As] has made
+	// carries none: the next tier knows this one by its certificate.
+	HandOver bool
 	// MaxInFlight is how many requests one user may have in flight while nobody else
 	// has any; the package comment says what all may have. Zero means no bound.
 	MaxInFlight int
@@ -77,7 +81,7 @@ type Config struct {
 	// ProbePath is what replicas are asked for their readiness by. Default
 	// /readyz.
 	ProbePath string
-	// ProbeUser is asserted with a probe. By default a user who may read what
+	// ProbeUser is asserted with a probe, unless HandOver is set. By default a user who may read what
 	// every authenticated user may.
 	ProbeUser user.Info
 	// ProbeInterval is the time between two probes of a replica that answers; one

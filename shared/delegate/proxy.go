@@ -87,6 +87,9 @@ func New(config Config) (*Proxy, error) {
 	return p, nil
 }
 
+// HandsOver reports whether requests carry credentials in place of users.
+func (p *Proxy) HandsOver() bool { return p.config.HandOver }
+
 // ServeHTTP passes req on and its response back. The context of req must hold
 // the authenticated user.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {

@@ -1,6 +1,8 @@
 package delegate
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,6 +18,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"triune.dev/shared/authn/distrust"
+	"triune.dev/shared/authn/handover"
+	"triune.dev/shared/peer"
 )
 
 // kind decides which connection a request gets and how it is copied.
@@ -99,6 +103,11 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 			}
 		}
 	}
+	if p.config.HandOver {
+		if credential := handover.From(req.Context()); credential != nil {
+			size += credential.Size()
+		}
+	}
 	if size > maxHeaders {
 		return nil, errTooLong
 	}
@@ -126,8 +135,8 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		header[auditinternal.HeaderAuditID] = []string{string(id)}
 	}
 	header[distrust.Challenge] = p.challenge
-	if err := p.identity.assert(header, u); err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("assert the identity: %w", err))
+	if err := p.identify(req.Context(), header, u); err != nil {
+		return nil, err
 	}
 
 	// WithContext is the one way to a request with this context; of the copy it
@@ -142,6 +151,24 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	out.RemoteAddr, out.RequestURI, out.Pattern = "", "", ""
 	out.TLS, out.Response = nil, nil
 	return out, nil
+}
+
+// identify adds what the next tier knows the user by.
+func (p *Proxy) identify(ctx context.Context, header http.Header, u user.Info) error {
+	if !p.config.HandOver {
+		if err := p.identity.assert(header, u); err != nil {
+			return apierrors.NewInternalError(fmt.Errorf("assert the identity: %w", err))
+		}
+		return nil
+	}
+	if credential := handover.From(ctx); credential != nil {
+		credential.Add(header)
+		return nil
+	}
+	if !peer.Own(ctx) {
+		return apierrors.NewInternalError(errors.New("no credential in the request's context"))
+	}
+	return nil
 }
 
 // dropped reports whether a header of a request stays here: it concerns one hop,

@@ -184,10 +184,12 @@ func (p *Proxy) probe(r *replica) {
 		return
 	}
 	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
-	if err := p.identity.assert(header, p.config.ProbeUser); err != nil {
-		conn.Release()
-		p.config.Logger.Error(err, "probe user cannot be asserted")
-		return
+	if !p.config.HandOver { // or the probe is this tier's own
+		if err := p.identity.assert(header, p.config.ProbeUser); err != nil {
+			conn.Release()
+			p.config.Logger.Error(err, "probe user cannot be asserted")
+			return
+		}
 	}
 	res, err := conn.RoundTrip((&http.Request{
 		Method: http.MethodGet,

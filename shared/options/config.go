@@ -179,7 +179,7 @@ func (o *Options) peers(c *Config) error {
 		if next, err = o.Next.proxy(o, limit, chain.Refusal(c.Generic)); err != nil {
 			return err
 		}
-		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check}
+		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, HandOver: next.HandsOver()}
 	}
 	way := next
 	if !o.nextIsCore() || !o.Core.equal(o.Next) {

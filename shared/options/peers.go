@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	"triune.dev/shared/delegate"
+	"triune.dev/shared/peer"
 )
 
 // Peer are the flags that say where another tier is.
@@ -82,11 +83,29 @@ func (c *proxyClient) validate() []error {
 	return problems
 }
 
+// handsOver reports whether requests to a peer carry the credentials of clients, and not
+// users: those to core do, where it knows this tier by its certificate.
+func (o *Options) handsOver(p *Peer) (bool, error) {
+	if p.tier != core {
+		return false, nil
+	}
+	certificates, err := cert.CertsFromFile(o.proxyClient.CertFile)
+	if err != nil {
+		return false, fmt.Errorf("--proxy-client-cert-file=%s: %w", o.proxyClient.CertFile, err)
+	}
+	_, ok := peer.TierOf(certificates[0])
+	return ok, nil
+}
+
 // refusal answers a request that could not be passed on.
 type refusal func(w http.ResponseWriter, req *http.Request, err *apierrors.StatusError)
 
 // proxy returns the way to the peer. refuse may be nil.
 func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*delegate.Proxy, error) {
+	handOver, err := o.handsOver(p)
+	if err != nil {
+		return nil, err
+	}
 	way, err := delegate.New(delegate.Config{
 		Tier:        p.tier,
 		Targets:     p.URLs,
@@ -94,6 +113,7 @@ func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*delegate.Pro
 		CAFile:      p.CAFile,
 		CertFile:    o.ProxyClientCertFile(),
 		KeyFile:     o.ProxyClientKeyFile(),
+		HandOver:    handOver,
 		MaxInFlight: maxInFlight,
 		OnError:     refuse,
 		Registerer:  o.Registerer,

@@ -10,7 +10,9 @@ package peer
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,26 +24,38 @@ import (
 	"k8s.io/client-go/rest"
 
 	"triune.dev/shared/inprocess"
+	"triune.dev/shared/pki"
 )
 
 // UserPrefix begins the name under which a tier talks to the others.
-const UserPrefix = "system:triune:"
+const UserPrefix = pki.TierPrefix
 
-// User is who a tier is to the other tiers. It reads RBAC rules, webhook
-// configurations and whatever else decides about requests, and reviews tokens,
-// before any role could have been bound to it; so it is privileged like
-// kube-apiserver's loopback client, whose work it does.
+// User is who a tier is to the other tiers. What it may do there is written in package authz,
+// for it reads RBAC rules, webhook configurations and whatever else decides about requests,
+// and reviews tokens, before any role could have been bound to it.
 func User(tier string) user.Info {
-	return &user.DefaultInfo{
-		Name:   UserPrefix + tier,
-		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
-	}
+	return &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.AllAuthenticated}}
+}
+
+// TierOf returns the tier whose certificate of the front-proxy CA leaf is: its common name
+// is that of [User].
+func TierOf(leaf *x509.Certificate) (tier string, ok bool) {
+	return strings.CutPrefix(leaf.Subject.CommonName, UserPrefix)
+}
+
+// Loopback returns a configuration for clients of the tier itself, with full rights and
+// without a socket.
+func Loopback(tier string, own http.Handler) *rest.Config {
+	who := &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+	return config(tier, who, own)
 }
 
 // Config returns a configuration for clients that call way in the name of the
 // given tier. Built-in types travel as protobuf.
-func Config(tier string, way http.Handler) *rest.Config {
-	handler := As(User(tier), audited(way))
+func Config(tier string, way http.Handler) *rest.Config { return config(tier, User(tier), way) }
+
+func config(tier string, who user.Info, way http.Handler) *rest.Config {
+	handler := As(who, audited(way))
 	config := inprocess.Config(func() http.Handler { return handler }, "")
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -78,7 +92,8 @@ func As(who user.Info, next http.Handler) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		ctx := request.WithReceivedTimestamp(withoutValues{req.Context()}, time.Now())
+		ctx := context.WithValue(withoutValues{req.Context()}, ownKey{}, true)
+		ctx = request.WithReceivedTimestamp(ctx, time.Now())
 		ctx = request.WithRequestInfo(request.WithUser(ctx, who), info)
 		own := req.WithContext(ctx)
 		own.Header = req.Header.Clone()
@@ -88,6 +103,11 @@ func As(who user.Info, next http.Handler) http.Handler {
 		next.ServeHTTP(w, own)
 	})
 }
+
+type ownKey struct{}
+
+// Own reports whether ctx is of a request that [As] has made.
+func Own(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
 // tracking are the headers that make a request part of another one: the audit id, and
 // those of W3C Trace Context and Baggage.

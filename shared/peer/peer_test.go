@@ -39,7 +39,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	masters := []string{"system:masters", "system:authenticated"}
+	groups := []string{"system:authenticated"}
 	tests := map[string]struct {
 		call func(context.Context) error
 		want asked
@@ -49,7 +49,7 @@ func TestConfig(t *testing.T) {
 				_, err := client.RbacV1().Roles("a").List(ctx, metav1.ListOptions{})
 				return err
 			},
-			asked{"system:triune:extensions", masters, "GET", "/apis/rbac.authorization.k8s.io/v1/namespaces/a/roles", "list", "roles", "a"},
+			asked{"system:triune:extensions", groups, "GET", "/apis/rbac.authorization.k8s.io/v1/namespaces/a/roles", "list", "roles", "a"},
 		},
 		"watch": {
 			func(ctx context.Context) error {
@@ -59,14 +59,14 @@ func TestConfig(t *testing.T) {
 				}
 				return err
 			},
-			asked{"system:triune:extensions", masters, "GET", "/api/v1/namespaces", "watch", "namespaces", ""},
+			asked{"system:triune:extensions", groups, "GET", "/api/v1/namespaces", "watch", "namespaces", ""},
 		},
 		"no resource": {
 			func(ctx context.Context) error {
 				_, err := client.Discovery().RESTClient().Get().AbsPath("/version").DoRaw(ctx)
 				return err
 			},
-			asked{"system:triune:extensions", masters, "GET", "/version", "get", "", ""},
+			asked{"system:triune:extensions", groups, "GET", "/version", "get", "", ""},
 		},
 	}
 	for name, test := range tests {

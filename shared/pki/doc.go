@@ -13,7 +13,9 @@
 //
 //	ca.{crt,key}                  cluster CA: serving and client certificates
 //	front-proxy-ca.{crt,key}      the CA that alone may vouch for identity headers
-//	front-proxy-client.{crt,key}  what a tier shows to the next tier
+//	front-proxy/<tier>.{crt,key}  what a tier shows to the others
+//	front-proxy-client.{crt,key}  what triune shows to extension API servers, or
+//	                              a proxy in front of it that authenticates users
 //	<tier>.{crt,key}              serving certificate of a tier
 //	admin.{crt,key}               kubernetes-admin, group system:masters
 //	controller-manager.{crt,key}  system:kube-controller-manager

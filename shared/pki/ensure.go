@@ -70,6 +70,9 @@ func plan(files *PKI, o Options) ([]file, error) {
 	for _, tier := range o.Tiers {
 		b.leaf(files.Serving[tier], cluster, serving("triune-"+tier, o.apiserver(tier)))
 	}
+	for _, tier := range o.Tiers {
+		b.leaf(files.Tier[tier], front, client(TierPrefix+tier))
+	}
 	b.leaf(files.FrontProxyClient, front, client(FrontProxyClientName))
 	b.leaf(files.Admin, cluster, client("kubernetes-admin", "system:masters"))
 	b.leaf(files.ControllerManager, cluster, client("system:kube-controller-manager"))

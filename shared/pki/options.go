@@ -118,7 +118,11 @@ func (o Options) completed() (Options, error) {
 		}
 	}
 	o.Clients = clients
-	for _, name := range append(slices.Clone(o.Tiers), clientNames(clients)...) {
+	wanted := append(slices.Clone(o.Tiers), clientNames(clients)...)
+	for _, tier := range o.Tiers {
+		wanted = append(wanted, "front-proxy/"+tier)
+	}
+	for _, name := range wanted {
 		if name == "" || !filepath.IsLocal(name) || filepath.ToSlash(filepath.Clean(name)) != name {
 			return o, fmt.Errorf("pki: %q is no usable file name", name)
 		}

@@ -36,6 +36,9 @@ type PKI struct {
 	// Serving holds the serving pair of each tier, by the tier's name.
 	Serving map[string]Pair
 
+	// Tier holds what each tier shows to the others, by the tier's name.
+	Tier map[string]Pair
+
 	FrontProxyClient  Pair
 	Admin             Pair
 	ControllerManager Pair
@@ -58,6 +61,10 @@ type PKI struct {
 // certificate: the one value of --requestheader-allowed-names.
 const FrontProxyClientName = "front-proxy-client"
 
+// TierPrefix begins the common name of the certificate that a tier shows to the others; the
+// tier's name follows.
+const TierPrefix = "system:triune:"
+
 func layout(dir string, o Options) *PKI {
 	p := &PKI{
 		Dir:                     dir,
@@ -66,6 +73,7 @@ func layout(dir string, o Options) *PKI {
 		EtcdCA:                  pairAt(dir, string(EtcdCA)),
 		NATSCA:                  pairAt(dir, string(NATSCA)),
 		Serving:                 make(map[string]Pair, len(o.Tiers)),
+		Tier:                    make(map[string]Pair, len(o.Tiers)),
 		FrontProxyClient:        pairAt(dir, "front-proxy-client"),
 		Admin:                   pairAt(dir, "admin"),
 		ControllerManager:       pairAt(dir, "controller-manager"),
@@ -80,6 +88,7 @@ func layout(dir string, o Options) *PKI {
 	}
 	for _, tier := range o.Tiers {
 		p.Serving[tier] = pairAt(dir, tier)
+		p.Tier[tier] = pairAt(dir, "front-proxy/"+tier)
 	}
 	for _, c := range o.Clients {
 		p.Clients[c.Name] = pairAt(dir, c.Name)

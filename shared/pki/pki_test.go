@@ -116,6 +116,7 @@ func TestClientCertificatesVerifyAgainstTheirOwnAuthorityOnly(t *testing.T) {
 		{p.ControllerManager, p.ClusterCA, "system:kube-controller-manager", nil, []pki.Pair{p.FrontProxyCA}},
 		{p.Scheduler, p.ClusterCA, "system:kube-scheduler", nil, []pki.Pair{p.FrontProxyCA}},
 		{p.FrontProxyClient, p.FrontProxyCA, "front-proxy-client", nil, []pki.Pair{p.ClusterCA, p.EtcdCA, p.NATSCA}},
+		{p.Tier["core"], p.FrontProxyCA, "system:triune:core", nil, []pki.Pair{p.ClusterCA, p.EtcdCA, p.NATSCA}},
 		{p.Clients["aggregator-client"], p.ClusterCA, "system:triune:aggregator", []string{"system:masters", "system:triune"}, []pki.Pair{p.FrontProxyCA}},
 		{p.Clients["nats/core"], p.NATSCA, "core", nil, []pki.Pair{p.ClusterCA}},
 		{p.EtcdClient, p.EtcdCA, "triune-etcd-client", nil, []pki.Pair{p.ClusterCA}},
@@ -214,10 +215,12 @@ func TestLeafIsIssuedAgain(t *testing.T) {
 		{"not when a name is no longer wanted", pki.Options{ExtraNames: []string{}}, nil},
 		{"when it is about to expire", pki.Options{Now: func() time.Time { return start.Add(300 * 24 * time.Hour) }},
 			[]string{"admin.crt", "aggregator.crt", "controller-manager.crt", "core.crt", "etcd/client.crt", "etcd/server.crt",
-				"extensions.crt", "front-proxy-client.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
+				"extensions.crt", "front-proxy-client.crt",
+				"front-proxy/aggregator.crt", "front-proxy/core.crt", "front-proxy/extensions.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
 		{"when it has expired", pki.Options{Now: func() time.Time { return start.Add(3 * 365 * 24 * time.Hour) }},
 			[]string{"admin.crt", "aggregator.crt", "controller-manager.crt", "core.crt", "etcd/client.crt", "etcd/server.crt",
-				"extensions.crt", "front-proxy-client.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
+				"extensions.crt", "front-proxy-client.crt",
+				"front-proxy/aggregator.crt", "front-proxy/core.crt", "front-proxy/extensions.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

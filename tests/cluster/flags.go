@@ -51,8 +51,9 @@ func natsFlags(config, dir string, port int) []string {
 	}
 }
 
-// servingFlags are those of any API server: where it listens, whom it believes.
-func servingFlags(p *pki.PKI, pair pki.Pair, port int) []string {
+// servingFlags are those of any API server: where it listens, whom it believes. names are
+// those of front proxies.
+func servingFlags(p *pki.PKI, pair pki.Pair, port int, names string) []string {
 	return []string{
 		"--bind-address=" + loopback,
 		"--secure-port=" + strconv.Itoa(port),
@@ -60,7 +61,7 @@ func servingFlags(p *pki.PKI, pair pki.Pair, port int) []string {
 		"--tls-private-key-file=" + pair.KeyFile,
 		"--client-ca-file=" + p.ClusterCA.CertFile,
 		"--requestheader-client-ca-file=" + p.FrontProxyCA.CertFile,
-		"--requestheader-allowed-names=" + pki.FrontProxyClientName,
+		"--requestheader-allowed-names=" + names,
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -68,11 +69,11 @@ func servingFlags(p *pki.PKI, pair pki.Pair, port int) []string {
 	}
 }
 
-// proxyFlags are those of a server that asserts identities to others.
-func proxyFlags(p *pki.PKI) []string {
+// proxyFlags are those of a server that other servers know by pair.
+func proxyFlags(pair pki.Pair) []string {
 	return []string{
-		"--proxy-client-cert-file=" + p.FrontProxyClient.CertFile,
-		"--proxy-client-key-file=" + p.FrontProxyClient.KeyFile,
+		"--proxy-client-cert-file=" + pair.CertFile,
+		"--proxy-client-key-file=" + pair.KeyFile,
 	}
 }
 
@@ -95,8 +96,8 @@ func builtinFlags(p *pki.PKI, tokens string) []string {
 // wholeServerFlags make one process the whole API: kube-apiserver, and triune
 // where it replaces it.
 func wholeServerFlags(p *pki.PKI, port int, etcdURL, tokens string) []string {
-	flags := servingFlags(p, p.Serving["aggregator"], port)
-	flags = append(flags, proxyFlags(p)...)
+	flags := servingFlags(p, p.Serving["aggregator"], port, pki.FrontProxyClientName)
+	flags = append(flags, proxyFlags(p.FrontProxyClient)...)
 	flags = append(flags, builtinFlags(p, tokens)...)
 	return append(flags, "--etcd-servers="+etcdURL,
 		// Or a kube-apiserver that is told to end waits a minute for watches.
@@ -104,8 +105,8 @@ func wholeServerFlags(p *pki.PKI, port int, etcdURL, tokens string) []string {
 }
 
 func triuneFlags(p *pki.PKI, dir string, port int, etcdURL, natsURL, tokens string) []string {
-	flags := servingFlags(p, p.Serving["aggregator"], port)
-	flags = append(flags, proxyFlags(p)...)
+	flags := servingFlags(p, p.Serving["aggregator"], port, pki.FrontProxyClientName)
+	flags = append(flags, proxyFlags(p.FrontProxyClient)...)
 	flags = append(flags, builtinFlags(p, tokens)...)
 	flags = append(flags, "--data-dir="+dir)
 	if etcdURL != "" {
@@ -130,8 +131,12 @@ type tierOptions struct {
 }
 
 func tierFlags(tier Tier, o tierOptions) []string {
-	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port)
-	flags = append(flags, proxyFlags(o.pki)...)
+	names := pki.FrontProxyClientName
+	if tier == Extensions {
+		names = pki.TierPrefix + string(Core) // who alone tells it of users
+	}
+	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port, names)
+	flags = append(flags, proxyFlags(o.pki.Tier[string(tier)])...)
 	flags = append(flags, "--etcd-servers="+o.etcdURL)
 	if o.natsURL != "" {
 		flags = append(flags, "--nats-url="+o.natsURL)
@@ -155,7 +160,7 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	case Core:
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
 	default:
-		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+advertise)
+		flags = append(flags, "--advertise-address="+advertise)
 	}
 	return flags
 }

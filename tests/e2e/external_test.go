@@ -45,6 +45,7 @@ var leftOut = map[string]string{
 	"TestQuietStart":                       "cluster.Start",
 	"TestSampleAPIServer":                  "StartSampleServer",
 	"TestStoredBytes":                      "cluster.Run",
+	"TestStolenKeysOfTiers":                "cluster.Run",
 	"TestTiersDecideAlike":                 "cluster.Run",
 	"TestWebhookThatAnswers401":            "startWebhook",
 }

@@ -70,6 +70,16 @@ func run(m *testing.M) (int, error) {
 	}
 	shared.cluster = c
 	code := m.Run()
+	if code == 0 && shared.production != nil {
+		log := func(string, ...any) {}
+		if testing.Verbose() {
+			log = func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+		}
+		if err := ownRequests(c, shared.production, log); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	err = c.Close()
 	if code != 0 {
 		fmt.Fprintln(os.Stderr, c.Logs(16<<10))

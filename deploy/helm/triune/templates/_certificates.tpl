@@ -37,7 +37,9 @@ by Helm and by cert-manager, go by this list. */ -}}
     {{- end }}
     {{- end }}
 {{- end }}
-- {name: front-proxy-client, authority: front-proxy-ca, commonName: front-proxy-client, client: true}
+{{- range $tier := list "aggregator" "core" "extensions" }}
+- {name: front-proxy-{{ $tier }}, authority: front-proxy-ca, commonName: "system:triune:{{ $tier }}", client: true}
+{{- end }}
 {{- if .Values.etcd.enabled }}
 {{- $service := printf "%s-etcd" $full }}
 - name: etcd-server
