@@ -137,11 +137,11 @@ func TestTiersAreKnownByTheirCertificates(t *testing.T) {
 // Where no names of front proxies are configured all are allowed, but not the tiers'.
 func TestTiersAssertNobodyUnlessTheyAreNamed(t *testing.T) {
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
-	any := newTierFixture(t, nil)
-	if got := any.whoOf(presented(t, any.pki.Tier["extensions"], masters)); !cmp.Equal(got, []string{"error"}) {
+	every := newTierFixture(t, nil)
+	if got := every.whoOf(presented(t, every.pki.Tier["extensions"], masters)); !cmp.Equal(got, []string{"error"}) {
 		t.Errorf("a tier that is not named: %v", got)
 	}
-	if got := any.whoOf(presented(t, any.pki.Clients["proxy"], masters)); got[0] != "admin" {
+	if got := every.whoOf(presented(t, every.pki.Clients["proxy"], masters)); got[0] != "admin" {
 		t.Errorf("a front proxy: %v", got)
 	}
 	named := newTierFixture(t, []string{pki.TierPrefix + "core"})
