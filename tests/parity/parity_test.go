@@ -102,8 +102,8 @@ func (p *pair) compare(r Request, want, got *Answer) bool {
 	if err != nil {
 		p.t.Fatalf("%s: kube-apiserver: %v\n%.2000s", r.Do, err, want.Body)
 	}
-	if peers.tested.Cluster.Config.Topology != cluster.KubeAPIServer {
-		wantNormal = expected(r, wantNormal)
+	if tested := peers.tested.Cluster.Config.Topology; tested != cluster.KubeAPIServer {
+		wantNormal = expected(tested, r, wantNormal)
 	}
 	gotNormal, err := got.Normal(p.normalisers[1])
 	if err != nil {
