@@ -171,6 +171,63 @@ func TestChartTiers(t *testing.T) {
 	}
 }
 
+// TestChartPolicies: a tier accepts connections of those who have something to ask it, and
+// etcd and NATS connect to their own members; where tiers may connect to is limited on
+// request.
+func TestChartPolicies(t *testing.T) {
+	open := render(t, filepath.Join(chart(t), "ci", "default-values.yaml"))
+	limited := render(t, filepath.Join(chart(t), "ci", "full-values.yaml"))
+	for component, test := range map[string]struct {
+		from, to []string // components; nobody in particular is everybody
+		always   bool     // limited without being asked for
+	}{
+		"aggregator": {nil, []string{"core", "etcd", "nats"}, false},
+		"core":       {[]string{"aggregator", "extensions"}, []string{"extensions", "etcd", "nats"}, false},
+		"extensions": {[]string{"core"}, []string{"core", "etcd", "nats"}, false},
+		"etcd":       {[]string{"aggregator", "core", "extensions", "etcd"}, []string{"etcd"}, true},
+		"nats":       {[]string{"aggregator", "core", "extensions", "nats"}, []string{"nats"}, true},
+	} {
+		for what, r := range map[string]rendered{"by default": open, "limited": limited} {
+			policy := r.policies["t-triune-"+component]
+			if policy == nil {
+				t.Fatalf("%s has no NetworkPolicy", component)
+			}
+			var from, to []string
+			for _, rule := range policy.Spec.Ingress {
+				from = append(from, components(rule.From)...)
+			}
+			for _, rule := range policy.Spec.Egress {
+				to = append(to, components(rule.To)...)
+				if len(rule.To) == 0 && !slices.ContainsFunc(rule.Ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port.IntValue() == 53 }) {
+					t.Errorf("%s: %s may connect to everybody: %+v", what, component, rule)
+				}
+			}
+			if diff := cmp.Diff(test.from, from); diff != "" {
+				t.Errorf("%s: who connects to %s (-want +got):\n%s", what, component, diff)
+			}
+			if !test.always && what == "by default" {
+				if slices.Contains(policy.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
+					t.Errorf("%s is limited unasked", component)
+				}
+				continue
+			}
+			if diff := cmp.Diff(test.to, to); diff != "" || !slices.Contains(policy.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
+				t.Errorf("%s: whom %s connects to, by %v (-want +got):\n%s", what, component, policy.Spec.PolicyTypes, diff)
+			}
+		}
+	}
+}
+
+// components are those of the chart among peers.
+func components(peers []networkingv1.NetworkPolicyPeer) (names []string) {
+	for _, peer := range peers {
+		if peer.PodSelector != nil {
+			names = append(names, peer.PodSelector.MatchLabels["app.kubernetes.io/component"])
+		}
+	}
+	return names
+}
+
 // TestChartImages: registry and tag are said once for Triune's images, as README.md
 // does, and each may have its own; those of others keep theirs.
 func TestChartImages(t *testing.T) {
