@@ -116,7 +116,7 @@ func TestAPausedRelayPublishesProgress(t *testing.T) {
 		}
 		waitSource(t, r, sink, SourceStream)
 		if b.cluster != nil {
-			b.level(t, 10*time.Second)
+			b.level(t, hang)
 		}
 		if wrong := b.sound(t); wrong != "" {
 			t.Error(wrong)
@@ -393,12 +393,12 @@ func TestEtcdIsRestoredUnderAReaderThatIsCutOff(t *testing.T) {
 // gap that etcd fills, and the other streams go on.
 func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 	b := newClusterBench(t)
-	b.patience = 2 * time.Second
+	b.patience = 10 * time.Second
 	w := newWitness(t, b.etcd, b.routes)
 	relay := b.relay(t, "a", nil)
 	background(t, relay.Run)
 	r, sink := b.read(t, nil)
-	other, err := NewReader(ReaderConfig{Etcd: b.server.Dial(t), Conn: b.connectNATS(t), Routes: b.routes, Tier: Extensions, Patience: 500 * time.Millisecond})
+	other, err := NewReader(ReaderConfig{Etcd: b.server.Dial(t), Conn: b.connectNATS(t), Routes: b.routes, Tier: Extensions, Patience: hang})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,6 +423,11 @@ func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 		b.put(t, "example.com/things/a", "x")
 		return coreStatus(relay).Problem != ""
 	})
+	// Another stream goes on meanwhile; its reader has the patience not to look elsewhere.
+	otherSink.until(t, b.put(t, "example.com/things/a", "meanwhile"))
+	if coreStatus(relay).Usable {
+		t.Error("the other tier has waited for this one")
+	}
 	start := time.Now()
 	eventually(t, "the stream is made anew", func() bool {
 		b.put(t, "pods/ns/meanwhile", "y")
@@ -442,7 +447,7 @@ func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 	if s := other.Status(); s.Source != SourceStream || !s.Since.Equal(otherSince) {
 		t.Errorf("the other tier's reader: %+v", s)
 	}
-	b.level(t, 20*time.Second)
+	b.level(t, hang)
 }
 
 // Whatever somebody does to a stream, its readers miss nothing, their watches go on,
