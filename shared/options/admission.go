@@ -8,7 +8,10 @@ import (
 	webhookinitializer "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/openapi"
 
 	triuneadmission "triune.dev/shared/admission"
 )
@@ -30,6 +33,26 @@ func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.UR
 	return serviceproxy.ResolveCluster(c.services, namespace, name, port)
 }
 
+// describing is a client of core that describes what this tier serves: policies change
+// objects by their schemas, and those of this tier's objects are not all known to core.
+type describing struct {
+	kubernetes.Interface
+	own discovery.DiscoveryInterface
+}
+
+// Discovery implements kubernetes.Interface.
+func (d describing) Discovery() discovery.DiscoveryInterface {
+	return described{d.Interface.Discovery(), d.own}
+}
+
+type described struct {
+	discovery.DiscoveryInterface
+	own discovery.DiscoveryInterface
+}
+
+// OpenAPIV3 implements discovery.DiscoveryInterface.
+func (d described) OpenAPIV3() openapi.Client { return d.own.OpenAPIV3() }
+
 // addAdmission builds the chain of the tier's plugins.
 func (o *Options) addAdmission(c *Config) error {
 	if o.Admission == nil {
@@ -43,8 +66,13 @@ func (o *Options) addAdmission(c *Config) error {
 		}
 		initializers = append(initializers, more...)
 	}
+	own, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("make a client of the tier itself: %w", err)
+	}
 	chain, err := triuneadmission.New(o.Admission, triuneadmission.Dependencies{
-		Generic: c.Generic, Informers: c.Informers, Client: c.Client, Dynamic: c.Dynamic, Initializers: initializers,
+		Generic: c.Generic, Informers: c.Informers, Dynamic: c.Dynamic, Initializers: initializers,
+		Client: describing{c.Client, own.Discovery()},
 	})
 	if err != nil {
 		return err

@@ -160,7 +160,8 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	case Core:
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
 	default:
-		flags = append(flags, "--advertise-address="+advertise)
+		// They know these tokens without core, too.
+		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+advertise)
 	}
 	return flags
 }

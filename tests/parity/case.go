@@ -41,6 +41,10 @@ type Request struct {
 	Volatile []string `json:"volatile,omitempty"`
 	// Events makes this a watch: so many events are read, then it is ended.
 	Events int `json:"events,omitempty"`
+	// Until is a text that the answer must have: the request is sent again until it has. For
+	// what a server learns a moment after it was written; such a request changes nothing
+	// before.
+	Until string `json:"until,omitempty"`
 	// Unchecked requests only prepare; they must succeed on both sides.
 	Unchecked bool `json:"unchecked,omitempty"`
 }

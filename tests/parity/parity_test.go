@@ -76,11 +76,11 @@ func (p *pair) same(r Request) bool {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
 	defer cancel()
-	want, err := peers.reference.Send(ctx, r, p.reference)
+	want, err := sendUntil(ctx, peers.reference, r, p.reference)
 	if err != nil {
 		p.t.Fatalf("%s: %v", r.Do, err)
 	}
-	got, err := peers.tested.Send(ctx, r, p.tested)
+	got, err := sendUntil(ctx, peers.tested, r, p.tested)
 	if err != nil {
 		p.t.Fatalf("%s: %v", r.Do, err)
 	}
@@ -93,6 +93,25 @@ func (p *pair) same(r Request) bool {
 		return true
 	}
 	return p.compare(r, want, got)
+}
+
+// sendUntil sends a request until the answer is what it waits for.
+func sendUntil(ctx context.Context, peer *Peer, r Request, vars map[string]string) (*Answer, error) {
+	var last *Answer
+	for {
+		a, err := peer.Send(ctx, r, vars)
+		switch {
+		case err != nil && last != nil:
+			return nil, fmt.Errorf("%s does not say %q: %d: %s", peer.Name, r.Until, last.Code, last.Body)
+		case err != nil || strings.Contains(string(a.Body), expand(r.Until, vars)):
+			return a, err
+		}
+		last = a
+		select {
+		case <-ctx.Done(): // which the next request says
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 func (p *pair) compare(r Request, want, got *Answer) bool {
