@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +29,7 @@ import (
 
 	"triune.dev/shared/bytecache"
 	"triune.dev/shared/etcdstore"
+	"triune.dev/shared/etcdstore/kv"
 	"triune.dev/shared/eventlog"
 )
 
@@ -164,8 +166,8 @@ func (c *cluster) testSelectableFields(t *testing.T) {
 	})
 }
 
-// testCaches: all that core keeps has a cache, and the stream that carries its changes is
-// core's own.
+// testCaches: all that core keeps has a cache, the stream that carries its changes is
+// core's own, and so are its keys.
 func (c *cluster) testCaches(t *testing.T) {
 	routes := eventlog.NewRoutes(eventlog.DefaultCluster, "/registry")
 	for resource, config := range c.stores.of {
@@ -173,6 +175,8 @@ func (c *cluster) testCaches(t *testing.T) {
 			t.Errorf("%s has no cache", resource)
 		} else if route, one := routes.OfPrefix(config.cache.Prefix()); !one || route.Tier != eventlog.Core {
 			t.Errorf("%s, below %s: route %+v", resource, config.cache.Prefix(), route)
+		} else if !slices.ContainsFunc(routes.Ranges(eventlog.Core), func(keys kv.KeyRange) bool { return strings.HasPrefix(config.cache.Prefix(), keys.Key) }) {
+			t.Errorf("%s, below %s, is missing in builtIn of shared/eventlog/keys.go", resource, config.cache.Prefix())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
@@ -103,7 +104,7 @@ func (f *following) run() error {
 		if stream = nil; f.subscription != nil && !f.held {
 			stream = f.subscription.out
 		}
-		var direct <-chan kvResponse
+		var direct <-chan kv.Response
 		if f.direct != nil {
 			direct = f.direct.C()
 		}
@@ -176,7 +177,7 @@ func (f *following) openDirect(after int64) {
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	f.leave, f.spoken, f.after = cancel, time.Now(), after
-	f.direct = f.etcd.Watch(ctx, kv.WatchOptions{Key: f.cfg.Routes.Prefix(), Prefix: true, After: after})
+	f.direct = f.etcd.Watch(ctx, kv.WatchOptions{Ranges: f.cfg.Routes.watched(f.cfg.Tier), After: after})
 	f.again.Reset(askInterval)
 }
 
@@ -319,7 +320,7 @@ func (f *following) fresh(revision int64) {
 }
 
 // onEtcd takes what etcd's watch says.
-func (f *following) onEtcd(resp kvResponse) {
+func (f *following) onEtcd(resp kv.Response) {
 	batch, err := f.direct.Accept(resp)
 	f.spoken = time.Now()
 	var compacted *kv.CompactedError
@@ -331,9 +332,11 @@ func (f *following) onEtcd(resp kvResponse) {
 		f.onCompacted()
 		return
 	case err != nil:
-		klog.FromContext(f.ctx).V(2).Info("watch of etcd ended", "revision", f.revision, "err", err)
-		f.closeDirect() // the next tick opens another one
+		f.onEnded(err)
 		return
+	}
+	if f.direct.Waiting() {
+		f.ask()
 	}
 	if batch.Revision <= f.revision && len(batch.Events) == 0 && !batch.Progress {
 		return
@@ -364,6 +367,16 @@ func (f *following) onEtcd(resp kvResponse) {
 	f.tryStream()
 }
 
+// onEnded closes a watch of etcd that has ended; the next tick opens another one.
+func (f *following) onEnded(err error) {
+	log := klog.FromContext(f.ctx)
+	if !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		log = log.V(2)
+	}
+	log.Info("watch of etcd ended", "revision", f.revision, "err", err)
+	f.closeDirect()
+}
+
 // onCompacted goes on at etcd's present: there is no other way to it.
 func (f *following) onCompacted() {
 	now, err := f.position()
@@ -389,7 +402,7 @@ func (f *following) tryStream() {
 
 // ask repeats the questions that wait for an answer.
 func (f *following) ask() {
-	if !f.asked && !f.held {
+	if !f.asked && !f.held && (f.direct == nil || !f.direct.Waiting()) {
 		return
 	}
 	if f.useEtcd {

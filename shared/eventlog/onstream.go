@@ -4,13 +4,10 @@ import (
 	"context"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/etcdstore/kv"
 )
-
-type kvResponse = clientv3.WatchResponse
 
 // onStream takes a message of the stream, and as many more as are there, so that
 // the sink gets them in one batch.

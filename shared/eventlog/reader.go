@@ -38,8 +38,9 @@ type ReaderConfig struct {
 	Conn *nats.Conn
 	// Routes are those of the relay.
 	Routes *Routes
-	// Tier is whose changes are wanted. Without NATS it may be empty: then all
-	// changes below the routes' prefix are.
+	// Tier is whose changes are wanted, and whose ranges of keys are watched where the
+	// stream is no source. Without NATS it may be empty: then all changes below the
+	// routes' prefix are.
 	Tier Tier
 	// Keys is that of the relay; empty means DefaultKeys.
 	Keys string

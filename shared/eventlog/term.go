@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/etcdstore/kv"
@@ -111,7 +110,7 @@ func (t *term) pump(ctx context.Context, lost <-chan nats.Status) error {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
-		var events clientv3.WatchChan
+		var events <-chan kv.Response
 		if t.watch != nil && !t.full() {
 			events = t.watch.C()
 		}
@@ -169,7 +168,7 @@ func (t *term) full() bool {
 	return false
 }
 
-func (t *term) onEtcd(ctx context.Context, resp clientv3.WatchResponse) error {
+func (t *term) onEtcd(ctx context.Context, resp kv.Response) error {
 	batch, err := t.watch.Accept(resp)
 	var compacted *kv.CompactedError
 	switch {

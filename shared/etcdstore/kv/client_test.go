@@ -248,14 +248,14 @@ func testStaleProgress(t *testing.T, c *Client, prefix string) {
 		t.Fatal(err)
 	}
 	s := c.Watch(t.Context(), WatchOptions{Key: prefix, Prefix: true, After: now})
-	accept := func(name string, resp clientv3.WatchResponse, want bool) {
+	accept := func(name string, resp Response, want bool) {
 		t.Helper()
 		batch, err := s.Accept(resp)
 		if err != nil || batch.Progress != want {
 			t.Errorf("%s: %+v, %v, want it believed: %t", name, batch, err, want)
 		}
 	}
-	progress := clientv3.WatchResponse{Header: etcdserverpb.ResponseHeader{Revision: now + 100}}
+	progress := Response{WatchResponse: clientv3.WatchResponse{Header: etcdserverpb.ResponseHeader{Revision: now + 100}}}
 	accept("before the acknowledgement", progress, false)
 	accept("the acknowledgement", <-s.C(), false)
 	progress.Header.RaftTerm = s.generation
@@ -268,7 +268,7 @@ func testFetchPrevious(t *testing.T, c *Client, prefix string) {
 	first := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("1")})
 	second := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("2"), Expected: first.Revision})
 	s := c.Watch(t.Context(), WatchOptions{Key: prefix, Prefix: true, After: first.Revision})
-	resp := clientv3.WatchResponse{Events: []*clientv3.Event{put(prefix+"a", "2", first.Revision, second.Revision, nil)}}
+	resp := Response{WatchResponse: clientv3.WatchResponse{Events: []*clientv3.Event{put(prefix+"a", "2", first.Revision, second.Revision, nil)}}}
 	batch, err := s.Accept(resp)
 	if err != nil || len(batch.Events) != 1 || string(batch.Events[0].Previous) != "1" {
 		t.Errorf("batch %+v, %v, want the value before fetched", batch, err)

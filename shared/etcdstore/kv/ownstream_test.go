@@ -50,7 +50,7 @@ func TestAnotherConnection(t *testing.T) {
 	c := New(server.Dial(t))
 	first := mustPut(t, c, Put{Key: "/a", Value: []byte("1")})
 	s := c.Watch(t.Context(), WatchOptions{Key: "/a", After: first.Revision})
-	for !s.acknowledged {
+	for s.acknowledged == 0 {
 		if _, err := s.Accept(<-s.C()); err != nil {
 			t.Fatal(err)
 		}

@@ -57,23 +57,38 @@ type WatchOptions struct {
 	// Key is one key, or with Prefix the beginning of all wanted keys.
 	Key    string
 	Prefix bool
+	// Ranges are the wanted keys where they have no common prefix. They must not
+	// overlap. Key and Prefix count only where there are none.
+	Ranges []KeyRange
 	// After is the revision before the first wanted one. It may lie in the
 	// future, then everything up to it is left out.
 	After int64
 }
 
-// Stream is one watch. It is used by one goroutine: receive from C, hand what
-// was received to Accept. It ends with its context.
+// ranges returns the wanted keys.
+func (o WatchOptions) ranges() []KeyRange {
+	switch {
+	case len(o.Ranges) > 0:
+		return o.Ranges
+	case o.Prefix:
+		return []KeyRange{PrefixKeys(o.Key)}
+	}
+	return []KeyRange{{Key: o.Key}}
+}
+
+// Stream is one watch, of one or several ranges. It is used by one goroutine: receive
+// from C, hand what was received to Accept. It ends with its context.
 type Stream struct {
 	client *Client
 	ctx    context.Context
-	after  int64 // last revision seen
+	after  int64 // last revision that all ranges have told
 	floor  int64 // events up to it are dropped
-	ch     clientv3.WatchChan
+	ch     <-chan Response
+	order  order
 
-	// acknowledged: etcd has set up the watch, on the gRPC stream of this generation;
-	// see generation.go.
-	acknowledged bool
+	// acknowledged counts the ranges whose watch etcd has set up, on the gRPC stream of
+	// this generation; see generation.go.
+	acknowledged int
 	generation   uint64
 }
 
@@ -86,25 +101,24 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
 	// requests until then. That may be never: after a restore from a backup a revision
 	// may be one that etcd does not reach. So it begins now, and what comes too early is
 	// dropped here.
+	ranges := o.ranges()
 	if o.After > c.seen.Load() {
-		if current, err := c.Revision(ctx, o.Key); err == nil {
+		if current, err := c.Revision(ctx, ranges[0].Key); err == nil {
 			s.after = min(o.After, current)
 		}
 	}
+	s.order = newOrder(len(ranges), s.after)
 	c.own.renew()
 	// A revision may carry more than a gRPC message should: fragments are put
 	// together by the client before they are delivered.
 	opts := []clientv3.OpOption{clientv3.WithRev(s.after + 1), clientv3.WithPrevKV(), clientv3.WithFragment(), clientv3.WithCreatedNotify()}
-	if o.Prefix {
-		opts = append(opts, clientv3.WithPrefix())
-	}
-	s.ch = c.watcher.Watch(c.watchContext(ctx), o.Key, opts...)
+	s.ch = c.watchAll(ctx, ranges, opts)
 	return s
 }
 
 // C delivers what Accept understands. It is closed when the context is done or
 // the client is closed.
-func (s *Stream) C() <-chan clientv3.WatchResponse { return s.ch }
+func (s *Stream) C() <-chan Response { return s.ch }
 
 // ErrReconnected means that etcd's client has made another connection for the
 // watch. Whether the etcd behind it has the same history, which a restore from a
@@ -114,32 +128,39 @@ var ErrReconnected = errors.New("watch has another connection")
 
 // Accept turns what C delivered into a batch. It fails with a *CompactedError
 // when history is missing; after any error the stream is over.
-func (s *Stream) Accept(resp clientv3.WatchResponse) (Batch, error) {
+func (s *Stream) Accept(resp Response) (Batch, error) {
 	if err := resp.Err(); err != nil {
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			return Batch{}, &CompactedError{Wanted: s.after, Oldest: resp.CompactRevision}
 		}
 		return Batch{}, err
 	}
-	if s.acknowledged && generationOf(resp) != s.generation {
+	generation := generationOf(resp.WatchResponse)
+	if s.acknowledged > 0 && generation != s.generation {
 		return Batch{}, ErrReconnected
 	}
 	if resp.Created {
-		s.acknowledged, s.generation = true, generationOf(resp)
-		s.client.own.acknowledged.Store(true)
+		s.acknowledged, s.generation = s.acknowledged+1, generation
+		s.client.own.acknowledged.Store(s.acknowledged == len(s.order.reached))
 	}
-	if resp.IsProgressNotify() && !s.acknowledged {
+	if resp.IsProgressNotify() && s.acknowledged < len(s.order.reached) {
 		return Batch{Revision: max(s.after, s.floor)}, nil
 	}
-	batch, missing := parse(resp, s.after)
+	batch, missing := parse(resp.WatchResponse, s.order.reached[resp.of])
 	for _, e := range missing {
 		if err := s.fetchPrevious(e); err != nil {
 			return Batch{}, err
 		}
 	}
-	s.after = s.client.saw(max(s.after, batch.Revision))
+	s.client.saw(batch.Revision)
+	batch = s.order.add(resp.of, batch)
+	s.after = max(s.after, batch.Revision)
 	return batch.above(s.floor), nil
 }
+
+// Waiting reports whether there are events that Accept keeps back until etcd has told
+// how far the other ranges are. It does so when it is asked; see RequestProgress.
+func (s *Stream) Waiting() bool { return len(s.order.pending) > 0 }
 
 // above drops what is not after floor.
 func (b Batch) above(floor int64) Batch {
