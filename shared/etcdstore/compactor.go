@@ -2,12 +2,14 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
@@ -15,10 +17,10 @@ import (
 )
 
 const (
-	// compactKey is where all API servers of an etcd, kube-apiserver included,
+	// CompactKey is where all API servers of an etcd, kube-apiserver included,
 	// agree on who compacts. Its value is the revision compacted to, its version
 	// counts the rounds.
-	compactKey = "compact_rev_key"
+	CompactKey = "compact_rev_key"
 	// compactLook is the time between two looks at that key. kube-apiserver's
 	// watch cache asks what was compacted each 15 s, so this is no later. A watch
 	// would tell at once, but etcd would have one more for each process.
@@ -36,6 +38,9 @@ const (
 // note of version and revision for its next try. So there is one compaction
 // per interval, and history lasts between one and two intervals when the one
 // that compacted dies.
+//
+// Where etcd does not allow it, as it does to nobody but root once it has users, it is
+// etcd's own to compact, and a Compactor tries no more.
 type Compactor struct {
 	client    *clientv3.Client
 	interval  time.Duration
@@ -68,7 +73,7 @@ func (c *Compactor) Run(ctx context.Context) error {
 
 // round is what a Compactor remembers from one try to the next.
 type round struct {
-	// version of compactKey as last seen, 0 if the key did not exist.
+	// version of CompactKey as last seen, 0 if the key did not exist.
 	version int64
 	// revision of the store at that time, 0 at first.
 	revision int64
@@ -78,6 +83,10 @@ func (c *Compactor) compact(ctx context.Context) {
 	var r round
 	for sleep(ctx, c.clock, c.interval) {
 		next, compacted, err := try(ctx, c.client, r)
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			klog.InfoS("etcd does not let this user compact; it must do so by itself (etcd --auto-compaction-retention)", "endpoints", c.client.Endpoints())
+			return
+		}
 		if err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "compaction of etcd failed", "endpoints", c.client.Endpoints())
 		}
@@ -90,13 +99,13 @@ func (c *Compactor) compact(ctx context.Context) {
 // known to be compacted, 0 if there is none.
 func try(ctx context.Context, client *clientv3.Client, r round) (next round, compacted int64, err error) {
 	resp, err := client.Txn(ctx).
-		If(clientv3.Compare(clientv3.Version(compactKey), "=", r.version)).
-		Then(clientv3.OpPut(compactKey, strconv.FormatInt(r.revision, 10))).
-		Else(clientv3.OpGet(compactKey)).
+		If(clientv3.Compare(clientv3.Version(CompactKey), "=", r.version)).
+		Then(clientv3.OpPut(CompactKey, strconv.FormatInt(r.revision, 10))).
+		Else(clientv3.OpGet(CompactKey)).
 		Commit()
 	if err != nil {
 		// If the write did happen, the next try fails and starts over.
-		return r, 0, fmt.Errorf("advance %s: %w", compactKey, err)
+		return r, 0, fmt.Errorf("advance %s: %w", CompactKey, err)
 	}
 	next.revision = resp.Header.GetRevision()
 	if !resp.Succeeded {
@@ -134,9 +143,9 @@ func (c *Compactor) observe(ctx context.Context) {
 func (c *Compactor) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, compactLookLimit)
 	defer cancel()
-	resp, err := c.client.Get(ctx, compactKey, clientv3.WithSerializable())
+	resp, err := c.client.Get(ctx, CompactKey, clientv3.WithSerializable())
 	if err != nil {
-		return fmt.Errorf("get %s: %w", compactKey, err)
+		return fmt.Errorf("get %s: %w", CompactKey, err)
 	}
 	for _, item := range resp.Kvs {
 		if rev, err := parseCompacted(item); err == nil {

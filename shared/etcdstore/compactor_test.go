@@ -136,7 +136,7 @@ func TestCompactorSurvivesEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.Dial(t)
 	observer := NewCompactor(etcd, 0)
-	if _, err := etcd.Put(t.Context(), compactKey, "7"); err != nil {
+	if _, err := etcd.Put(t.Context(), CompactKey, "7"); err != nil {
 		t.Fatal(err)
 	}
 	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
@@ -149,13 +149,13 @@ func TestCompactorSurvivesEtcd(t *testing.T) {
 		t.Errorf("without etcd: learned %d, %v, want 7 and an error", observer.CompactRevision(), err)
 	}
 	server.Restart(t)
-	if _, err := etcd.Put(t.Context(), compactKey, "nonsense"); err != nil {
+	if _, err := etcd.Put(t.Context(), CompactKey, "nonsense"); err != nil {
 		t.Fatal(err)
 	}
 	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
 		t.Errorf("after nonsense: learned %d, %v, want 7", observer.CompactRevision(), err)
 	}
-	if _, err := etcd.Put(t.Context(), compactKey, "9"); err != nil {
+	if _, err := etcd.Put(t.Context(), CompactKey, "9"); err != nil {
 		t.Fatal(err)
 	}
 	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 9 {
@@ -183,5 +183,34 @@ func eventually(t testing.TB, what string, holds func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %s: %s", patience, what)
 		}
+	}
+}
+
+// TestCompactorWithoutPermission: etcd lets only root compact where it has users. A user
+// of another name tries once.
+func TestCompactorWithoutPermission(t *testing.T) {
+	server := etcdtest.StartSecure(t, "root", "tier")
+	root := server.DialAs(t, "root")
+	_, addRoot := root.UserAdd(t.Context(), "root", "secret")
+	_, grant := root.UserGrantRole(t.Context(), "root", "root")
+	_, addTier := root.UserAdd(t.Context(), "tier", "secret")
+	_, enable := root.AuthEnable(t.Context())
+	if err := errors.Join(addRoot, grant, addTier, enable); err != nil {
+		t.Fatal(err)
+	}
+	now := clocktesting.NewFakeClock(time.Now())
+	c := NewCompactor(server.DialAs(t, "tier"), time.Minute)
+	c.clock = now
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.compact(t.Context())
+	}()
+	eventually(t, "it waits for its turn", now.HasWaiters)
+	now.Step(time.Minute)
+	select {
+	case <-ended:
+	case <-time.After(3 * time.Minute):
+		t.Error("it tries again")
 	}
 }
