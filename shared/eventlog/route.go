@@ -57,6 +57,10 @@ func NewRoutes(cluster, prefix string) *Routes {
 // end.
 func (r *Routes) Prefix() string { return r.prefix }
 
+// Keys is where the relay of a cluster keeps what it must remember. Every reader needs
+// to find it, and clusters may share an etcd.
+func (r *Routes) Keys() string { return path.Join(DefaultKeys, r.cluster, r.prefix) + "/" }
+
 // Of returns the route of a key. The key must begin with Prefix.
 func (r *Routes) Of(key string) Route {
 	resource, _ := resourceOf(strings.TrimPrefix(key, r.prefix))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"strings"
 	"time"
 
@@ -64,14 +63,14 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	}
 	routes := eventlog.NewRoutes(log.Cluster, s.options.StorageConfig.Prefix)
 	tiers := log.Tiers
-	if log.Conn == nil {
-		tiers = []eventlog.Tier{""}
+	if log.Conn == nil && len(tiers) != 1 {
+		tiers = []eventlog.Tier{""} // one watch for all of them
 	}
 	client := kv.New(c.client)
 	prober := freshness.New(client, routes.Prefix())
 	for _, tier := range tiers {
 		reader, err := eventlog.NewReader(eventlog.ReaderConfig{
-			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, Keys: log.keys(routes), Registerer: log.Registerer,
+			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, Keys: routes.Keys(), Registerer: log.Registerer,
 		})
 		if err != nil {
 			return fmt.Errorf("event log: %w", err)
@@ -84,19 +83,13 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	}
 	relay, err := eventlog.NewRelay(eventlog.RelayConfig{
 		Etcd: c.client, Conn: log.Conn, Routes: routes, Tiers: log.Relay, Stream: log.Stream,
-		Identity: log.Identity, Keys: log.keys(routes), Registerer: log.Registerer,
+		Identity: log.Identity, Keys: routes.Keys(), Registerer: log.Registerer,
 	})
 	if err != nil {
 		return fmt.Errorf("event log: %w", err)
 	}
 	c.relay = relay
 	return nil
-}
-
-// keys is where the relay of a cluster keeps what it must remember. Every reader needs
-// to find it, and clusters may share an etcd.
-func (l EventLog) keys(routes *eventlog.Routes) string {
-	return path.Join(eventlog.DefaultKeys, l.Cluster, routes.Prefix()) + "/"
 }
 
 // cachingOf returns what the resource whose keys begin with prefix reads from.
