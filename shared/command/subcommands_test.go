@@ -33,6 +33,7 @@ func TestSubcommandHelp(t *testing.T) {
 	for name, want := range map[string][]string{
 		"healthcheck": {"--url", "--server-ca-file", "Usage:\n  tier healthcheck [flags]"},
 		"pki":         {"--dir", "--owner", "--kubeconfig"},
+		"etcd-roles":  {"--etcd-servers", "--etcd-certfile", "--etcd-prefix"},
 		"forward":     {"--listen", "--to"},
 	} {
 		out, err := execute(t, name, "--help")
