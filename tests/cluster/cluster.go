@@ -73,6 +73,10 @@ type Config struct {
 	// EtcdPerTier gives every tier of the Tiers topology an etcd process that
 	// no other tier uses, named by [EtcdOf].
 	EtcdPerTier bool
+	// EtcdRoles gives every tier of the Tiers topology a user and a role of its own
+	// in the etcd process, which others than they cannot ask then; see
+	// [Cluster.EtcdAs].
+	EtcdRoles bool
 	// PKI of another cluster, so that the tokens of the one hold in the other;
 	// nil makes a new one.
 	PKI *pki.PKI
@@ -179,7 +183,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 
 func (c *Cluster) start(ctx context.Context) error {
 	if c.PKI == nil {
-		p, err := pki.Ensure(filepath.Join(c.Dir, "pki"), pki.Options{})
+		p, err := pki.Ensure(filepath.Join(c.Dir, "pki"), pki.Options{Clients: c.Config.etcdClients()})
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,11 @@ func (c *Cluster) startEtcd(ctx context.Context, name Tier) (string, error) {
 			return "", fmt.Errorf("copy etcd: %w", err)
 		}
 	}
-	p, err := c.newProcess(ctx, string(name), "etcd", false, append(etcdFlags(filepath.Join(c.Dir, string(name)), client, peer), c.Config.Flags[name]...))
+	flags := etcdFlags(filepath.Join(c.Dir, string(name)), client, peer)
+	if c.Config.EtcdRoles {
+		return c.startSecureEtcd(ctx, name, client, flags)
+	}
+	p, err := c.newProcess(ctx, string(name), "etcd", false, append(flags, c.Config.Flags[name]...))
 	if err != nil {
 		return "", err
 	}
@@ -129,7 +133,8 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 				o.coreURLs = urls[Core]
 			}
 			name := fmt.Sprintf("%s-%d", tier, i)
-			p, err := c.newProcess(ctx, name, string(tier), true, append(tierFlags(tier, o), c.Config.Flags[tier]...))
+			flags := append(tierFlags(tier, o), c.etcdUserFlags(string(tier))...)
+			p, err := c.newProcess(ctx, name, string(tier), true, append(flags, c.Config.Flags[tier]...))
 			if err != nil {
 				return nil, err
 			}

@@ -35,6 +35,7 @@ var leftOut = map[string]string{
 	"TestContradiction":                    "cluster.Run",
 	"TestControllers":                      "startControlPlane",
 	"TestEncryptedOnItsWay":                "cluster.Run",
+	"TestEtcdRoles":                        "Restart",
 	"TestHalfDeadEtcd":                     "cluster.Run",
 	"TestHelm":                             "startControlPlane",
 	"TestInformersOutliveRestarts":         "Restart",

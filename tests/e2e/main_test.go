@@ -24,6 +24,7 @@ var (
 	external = flag.String("kubeconfig", "", "kubeconfig of an administrator of the server that -target=external tests")
 	flagSet  = flag.String("flags", "", "start the servers with the flags of a production cluster: production or production-max-in-flight")
 	etcd     = flag.Bool("external-etcd", false, "give triune an etcd process in place of its own")
+	roles    = flag.Bool("etcd-roles", false, "give each of the tiers a user and a role of its own in etcd")
 	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")
 )
 
@@ -116,7 +117,7 @@ func start(ctx context.Context) (*cluster.Cluster, error) {
 // targetConfig is the topology under test, for the shared server and for tests
 // that start one of their own.
 func targetConfig() cluster.Config {
-	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas, ExternalEtcd: *etcd}
+	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas, ExternalEtcd: *etcd, EtcdRoles: *roles}
 }
 
 // server returns the shared server. With -disrupt, every third test that asks
