@@ -194,12 +194,12 @@ func TestComposeBadInput(t *testing.T) {
 		flags   []string
 		want    []string
 	}{
-		"NATS credentials of another authority": {network, []string{"--nats-certfile=/pki/etcd/client.crt", "--nats-keyfile=/pki/etcd/client.key"}, []string{"NATS takes no connection", "certificate", "tls://nats-0:4222"}},
+		"NATS credentials of another authority": {network, []string{"--nats-certfile=/pki/etcd/core.crt", "--nats-keyfile=/pki/etcd/core.key"}, []string{"NATS takes no connection", "certificate", "tls://nats-0:4222"}},
 		"NATS credentials of no user":           {network, []string{"--nats-certfile=/pki/nats/server.crt", "--nats-keyfile=/pki/nats/server.key"}, []string{"NATS takes no connection", "Authorization Violation"}},
 		"a NATS of another authority":           {network, []string{"--nats-cafile=/pki/etcd/ca.crt"}, []string{"NATS takes no connection", "unknown authority"}},
 		"no NATS":                               {network, []string{"--nats-url=tls://nats-9:4222"}, []string{"NATS takes no connection", "nats-9"}},
 		"no etcd":                               {network, []string{"--etcd-servers=https://etcd-9:2379"}, []string{"--etcd-servers", "etcd-9", "no such host"}},
-		"a key of another certificate":          {network, []string{"--tls-private-key-file=/pki/etcd/client.key"}, []string{"--tls-private-key-file=/pki/etcd/client.key", "does not match"}},
+		"a key of another certificate":          {network, []string{"--tls-private-key-file=/pki/etcd/core.key"}, []string{"--tls-private-key-file=/pki/etcd/core.key", "does not match"}},
 		"a broken authority of etcd":            {network, []string{"--etcd-cafile=/pki/sa.pub"}, []string{"--etcd-cafile=/pki/sa.pub", "does not contain any valid"}},
 		"a missing key for NATS":                {network, []string{"--nats-keyfile=/pki/gone.key"}, []string{"--nats-keyfile=/pki/gone.key", "no such file"}},
 		"a port in use":                         {"container:" + ids[0], nil, []string{"6443", "address already in use"}},
@@ -364,7 +364,8 @@ func replaceMember(t *testing.T, p *engine.Project, env string) {
 	healthy(t, p, "etcd-0")
 }
 
-// etcdClient is a client of one member, with the certificate that the members have.
+// etcdClient is a client of one member, with the certificate of root, which the members
+// have for etcdctl.
 func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Client {
 	t.Helper()
 	ids, err := p.Containers(t.Context(), service)
@@ -380,7 +381,7 @@ func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Clien
 		t.Fatal(err)
 	}
 	at := func(name string) string { return filepath.Join(dir, "etcd", name) }
-	pair, err := pki.Pair{CertFile: at("server.crt"), KeyFile: at("server.key")}.Load()
+	pair, err := pki.Pair{CertFile: at("root.crt"), KeyFile: at("root.key")}.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
