@@ -47,8 +47,8 @@ func TestChartRuns(t *testing.T) {
 		set = append(set, fmt.Sprintf("%[1]s.image.registry=,%[1]s.image.repository=%[2]s,%[1]s.image.tag=%[3]s", store, repository, tag))
 	}
 	r := render(t, filepath.Join(chart(t), "ci", "small-values.yaml"), set...)
-	if len(r.templates()) != 6 || len(r.jobs) != 1 {
-		t.Fatalf("%d workloads, %d of them jobs, want three tiers, etcd, NATS and helm test's job", len(r.templates()), len(r.jobs))
+	if len(r.templates()) != 7 || len(r.jobs) != 2 {
+		t.Fatalf("%d workloads, %d of them jobs, want three tiers, etcd, NATS, the job of etcd's users and helm test's", len(r.templates()), len(r.jobs))
 	}
 	k := &kubelet{r: r, network: "triune-test-chart-" + strconv.Itoa(os.Getpid()), dir: t.TempDir()}
 	if _, err := engine.Docker(ctx, "network", "create", k.network); err != nil {

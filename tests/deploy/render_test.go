@@ -265,9 +265,24 @@ func TestChartStores(t *testing.T) {
 	if retention := own.sets["t-triune-etcd"].Spec.PersistentVolumeClaimRetentionPolicy; retention.WhenDeleted != appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		t.Errorf("etcd's volumes: %+v", retention)
 	}
+	// Each tier is a user of etcd, and only the job that makes the users is root.
+	for name, secret := range map[string]string{
+		"t-triune-aggregator": "t-triune-etcd-aggregator", "t-triune-core": "t-triune-etcd-core", "t-triune-extensions": "t-triune-etcd-extensions",
+		"t-triune-etcd-roles": "t-triune-etcd-root", "t-triune-etcd": "t-triune-etcd-server",
+	} {
+		var mounted []string
+		for _, volume := range own.templates()[name].Spec.Volumes {
+			if volume.Secret != nil && strings.Contains(volume.Secret.SecretName, "-etcd-") {
+				mounted = append(mounted, volume.Secret.SecretName)
+			}
+		}
+		if diff := cmp.Diff([]string{secret}, mounted); diff != "" {
+			t.Errorf("Secrets of etcd that %s mounts (-want +got):\n%s", name, diff)
+		}
+	}
 	others := render(t, filepath.Join(chart(t), "ci", "external-values.yaml"))
-	if len(others.sets) > 0 {
-		t.Errorf("%d StatefulSets beside an etcd and a NATS of others", len(others.sets))
+	if len(others.sets) > 0 || others.jobs["t-triune-etcd-roles"] != nil {
+		t.Errorf("%d StatefulSets and %d jobs beside an etcd and a NATS of others", len(others.sets), len(others.jobs))
 	}
 	for tier, secret := range map[string]string{"aggregator": "nats-a", "core": "nats-c", "extensions": "nats-e"} {
 		spec := others.deployments["t-triune-"+tier].Spec.Template.Spec

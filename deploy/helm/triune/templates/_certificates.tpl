@@ -49,7 +49,10 @@ by Helm and by cert-manager, go by this list. */ -}}
   client: true
   names: [localhost, {{ $service }}, "{{ include "triune.host" (list $ $service) }}", "*.{{ include "triune.host" (list $ $service) }}"]
   addresses: [127.0.0.1]
-- {name: etcd-client, authority: etcd-ca, commonName: triune-etcd-client, client: true}
+- {name: etcd-root, authority: etcd-ca, commonName: root, client: true}
+{{- range $tier := list "aggregator" "core" "extensions" }}
+- {name: etcd-{{ $tier }}, authority: etcd-ca, commonName: "{{ $.Values.eventLog.cluster }}-{{ $tier }}", client: true}
+{{- end }}
 {{- end }}
 {{- if .Values.nats.enabled }}
 {{- $service := printf "%s-nats" $full }}

@@ -73,11 +73,13 @@ capabilities: {drop: [ALL]}
 {{- printf "%s-%s" $prefix (index . 1) -}}
 {{- end -}}
 
+{{- /* The Secret of a tier's user in etcd: (list $ "core"). */ -}}
 {{- define "triune.etcdClientSecret" -}}
-{{- if .Values.etcd.enabled -}}
-{{- include "triune.secret" (list . "etcd-client") -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.etcd.enabled -}}
+{{- include "triune.secret" (list $root (printf "etcd-%s" (index . 1))) -}}
 {{- else -}}
-{{- .Values.etcd.external.existingSecret -}}
+{{- $root.Values.etcd.external.existingSecret -}}
 {{- end -}}
 {{- end -}}
 
