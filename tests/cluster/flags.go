@@ -242,7 +242,7 @@ func (c *Cluster) CommandLine(program string, p *pki.PKI, dir string, port int) 
 	case Extensions:
 		o.coreURLs = c.urls(Core)
 	}
-	return tierFlags(Tier(program), o)
+	return append(tierFlags(Tier(program), o), c.etcdUserFlags(program)...)
 }
 
 func (c *Cluster) urls(tier Tier) []string {
