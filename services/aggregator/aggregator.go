@@ -130,6 +130,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 		Next:          config.Next,
 		Owns:          s.owns,
 		TypeConverter: documents.TypeConverter,
+		HTTP2Server:   config.HTTP2Server,
 	}.Complete()
 	if err != nil {
 		return err

@@ -91,7 +91,8 @@ func (p *program) Run(ctx context.Context) error {
 			EndpointRouting:  p.endpointRouting,
 			ForwardRedirects: !p.rejectRedirects,
 		},
-		Hooks: store.Hooks(),
+		HTTP2Server: config.HTTP2Server,
+		Hooks:       store.Hooks(),
 	})
 	if err == nil {
 		err = config.Attach(server.Server())

@@ -29,6 +29,8 @@ type Config struct {
 	Next *apiserver.Next
 	// Proxy says how extension servers are reached.
 	Proxy Proxy
+	// HTTP2Server is the HTTP/2 server of the listener; see apiserver.Config.
+	HTTP2Server apiserver.HTTP2Server
 	// Hooks are further post-start hooks by name.
 	Hooks map[string]genericapiserver.PostStartHookFunc
 

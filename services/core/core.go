@@ -74,6 +74,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 		Informers:     c.Informers,
 		Next:          nextTier(c.environment.Next),
 		TypeConverter: s.openapi.TypeConverter,
+		HTTP2Server:   c.options.HTTP2Server(),
 	})
 	if err != nil {
 		return nil, err

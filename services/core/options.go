@@ -12,6 +12,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
+	"triune.dev/shared/apiserver"
 	"triune.dev/shared/authz"
 	triuneoptions "triune.dev/shared/options"
 )
@@ -27,13 +28,15 @@ type Options struct {
 	// EventLog is the way to NATS. Core is the tier that writes the streams of all
 	// that share its etcd.
 	EventLog *triuneoptions.EventLog
+	// HTTP2 is the HTTP/2 server of the secure port.
+	HTTP2 *triuneoptions.HTTP2
 }
 
 // NewOptions returns kube-apiserver's defaults.
 func NewOptions() *Options {
 	log := triuneoptions.NewEventLog()
 	log.Relay = []string{"aggregator", Tier, "extensions"}
-	return &Options{ServerRunOptions: options.NewServerRunOptions(), EventLog: log}
+	return &Options{ServerRunOptions: options.NewServerRunOptions(), EventLog: log, HTTP2: triuneoptions.NewHTTP2()}
 }
 
 // AddFlags adds the flags in their sections.
@@ -52,6 +55,7 @@ func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 	for _, name := range flags.Order {
 		sections.FlagSet(name).AddFlagSet(flags.FlagSets[name])
 	}
+	o.HTTP2.AddFlags(sections.FlagSet("secure serving"))
 	o.EventLog.AddFlags(sections.FlagSet("event log"))
 	mode := sections.FlagSet("authorization").Lookup("authorization-mode")
 	mode.Usage = strings.ReplaceAll(mode.Usage, "Defaults to AlwaysAllow", "Defaults to Node,RBAC")
@@ -64,6 +68,7 @@ type CompletedOptions struct {
 	options.CompletedOptions
 	next     nextOptions
 	eventLog *triuneoptions.EventLog
+	http2    *triuneoptions.HTTP2
 }
 
 type nextOptions struct {
@@ -87,15 +92,21 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	if err != nil {
 		return CompletedOptions{}, err
 	}
-	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog}, nil
+	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog, o.HTTP2}, nil
 }
 
 // EventLog are the flags of the event log.
 func (o CompletedOptions) EventLog() *triuneoptions.EventLog { return o.eventLog }
 
+// HTTP2Server is the HTTP/2 server of the secure port.
+func (o CompletedOptions) HTTP2Server() apiserver.HTTP2Server {
+	return apiserver.HTTP2Server(o.http2.Server)
+}
+
 // Validate returns everything that is wrong, each naming its flag.
 func (o CompletedOptions) Validate() []error {
 	errs := append(o.CompletedOptions.Validate(), o.eventLog.Validate()...)
+	errs = append(errs, o.http2.Validate()...)
 	for _, target := range o.next.urls {
 		if parsed, err := url.Parse(target); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 			errs = append(errs, errors.New("--next-url: "+target+" is not an https URL"))

@@ -26,6 +26,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	}{
 		"no etcd":                {nil, []string{"--etcd-servers"}},
 		"port out of range":      {[]string{"--secure-port=70000"}, []string{"--secure-port"}},
+		"HTTP/2 server":          {[]string{"--http2-server=nginx"}, []string{"--http2-server=nginx must be go or triune"}},
 		"negative limit":         {[]string{"--max-requests-inflight=-1"}, []string{"--max-requests-inflight"}},
 		"next tier without TLS":  {[]string{"--next-url=http://next", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: http://next"}},
 		"next tier without host": {[]string{"--next-url=https://", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: https://"}},

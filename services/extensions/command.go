@@ -101,6 +101,7 @@ func (p *program) build(parts *options.Config, store *storage.Storage) (*Server,
 		ServiceResolver: parts.Services,
 		WebhookAuth:     parts.WebhookAuth,
 		PeerDelay:       p.peerDelay,
+		HTTP2Server:     parts.HTTP2Server,
 		Hooks:           store.Hooks(),
 	})
 	if err != nil {

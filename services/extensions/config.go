@@ -8,6 +8,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
+
+	"triune.dev/shared/apiserver"
 )
 
 // Config is everything the tier is built from.
@@ -35,6 +37,8 @@ type Config struct {
 	// which reach another replica next do not meet 404. 0 when there is no other
 	// replica.
 	PeerDelay time.Duration
+	// HTTP2Server is the HTTP/2 server of the listener; see apiserver.Config.
+	HTTP2Server apiserver.HTTP2Server
 	// Hooks are further post-start hooks by name.
 	Hooks map[string]genericapiserver.PostStartHookFunc
 }

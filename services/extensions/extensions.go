@@ -94,6 +94,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 		Informers:     config.Informers,
 		TypeConverter: documents.TypeConverter,
 		NotFound:      s.tail,
+		HTTP2Server:   config.HTTP2Server,
 	}.Complete()
 	if err != nil {
 		return err

@@ -111,6 +111,8 @@ func (s *Server) buildChain(ctx context.Context) error {
 		Storage:   config.CustomStorage(),
 		Next:      &apiserver.Next{Tier: core.Tier, Handler: s.core.Delegated()},
 		Proxy:     s.options.aggregatorProxy(),
+
+		HTTP2Server: s.options.core.HTTP2Server(),
 	}); err != nil {
 		return err
 	}

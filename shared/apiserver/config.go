@@ -57,7 +57,18 @@ type Config struct {
 	// NotFound answers an owned path that no route matches. Nil answers 404 with
 	// a metav1.Status.
 	NotFound http.Handler
+	// HTTP2Server is the HTTP/2 server of the listener. "" is TriuneHTTP2.
+	HTTP2Server HTTP2Server
 }
+
+// HTTP2Server names an implementation of HTTP/2.
+type HTTP2Server string
+
+// The implementations there are: [triune.dev/shared/h2], and golang.org/x/net/http2.
+const (
+	TriuneHTTP2 HTTP2Server = "triune"
+	GoHTTP2     HTTP2Server = "go"
+)
 
 // CompletedConfig can only be made by Config.Complete.
 type CompletedConfig struct{ *completedConfig }

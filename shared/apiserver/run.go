@@ -87,7 +87,11 @@ func (s Prepared) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stopped := s.listen(group)
+	stopped, err := s.listen(group)
+	if err != nil {
+		stopAudit()
+		return err
+	}
 	group.Go(func() error { s.completePaths(failed); return nil })
 	if next := s.config.Next; next != nil && next.Run != nil {
 		group.Go(func() error { return next.Run(failed) })
@@ -157,12 +161,12 @@ func (s *Server) startAudit() (stop func(), err error) {
 
 // listen serves in the group, if the server has a listener, and returns a channel that is
 // closed when everything accepted has been answered after the end of accepting.
-func (s *Server) listen(group *errgroup.Group) <-chan struct{} {
+func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 	stopped := make(chan struct{})
 	serving := s.config.Generic.SecureServing
 	if serving == nil {
 		close(stopped)
-		return stopped
+		return stopped, nil
 	}
 	// With --shutdown-send-retry-after the server listens until everything in flight is
 	// answered: whoever comes meanwhile is told to come back.
@@ -170,13 +174,16 @@ func (s *Server) listen(group *errgroup.Group) <-chan struct{} {
 	if s.config.Generic.ShutdownSendRetryAfter {
 		end, timeout = s.lifecycle.drained, watchDrain
 	}
-	server := newHTTPServer(serving, s.handlers.Edge, end)
+	server, err := newHTTPServer(serving, s.config.HTTP2Server, s.handlers.Edge, end)
+	if err != nil {
+		return nil, err
+	}
 	group.Go(func() error { return serve(server, serving.Listener) })
 	go func() {
 		defer close(stopped)
 		shutDown(server, timeout, end)
 	}()
-	return stopped
+	return stopped, nil
 }
 
 // completePaths closes muxComplete when every pending signal has come.

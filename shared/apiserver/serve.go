@@ -34,9 +34,9 @@ const (
 	keepAlive       = 3 * time.Minute
 )
 
-// newHTTPServer makes a server with an HTTP/2 of ours. In all else it is the one of
-// [server.SecureServingInfo.Serve].
-func newHTTPServer(info *server.SecureServingInfo, handler http.Handler, stop <-chan struct{}) *http.Server {
+// newHTTPServer makes a server with an HTTP/2 of ours, or with Go's. In all else it is the
+// one of [server.SecureServingInfo.Serve].
+func newHTTPServer(info *server.SecureServingInfo, http2 HTTP2Server, handler http.Handler, stop <-chan struct{}) (*http.Server, error) {
 	s := &http.Server{
 		Addr: info.Listener.Addr().String(), Handler: handler, TLSConfig: tlsConfig(info, stop),
 		MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
@@ -49,9 +49,16 @@ func newHTTPServer(info *server.SecureServingInfo, handler http.Handler, stop <-
 		if streams <= 0 {
 			streams = defaultStreams
 		}
-		h2.Configure(s, h2.Options{MaxConcurrentStreams: streams, MaxUploadPerStream: uploadPerStream, IdleTimeout: idleTimeout})
+		options := h2.Options{MaxConcurrentStreams: streams, MaxUploadPerStream: uploadPerStream, IdleTimeout: idleTimeout}
+		if http2 == GoHTTP2 {
+			if err := h2.ConfigureGo(s, options); err != nil {
+				return nil, fmt.Errorf("--http2-server=%s, --tls-cipher-suites: %w", http2, err)
+			}
+			return s, nil
+		}
+		h2.Configure(s, options)
 	}
-	return s
+	return s, nil
 }
 
 // serve answers requests until the server is shut down; then it returns nil.

@@ -94,12 +94,51 @@ func (b *bound) run(_ http.ResponseWriter, req *http.Request) {
 func (b *bound) within(ctx context.Context, late *lateWriter, req *http.Request) {
 	late.header, late.kind = maps.Clone(late.w.Header()), req.Header["Content-Type"]
 	late.warnings.w = late
+	apart := req.ProtoMajor == 2 && !endable(late.w)
+	if apart {
+		late.answered = make(chan struct{})
+	}
 	ctx = warning.WithWarningRecorder(ctx, &late.warnings)
 	if at, ok := ctx.Deadline(); ok {
 		// Whose client has gone is not waited for by anybody until then.
 		timer := time.AfterFunc(time.Until(at), func() { late.giveUp(ctx) })
 		defer timer.Stop()
 	}
+	if apart {
+		b.apart(ctx, late, req)
+		return
+	}
+	b.handle(ctx, late, req)
+}
+
+// apart runs the handler in a goroutine of its own, as upstream does, where an answer ends
+// only when the goroutine of its stream returns: with Go's HTTP/2 server.
+func (b *bound) apart(ctx context.Context, late *lateWriter, req *http.Request) {
+	ended := make(chan any, 1)
+	go func() {
+		defer func() {
+			why := recover()
+			if why != nil && why != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
+				why = fmt.Sprintf("%v\n%s", why, debug.Stack())
+			}
+			ended <- why
+		}()
+		b.handle(ctx, late, req)
+	}()
+	select {
+	case why := <-ended:
+		if why != nil {
+			panic(why)
+		}
+	case <-late.answered:
+		if late.brokenOff() {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// handle runs the handler, and accounts for one that was late.
+func (b *bound) handle(ctx context.Context, late *lateWriter, req *http.Request) {
 	returned := false
 	defer func() {
 		if late.end(ctx) {
@@ -122,6 +161,9 @@ type lateWriter struct {
 	kind []string
 	// warnings are those of the handler's answer.
 	warnings warnings
+	// answered is closed when the handler has been answered for; nil where nobody waits for
+	// that.
+	answered chan struct{}
 
 	mu sync.Mutex
 	// header is what the handler sets, until it writes; guarded by mu, as is all below.
@@ -268,6 +310,16 @@ func (l *lateWriter) giveUpLocked(ctx context.Context) {
 		_, _ = l.w.Write(body.Bytes()) // to a client that may have gone
 		end(l.w)
 	}
+	if l.answered != nil {
+		close(l.answered)
+	}
+}
+
+// brokenOff tells whether the handler had begun to answer when its time was over.
+func (l *lateWriter) brokenOff() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.begun || l.taken
 }
 
 // ended accounts for a handler that was late. The filters in front hear of an answer that
@@ -286,11 +338,17 @@ func (l *lateWriter) ended(ctx context.Context, returned bool, panicked any) {
 	}
 }
 
-// ending is a writer whose answer can be ended while its handler runs: those of HTTP/2 and
-// of requests within the process.
+// ending is a writer whose answer can be ended while its handler runs: those of
+// [triune.dev/shared/h2] and of requests within the process.
 type ending interface {
 	End()
 	Abort()
+}
+
+// endable tells whether a writer is an ending one.
+func endable(w http.ResponseWriter) bool {
+	_, ok := responsewriter.GetOriginal(w).(ending)
+	return ok
 }
 
 // end sends all of an answer whose handler still runs.

@@ -165,7 +165,7 @@ func answer(t *testing.T, server *httptest.Server, path string) string {
 // and still changes the headers of its request and of its answer, and a shutdown waits no
 // longer for it.
 func TestLateHandlerIsAnsweredFor(t *testing.T) {
-	for _, way := range []string{"HTTP/1.1", "HTTP/2", "in the process"} {
+	for _, way := range []string{"HTTP/1.1", "HTTP/2", "Go's HTTP/2", "in the process"} {
 		for _, begun := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, the answer begun: %t", way, begun), func(t *testing.T) {
 				g := newTier(t, nil).generic
@@ -248,14 +248,21 @@ func reach(t *testing.T, way string, handler http.Handler) (*http.Client, string
 	}
 	server := httptest.NewUnstartedServer(handler)
 	server.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
-	if way == "HTTP/2" {
+	options := h2.Options{MaxConcurrentStreams: 10, MaxUploadPerStream: 1 << 20, IdleTimeout: time.Minute}
+	switch way {
+	case "HTTP/2":
 		server.Listener = h2.Listener{Listener: server.Listener}
-		h2.Configure(server.Config, h2.Options{MaxConcurrentStreams: 10, MaxUploadPerStream: 1 << 20, IdleTimeout: time.Minute})
+		h2.Configure(server.Config, options)
+		server.TLS = &tls.Config{NextProtos: []string{"h2"}}
+	case "Go's HTTP/2":
+		if err := h2.ConfigureGo(server.Config, options); err != nil {
+			t.Fatal(err)
+		}
 		server.TLS = &tls.Config{NextProtos: []string{"h2"}}
 	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	server.Client().Transport.(*http.Transport).ForceAttemptHTTP2 = way == "HTTP/2"
+	server.Client().Transport.(*http.Transport).ForceAttemptHTTP2 = way != "HTTP/1.1"
 	return server.Client(), server.URL
 }
 

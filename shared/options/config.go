@@ -67,7 +67,7 @@ type Config struct {
 // listener; nothing else runs yet.
 func (o *Options) Config(ctx context.Context) (*Config, error) {
 	g := genericapiserver.NewConfig(o.Tier.Codecs)
-	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g}}
+	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g, HTTP2Server: apiserver.HTTP2Server(o.HTTP2.Server)}}
 	if err := o.Server.ApplyTo(g); err != nil {
 		return nil, err
 	}

@@ -75,6 +75,7 @@ type Options struct {
 	Logs           *logs.Options
 	Traces         *genericoptions.TracingOptions
 	EventLog       *EventLog
+	HTTP2          *HTTP2
 
 	// Registerer takes the metrics of the ways to the other tiers and of the age of
 	// the rules; /metrics shows it by default.
@@ -106,6 +107,7 @@ func New(tier Tier) *Options {
 		Logs:           logs.NewOptions(),
 		Traces:         genericoptions.NewTracingOptions(),
 		EventLog:       NewEventLog(),
+		HTTP2:          NewHTTP2(),
 		Registerer:     legacyregistry.Registerer(),
 		Core:           &Peer{flag: "core", tier: core},
 	}
@@ -134,6 +136,7 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	o.Server.AddUniversalFlags(fss.FlagSet("generic"))
 	o.Etcd.AddFlags(fss.FlagSet("etcd"))
 	o.SecureServing.AddFlags(fss.FlagSet("secure serving"))
+	o.HTTP2.AddFlags(fss.FlagSet("secure serving"))
 	o.Audit.AddFlags(fss.FlagSet("auditing"))
 	o.Features.AddFlags(fss.FlagSet("features"))
 	o.Authentication.AddFlags(fss.FlagSet("authentication"))
@@ -201,6 +204,7 @@ func (o *Options) Validate() []error {
 		naming("--etcd-*", o.Etcd.Validate()),
 		naming("--secure-port", o.SecureServing.Validate()),
 		o.validateServing(),
+		o.HTTP2.Validate(),
 		naming("--audit-*", o.Audit.Validate()),
 		o.Features.Validate(),
 		naming("--requestheader-*", o.Authentication.Validate()),

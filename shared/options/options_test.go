@@ -75,10 +75,10 @@ func TestValidate(t *testing.T) {
 			"--request-timeout=-1s", "--storage-media-type=text/plain", "--secure-port=70000", "--tls-cert-file=a", "--tls-cipher-suites=none",
 			"--tls-min-version=VersionTLS09", "--audit-log-path=/tmp/audit", "--audit-log-format=xml", "--token-auth-file=/no/tokens", "--authorization-mode=ABAC",
 			"--runtime-config=no.such.group/v1=true", "--enable-admission-plugins=NoSuchPlugin", "--tracing-config-file=/no/tracing",
-			"--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
+			"--max-requests-inflight=0", "--max-mutating-requests-inflight=0", "--http2-server=nginx",
 		}}, []string{
 			"--request-timeout", "--storage-media-type", "--secure-port", "--tls-cert-file=a", "--tls-cipher-suites=none", "--tls-min-version=VersionTLS09",
-			"--audit-*", "--token-auth-file=/no/tokens", "--authorization-mode=ABAC",
+			"--http2-server=nginx", "--audit-*", "--token-auth-file=/no/tokens", "--authorization-mode=ABAC",
 			"--tracing-config-file", "--runtime-config", "--enable-admission-plugins", "--max-requests-inflight=0",
 		}},
 	}

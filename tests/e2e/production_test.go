@@ -45,8 +45,8 @@ type production struct {
 var flagSets = map[string][]string{
 	// Priority and fairness, which is the default.
 	"production": nil,
-	// A limit of requests in flight in its place.
-	"production-max-in-flight": {"--enable-priority-and-fairness=false", "--max-requests-inflight=400", "--max-mutating-requests-inflight=200"},
+	// A limit of requests in flight in its place, and kube-apiserver's HTTP/2 server.
+	"production-max-in-flight": {"--enable-priority-and-fairness=false", "--max-requests-inflight=400", "--max-mutating-requests-inflight=200", "--http2-server=go"},
 }
 
 // newProduction writes the files into dir and starts the servers.

@@ -58,6 +58,7 @@ func TestBadStart(t *testing.T) {
 		{name: "a token file that is not there", flags: []string{"--token-auth-file=" + absent}, want: []string{"--token-auth-file", absent}},
 		{name: "a cipher that is none", flags: []string{"--tls-cipher-suites=ROT13"}, want: []string{"--tls-cipher-suites", "ROT13"}},
 		{name: "a TLS version that is none", flags: []string{"--tls-min-version=VersionTLS99"}, want: []string{"--tls-min-version", "VersionTLS99"}},
+		{name: "an HTTP/2 server that is none", flags: []string{"--http2-server=nginx"}, want: []string{"--http2-server", "nginx"}},
 		{name: "a feature that is none", flags: []string{"--feature-gates=NoSuchFeature=true"}, want: []string{"--feature-gates", "NoSuchFeature"}},
 		{name: "a time that is none", flags: []string{"--request-timeout=soon"}, want: []string{"--request-timeout", "soon"}},
 		{name: "a negative time", flags: []string{"--request-timeout=-5s"}, want: []string{"--request-timeout", "-5s"}},
