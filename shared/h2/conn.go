@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -32,6 +33,10 @@ const (
 	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
 	// over already.
 	waitingPerHandler = 4
+	// headLists is how many of the longest header lists the requests of a connection may
+	// have together: a byte of a header block can stand for 4 KiB of them, and a client that
+	// takes no answer keeps its requests here.
+	headLists = 8
 	// maxWhy is how much is logged of what a client says when it goes.
 	maxWhy = 256
 )
@@ -39,16 +44,19 @@ const (
 // conn is a connection.
 type conn struct {
 	server  *server
-	net     *tls.Conn
-	records *recordConn // below net; nil where the listener is not [Listener]'s
+	net     net.Conn
+	below   net.Conn    // that TLS writes to
+	records *recordConn // the same; nil where the listener is not [Listener]'s
 	tls     *tls.ConnectionState
 	remote  string
 	handler http.Handler
 	ctx     context.Context // of all requests; never ends
 
-	// framer and fields belong to the goroutine that reads.
-	framer *http2.Framer
-	fields *fieldBlock
+	// Those below belong to the goroutine that reads.
+
+	framer       *http2.Framer
+	fields       *fieldBlock
+	acknowledged bool // our SETTINGS are
 
 	mu      sync.Mutex
 	streams map[uint32]*stream // that are not closed; guarded by mu
@@ -60,6 +68,7 @@ type conn struct {
 	idle    *time.Timer        // guarded by mu
 
 	handlers int       // that run, of closed streams, too; guarded by mu
+	heads    int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
 	waiting  []*stream // for a handler to end; guarded by mu
 	// reset are the last streams that were ended by us while the client might still send,
 	// at nextReset the oldest where there are as many as are remembered.
@@ -70,16 +79,18 @@ type conn struct {
 	// ahead are full outputs to be written before it, of aheadBytes; guarded by mu.
 	ahead      []*[]byte
 	aheadBytes int
-	writing    bool           // somebody writes, or is about to; guarded by mu
-	inTime     bool           // timer will flush; guarded by mu
-	timer      *time.Timer    // guarded by mu
-	line       []*stream      // that wait for room or for the connection's window; guarded by mu
-	window     int64          // bytes of DATA that the client takes; guarded by mu
-	initial    int64          // window of new streams; guarded by mu
-	maxFrame   uint32         // that the client takes; guarded by mu
-	maxList    uint32         // bytes of a header list that the client takes, 0 for any; guarded by mu
-	block      bytes.Buffer   // guarded by mu
-	encoder    *hpack.Encoder // into block; guarded by mu
+	writing    bool                 // somebody writes, or is about to; guarded by mu
+	inTime     bool                 // timer will flush; guarded by mu
+	timer      *time.Timer          // guarded by mu
+	line       []*stream            // that wait for room or for the connection's window; guarded by mu
+	window     int64                // bytes of DATA that the client takes; guarded by mu
+	initial    int64                // window of new streams; guarded by mu
+	most       int64                // no stream has been given more than that; guarded by mu
+	dry        map[*stream]struct{} // streams that wait for their own window; guarded by mu
+	maxFrame   uint32               // that the client takes; guarded by mu
+	maxList    uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
+	block      bytes.Buffer         // guarded by mu
+	encoder    *hpack.Encoder       // into block; guarded by mu
 
 	takes    int64 // bytes of DATA that the client may send; guarded by mu
 	consumed int64 // bytes of DATA that it has not been told it may send again; guarded by mu
@@ -119,7 +130,7 @@ func (c *conn) refuseOnly(err error) error {
 
 // begin exchanges prefaces (RFC 9113, section 3.4).
 func (c *conn) begin() error {
-	if state := c.tls; state.Version == tls.VersionTLS12 && !adequate(state.CipherSuite) {
+	if state := c.tls; state != nil && state.Version == tls.VersionTLS12 && !adequate(state.CipherSuite) {
 		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
 	}
 	o := c.server.Options
@@ -205,7 +216,7 @@ func (c *conn) end(err error) {
 	c.mu.Unlock()
 	if tell {
 		_ = c.net.SetReadDeadline(time.Now().Add(linger))
-		_, _ = io.Copy(io.Discard, c.net.NetConn()) // until the client has heard of it
+		_, _ = io.Copy(io.Discard, c.below) // until the client has heard of it
 	}
 	_ = c.net.Close() // it is over, whatever that returns
 }
@@ -221,6 +232,8 @@ func (c *conn) failLocked(err error) {
 	}
 	c.line, c.waiting = nil, nil
 	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // wakes who reads, and that one closes it
+	// It may be waiting for who writes, where TLS has to answer.
+	_ = c.net.SetWriteDeadline(time.Now().Add(linger))
 }
 
 // handle answers a frame. It belongs to the goroutine that reads.
@@ -284,6 +297,10 @@ func (c *conn) continued(fragment []byte, last bool) error {
 // settings takes over what the client wants (RFC 9113, section 6.5).
 func (c *conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
+		if c.acknowledged {
+			return http2.ConnectionError(http2.ErrCodeProtocol) // as Go's server does: ours have come once
+		}
+		c.acknowledged = true
 		return nil
 	}
 	if f.NumSettings() > 100 {
@@ -291,8 +308,14 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	was := c.initial
 	if err := f.ForeachSetting(c.settingLocked); err != nil {
 		return err
+	}
+	if c.initial > was {
+		if err := c.widenedLocked(); err != nil {
+			return err
+		}
 	}
 	out := c.controlLocked()
 	*out = appendSettingsAck(*out)
@@ -312,13 +335,27 @@ func (c *conn) settingLocked(s http2.Setting) error {
 	case http2.SettingMaxHeaderListSize:
 		c.maxList = s.Val
 	case http2.SettingInitialWindowSize:
-		more := int64(s.Val) - c.initial
 		c.initial = int64(s.Val)
-		for _, stream := range c.streams {
-			if stream.window += more; stream.window > maxWindow {
-				return http2.ConnectionError(http2.ErrCodeFlowControl)
-			}
-			stream.room.Signal()
+	}
+	return nil
+}
+
+// widenedLocked is called when the windows of all streams have become wider (RFC 9113,
+// section 6.9.2). It looks at all of them only where one may have become too wide, which
+// ends the connection, or was closed since: clients may send SETTINGS as often as they like.
+func (c *conn) widenedLocked() error {
+	if c.initial+c.most > maxWindow {
+		c.most = 0
+		for _, s := range c.streams {
+			c.most = max(c.most, s.given)
+		}
+		if c.initial+c.most > maxWindow {
+			return http2.ConnectionError(http2.ErrCodeFlowControl)
+		}
+	}
+	for s := range c.dry {
+		if s.windowLocked() > 0 {
+			s.room.Signal()
 		}
 	}
 	return nil
@@ -338,9 +375,11 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	if s == nil {
 		return err
 	}
-	if s.window += int64(f.Increment); s.window > maxWindow {
+	s.given += int64(f.Increment)
+	if s.windowLocked() > maxWindow {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
 	}
+	c.most = max(c.most, s.given)
 	s.room.Signal()
 	return nil
 }
@@ -378,7 +417,9 @@ func (c *conn) refuse(e http2.StreamError) error {
 		if e.StreamID%2 == 0 {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		c.lastID = e.StreamID
+		if e.StreamID == c.fields.id { // no other frame opens a stream
+			c.lastID = e.StreamID
+		}
 	}
 	c.resetLocked(e.StreamID, e.Code)
 	c.flushLaterLocked()

@@ -29,9 +29,9 @@
 //
 // # What a client may cost
 //
-// Streams at once, header lists, bodies that are not read (the windows), handlers of
-// streams that the client has reset, waiting ones among them, and frames that only ask for
-// an answer are all bounded; a client that goes beyond is told so by RST_STREAM or by
+// Streams at once, header lists of a request and of all that a connection has, bodies that
+// are not read (the windows), handlers of streams that the client has reset, waiting ones
+// among them, and frames that only ask for an answer are all bounded; a client that goes beyond is told so by RST_STREAM or by
 // GOAWAY with ENHANCE_YOUR_CALM. Priorities (RFC 9113, section 5.3) are read and not
 // followed. Server push and CONNECT with :protocol are not offered.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"testing"
@@ -159,4 +160,24 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 func TestAClientThatNeverBeginsIsForgotten(t *testing.T) {
 	p := connect(t, ours(t, blocking(t)))
 	_ = p.conn.Close() // before the preface
+}
+
+// A connection that is over, of which frames are still to be read, runs no more handlers:
+// nobody would end their requests.
+func TestConnectionsThatAreOverTakeNoRequests(t *testing.T) {
+	client, ours := net.Pipe()
+	defer client.Close()
+	defer ours.Close()
+	ran := make(chan context.Context, 1)
+	s := &server{Options: bounds, http: &http.Server{}, conns: map[*conn]struct{}{}}
+	c := s.newConn(ours, ours, nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ran <- r.Context() }))
+	c.fields = newFieldBlock(s.maxHeaderList())
+	c.mu.Lock()
+	c.failLocked(io.ErrClosedPipe)
+	c.mu.Unlock()
+	c.fields.begin(&http2.HeadersFrame{FrameHeader: http2.FrameHeader{StreamID: 1, Flags: http2.FlagHeadersEndStream}})
+	if err := c.continued(requestBlock(":method", "GET", ":scheme", "https", ":path", "/"), true); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("a request is taken: %v", err)
+		within(t, ran, "its handler")
+	}
 }

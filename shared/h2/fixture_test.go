@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is after how long a test gives up; none waits for it to pass.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // bounds are those of the API server.
 var bounds = Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: time.Minute}
@@ -53,14 +53,20 @@ func ours(t testing.TB, handler http.Handler) *httptest.Server {
 	return started(t, unstarted(handler, bounds, nil))
 }
 
-// gos is a server with the HTTP/2 of net/http.
+// gos is a server with Go's HTTP/2, and the same bounds.
 func gos(t testing.TB, handler http.Handler) *httptest.Server {
+	t.Helper()
+	return started(t, gosUnstarted(t, handler, bounds))
+}
+
+func gosUnstarted(t testing.TB, handler http.Handler, o Options) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(handler)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.EnableHTTP2 = true
-	s.StartTLS()
-	t.Cleanup(s.Close)
+	if err := ConfigureGo(s.Config, o); err != nil {
+		t.Fatal(err)
+	}
+	s.TLS = &tls.Config{NextProtos: []string{"h2", "http/1.1"}}
 	return s
 }
 
@@ -328,3 +334,35 @@ func (b *bell) ring() {
 	close(b.wake)
 	b.wake = make(chan struct{})
 }
+
+// literal appends a field that is not compressed (RFC 7541, section 6.2); form is 0x40 for
+// one that the table remembers.
+func literal(b []byte, form byte, name, value string) []byte {
+	b = append(b, form)
+	for _, s := range []string{name, value} {
+		n := len(s)
+		if n < 127 {
+			b = append(b, byte(n))
+		} else {
+			b = append(b, 127)
+			for n -= 127; n >= 128; n /= 128 {
+				b = append(b, byte(n%128)|128)
+			}
+			b = append(b, byte(n))
+		}
+		b = append(b, s...)
+	}
+	return b
+}
+
+// requestBlock is a block of fields that leaves nothing in the table.
+func requestBlock(fields ...string) []byte {
+	var b []byte
+	for i := 0; i < len(fields); i += 2 {
+		b = literal(b, 0, fields[i], fields[i+1])
+	}
+	return b
+}
+
+// lastPing says that nothing follows.
+var lastPing = [8]byte{'l', 'a', 's', 't'}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"sync"
@@ -166,12 +167,23 @@ type stuck struct {
 	net.Listener
 	now     atomic.Bool
 	release chan struct{}
+	first   bool // only the first connection is stuck
+	others  atomic.Bool
+	over    chan struct{} // closed with the connection; nil for none to know
+}
+
+func (l *stuck) wrap(below net.Listener) net.Listener {
+	l.Listener = below
+	return l
 }
 
 func (l *stuck) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
+	}
+	if l.first && l.others.Swap(true) {
+		return c, nil
 	}
 	return &stuckConn{Conn: c, l: l, closed: make(chan struct{})}, nil
 }
@@ -181,6 +193,7 @@ type stuckConn struct {
 	l      *stuck
 	closed chan struct{}
 	once   sync.Once
+	ended  sync.Once
 }
 
 func (c *stuckConn) Write(p []byte) (int, error) {
@@ -203,6 +216,9 @@ func (c *stuckConn) SetWriteDeadline(t time.Time) error {
 }
 
 func (c *stuckConn) Close() error {
+	if c.l.over != nil {
+		c.ended.Do(func() { close(c.l.over) })
+	}
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }
@@ -211,7 +227,7 @@ func (c *stuckConn) Close() error {
 func deaf(t *testing.T, handler http.Handler) *peer {
 	t.Helper()
 	l := &stuck{release: make(chan struct{})}
-	p := dial(t, started(t, unstarted(handler, bounds, func(below net.Listener) net.Listener { l.Listener = below; return l })))
+	p := dial(t, started(t, unstarted(handler, bounds, l.wrap)))
 	p.ping()
 	l.now.Store(true)
 	return p
@@ -318,5 +334,22 @@ func TestAnswersToADeafClientAreBounded(t *testing.T) {
 	}
 	if n := written.Load(); n > 1<<20 {
 		t.Errorf("%d bytes are taken", n)
+	}
+}
+
+// CVE-2020-11080: a frame of SETTINGS may have a hundred of them.
+func TestSettingsOfManyAreRefused(t *testing.T) {
+	for name, server := range map[string]*httptest.Server{"ours": ours(t, blocking(t)), "Go's": gos(t, blocking(t))} {
+		t.Run(name, func(t *testing.T) {
+			p := dial(t, server)
+			var many []http2.Setting
+			for i := range 101 {
+				many = append(many, http2.Setting{ID: http2.SettingID(1000 + i), Val: 1})
+			}
+			p.ok(p.framer.WriteSettings(many[1:]...))
+			p.await(isAck)
+			p.ok(p.framer.WriteSettings(many...))
+			p.wantGoAway(http2.ErrCodeProtocol)
+		})
 	}
 }

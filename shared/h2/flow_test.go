@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -363,5 +364,48 @@ func TestUnreadUploadsGiveTheConnectionsWindowBack(t *testing.T) {
 				t.Fatalf("stream %d: %v, %v", id, f, err)
 			}
 		}
+	}
+}
+
+// CVE-2026-78663: the window of a connection is given back once for what a client has sent,
+// also where it has reset the stream and the handler reads on.
+func TestWindowsAreGivenBackOnce(t *testing.T) {
+	o := Options{MaxConcurrentStreams: 2, MaxUploadPerStream: 256 << 10, IdleTimeout: bounds.IdleTimeout}
+	done := make(chan struct{})
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		_, _ = io.Copy(io.Discard, r.Body) // may be broken off
+		done <- struct{}{}
+	})
+	for name, server := range map[string]*httptest.Server{
+		"ours": unstarted(handler, o, nil), "Go's": gosUnstarted(t, handler, o),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := dial(t, started(t, server))
+			p.ping() // the server has said what its window is
+			initial := int(o.window())
+			upload := uploader{p: p, conn: initial}
+			for id := uint32(1); id < 80; id += 2 {
+				p.open(id, "POST", "/", false)
+				upload.stream = o.MaxUploadPerStream
+				for range 6 {
+					upload.spend(16 << 10)
+					p.ok(p.framer.WriteData(id, false, make([]byte, 16<<10)))
+				}
+				p.ok(p.framer.WriteRSTStream(id, http2.ErrCodeCancel))
+				within(t, done, "the handler of a stream that was reset")
+			}
+			p.ok(p.framer.WritePing(false, lastPing))
+			p.await(func(f http2.Frame) bool {
+				if more, ok := f.(*http2.WindowUpdateFrame); ok && more.StreamID == 0 {
+					upload.conn += int(more.Increment)
+				}
+				_, ok := f.(*http2.PingFrame)
+				return ok
+			})
+			if upload.conn > initial {
+				t.Errorf("the window is %d, and was %d at first", upload.conn, initial)
+			}
+		})
 	}
 }

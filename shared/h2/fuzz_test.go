@@ -14,9 +14,8 @@ import (
 // which must agree whether that is a request, and which: what one of them reads
 // differently is what a proxy and the server behind it could be made to disagree about.
 // The fields are lines, names and values parted by the first "=", pseudo-header fields
-// among them. Nothing is said of how a request is refused, and ours may be stricter in two
-// ways: a field "host" beside ":authority" is left out, and a length that a request without
-// a body cannot have is refused.
+// among them. Nothing is said of how a request is refused, and ours may be stricter in one
+// way: a length that a request without a body cannot have is refused.
 func FuzzRequestsAreThoseOfGosServer(f *testing.F) {
 	const get = ":method=GET\n:scheme=https\n:authority=example.com\n:path=/api?x=1\n"
 	for _, seed := range []string{

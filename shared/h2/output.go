@@ -289,7 +289,7 @@ func (s *stream) trySend(pieces [][]byte, size int) bool {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.failedLocked() != nil || len(c.line) > 0 || int64(size) > min(s.window, c.window) || c.pendingLocked()+size > outputPushed {
+	if s.failedLocked() != nil || len(c.line) > 0 || int64(size) > min(s.windowLocked(), c.window) || c.pendingLocked()+size > outputPushed {
 		return false
 	}
 	if c.output != nil && len(*c.output)+size > outputFull {
@@ -340,21 +340,24 @@ func (s *stream) allowanceLocked(want int) (int, error) {
 			return 0, err
 		}
 		room := c.window > 0 && c.pendingLocked() < outputFull
-		if room && s.window > 0 && (len(c.line) == 0 || c.line[0] == s) {
-			return int(min(int64(want), s.window, c.window, int64(c.maxFrame), record-frameHeader)), nil
+		window := s.windowLocked()
+		if room && window > 0 && (len(c.line) == 0 || c.line[0] == s) {
+			return int(min(int64(want), window, c.window, int64(c.maxFrame), record-frameHeader)), nil
 		}
 		// What a client has not got yet cannot make it open its window.
-		if (!room || s.window <= 0) && !c.writing && c.pendingLocked() > 0 {
+		if (!room || window <= 0) && !c.writing && c.pendingLocked() > 0 {
 			c.flushLocked()
 			continue
 		}
-		if s.window <= 0 {
+		if window <= 0 {
 			s.leaveLineLocked()
+			c.dry[s] = struct{}{}
 		} else if !s.inLine {
 			s.inLine = true
 			c.line = append(c.line, s)
 		}
 		s.room.Wait()
+		delete(c.dry, s)
 	}
 }
 
@@ -388,7 +391,7 @@ func (c *conn) appendDataLocked(s *stream, a, b []byte, n int, end bool) (restA,
 	}
 	out := c.spaceLocked(frameHeader + n)
 	*out = appendFrameHeader(*out, n, http2.FrameData, flags, s.id)
-	s.window -= int64(n)
+	s.given -= int64(n)
 	c.window -= int64(n)
 	k := min(n, len(a))
 	*out = append(*out, a[:k]...)

@@ -136,6 +136,11 @@ func TestStreamErrors(t *testing.T) {
 		"8.3.1: no path":                      {headers(true, append(fine[:4:4], fine[6:]...)...), http2.ErrCodeProtocol},
 		"8.3.1: no scheme":                    {headers(true, append(fine[:2:2], fine[4:]...)...), http2.ErrCodeProtocol},
 		"8.3.1: empty path":                   {headers(true, ":method", "GET", ":scheme", "https", ":path", "", ":authority", "x"), http2.ErrCodeProtocol},
+		"8.3.1: path with an authority":       {headers(true, ":method", "GET", ":scheme", "https", ":path", "https://y/", ":authority", "x"), http2.ErrCodeProtocol},
+		"8.3.1: host of another server":       {headers(true, plus("host", "y")...), http2.ErrCodeProtocol},
+		"8.3.1: two hosts":                    {headers(true, plus("host", "x", "host", "x")...), http2.ErrCodeProtocol},
+		"8.3.1: authority with a user":        {headers(true, append([]string{":authority", "u@x"}, fine[:6]...)...), http2.ErrCodeProtocol},
+		"8.3.1: authority with a space":       {headers(true, append([]string{":authority", "x y"}, fine[:6]...)...), http2.ErrCodeProtocol},
 		"8.3.1: path without a slash":         {headers(true, ":method", "GET", ":scheme", "https", ":path", "x", ":authority", "x"), http2.ErrCodeProtocol},
 		"8.2.1: upper case":                   {headers(true, plus("X-Upper", "x")...), http2.ErrCodeProtocol},
 		"8.2.1: value with a line feed":       {headers(true, plus("x", "a\nb")...), http2.ErrCodeProtocol},
@@ -234,11 +239,11 @@ func TestRequestTargets(t *testing.T) {
 		fields []string
 		want   string
 	}{
-		"authority":             {[]string{":method", "GET", ":scheme", "https", ":path", "/a?b", ":authority", "x:1"}, "GET /a?b x:1 0 <nil>"},
-		"authority before host": {[]string{":method", "GET", ":scheme", "https", ":path", "/a", ":authority", "x", "host", "y"}, "GET /a x 0 <nil>"},
-		"host":                  {[]string{":method", "GET", ":scheme", "https", ":path", "/a", "host", "y"}, "GET /a y 0 <nil>"},
-		"options":               {[]string{":method", "OPTIONS", ":scheme", "https", ":path", "*", ":authority", "x"}, ""},
-		"connect":               {[]string{":method", "CONNECT", ":authority", "x:443"}, "CONNECT x:443 x:443 0 <nil>"},
+		"authority":          {[]string{":method", "GET", ":scheme", "https", ":path", "/a?b", ":authority", "x:1"}, "GET /a?b x:1 0 <nil>"},
+		"authority and host": {[]string{":method", "GET", ":scheme", "https", ":path", "/a", ":authority", "x", "host", "x"}, "GET /a x 0 <nil>"},
+		"host":               {[]string{":method", "GET", ":scheme", "https", ":path", "/a", "host", "y"}, "GET /a y 0 <nil>"},
+		"options":            {[]string{":method", "OPTIONS", ":scheme", "https", ":path", "*", ":authority", "x"}, ""},
+		"connect":            {[]string{":method", "CONNECT", ":authority", "x:443"}, "CONNECT x:443 x:443 0 <nil>"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, server := range map[string]func() *peer{

@@ -37,6 +37,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 		length = 0
 	}
 	expects := false
+	var host []string
 	var trailer http.Header
 	var cookies []string // if there are several fields of them
 	header := make(http.Header, len(regular))
@@ -50,9 +51,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 				return s.malformed()
 			}
 		case "host":
-			if authority == "" {
-				authority = field.Value
-			}
+			host = append(host, field.Value)
 			continue
 		case "content-length":
 			n, err := strconv.ParseUint(field.Value, 10, 63)
@@ -94,8 +93,12 @@ func (s *stream) newRequest(f *fieldBlock) error {
 		header["Cookie"] = []string{strings.Join(cookies, "; ")} // section 8.2.3
 	}
 
-	if method == "" || strings.Contains(authority, "@") {
-		return s.malformed() // section 8.3.1
+	if len(host) == 1 && authority == "" {
+		authority = host[0]
+	}
+	// Section 8.3.1: what is behind us must not take the request for another server's.
+	if method == "" || len(host) > 1 || len(host) == 1 && host[0] != authority || !httpguts.ValidHostHeader(authority) {
+		return s.malformed()
 	}
 	address := &url.URL{Host: authority}
 	target := authority
@@ -104,8 +107,11 @@ func (s *stream) newRequest(f *fieldBlock) error {
 			return s.malformed() // section 8.5
 		}
 	} else {
+		if !strings.HasPrefix(path, "/") && path != "*" || scheme != "https" && scheme != "http" || strings.Contains(authority, "@") {
+			return s.malformed() // section 8.3.1
+		}
 		var err error
-		if address, err = url.ParseRequestURI(path); err != nil || scheme != "https" && scheme != "http" {
+		if address, err = url.ParseRequestURI(path); err != nil {
 			return s.malformed()
 		}
 		target = path

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -28,7 +29,7 @@ func (o Options) window() int64 {
 	return min(max(int64(o.MaxUploadPerStream)*int64(o.MaxConcurrentStreams), defaultWindow), maxWindow)
 }
 
-// Configure makes hs speak HTTP/2 with clients that ask for it by ALPN. Call it before
+// Configure makes hs speak our HTTP/2 with clients that ask for it by ALPN. Call it before
 // the server serves. Its Shutdown waits for requests over HTTP/2, too. Of its fields Handler,
 // TLSConfig and MaxHeaderBytes hold for HTTP/2; there is no timeout for reading or
 // writing but those that handlers set.
@@ -41,7 +42,10 @@ func Configure(hs *http.Server, o Options) {
 		hs.TLSConfig.NextProtos = append([]string{"h2"}, hs.TLSConfig.NextProtos...)
 	}
 	hs.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		"h2": func(_ *http.Server, c *tls.Conn, handler http.Handler) { s.serve(c, handler) },
+		"h2": func(_ *http.Server, c *tls.Conn, handler http.Handler) {
+			state := c.ConnectionState()
+			s.serve(c, c.NetConn(), &state, handler)
+		},
 	}
 	hs.RegisterOnShutdown(s.leave)
 }
@@ -57,18 +61,23 @@ type server struct {
 	leaving bool               // guarded by mu
 }
 
-func (s *server) serve(nc *tls.Conn, handler http.Handler) {
-	state := nc.ConnectionState()
+// serve returns when the connection is over. Below is what nc writes to, state that of TLS;
+// nil where nc is no connection of TLS.
+func (s *server) serve(nc, below net.Conn, state *tls.ConnectionState, handler http.Handler) {
+	s.newConn(nc, below, state, handler).serve()
+}
+
+func (s *server) newConn(nc, below net.Conn, state *tls.ConnectionState, handler http.Handler) *conn {
 	ctx := context.WithValue(context.Background(), http.ServerContextKey, s.http)
 	ctx = context.WithValue(ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	c := &conn{
-		server: s, net: nc, tls: &state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
-		streams: map[uint32]*stream{}, used: time.Now(),
+		server: s, net: nc, below: below, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
+		streams: map[uint32]*stream{}, dry: map[*stream]struct{}{}, used: time.Now(),
 		window: defaultWindow, initial: defaultWindow, maxFrame: defaultMaxFrame,
 	}
-	c.records, _ = nc.NetConn().(*recordConn)
+	c.records, _ = below.(*recordConn)
 	c.encoder = hpack.NewEncoder(&c.block)
-	c.serve()
+	return c
 }
 
 // add is called for a connection that has begun.

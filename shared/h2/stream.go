@@ -24,7 +24,8 @@ type stream struct {
 
 	err       error // why the stream is closed, of both sides
 	allCame   bool  // END_STREAM by the client
-	window    int64 // bytes of DATA that the client takes
+	given     int64 // bytes of DATA that the client takes beyond conn.initial, less those sent
+	head      int64 // bytes of the header list
 	room      sync.Cond
 	inLine    bool
 	waits     bool  // for a handler of another stream to end
@@ -53,12 +54,15 @@ func (c *conn) headers(f *fieldBlock) error {
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	case c.leaving:
 		return nil // the client knows that it is not answered
+	case c.err != nil:
+		return c.err // nobody would end it
 	}
 	c.lastID = id
-	if len(c.streams) >= c.server.MaxConcurrentStreams {
+	size := int64(f.limit - f.left)
+	if len(c.streams) >= c.server.MaxConcurrentStreams || c.heads > 0 && c.heads+size > headLists*int64(f.limit) {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
-	s := &stream{conn: c, id: id, window: c.initial, room: sync.Cond{L: &c.mu}}
+	s := &stream{conn: c, id: id, head: size, room: sync.Cond{L: &c.mu}}
 	handler := c.handler
 	if f.truncated {
 		handler = http.HandlerFunc(headersTooLarge)
@@ -68,7 +72,18 @@ func (c *conn) headers(f *fieldBlock) error {
 	}
 	s.response.begin(s, handler)
 	c.streams[id] = s
+	c.heads += size
 	return c.startLocked(s)
+}
+
+// windowLocked is how many bytes of DATA the client takes; less than 0 where SETTINGS have
+// taken back what was used already.
+func (s *stream) windowLocked() int64 { return s.conn.initial + s.given }
+
+// forgottenLocked is called when nobody holds the request of the stream any more.
+func (s *stream) forgottenLocked() {
+	s.conn.heads -= s.head
+	s.head = 0
 }
 
 // startLocked runs the handler of a stream, or lets it wait where a client has reset
@@ -93,7 +108,7 @@ func (s *stream) run() {
 		if !returned {
 			s.aborted(recover())
 		}
-		s.conn.handlerDone()
+		s.conn.handlerDone(s)
 	}()
 	s.response.handler.ServeHTTP(&s.response, s.request)
 	s.response.finish()
@@ -118,9 +133,10 @@ func (s *stream) aborted(why any) {
 }
 
 // handlerDone lets the next one run.
-func (c *conn) handlerDone() {
+func (c *conn) handlerDone(done *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	done.forgottenLocked()
 	c.handlers--
 	for len(c.waiting) > 0 {
 		s := c.waiting[0]
@@ -170,6 +186,7 @@ func (s *stream) closeLocked(err error) {
 	}
 	if s.waits { // it never runs, and may wait long yet
 		s.request, s.body = nil, nil
+		s.forgottenLocked()
 	}
 	if s.readTimer != nil {
 		s.readTimer.Stop()
