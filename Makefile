@@ -197,6 +197,7 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,production-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -flags=production)
 	$(call step,production-etcd,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -external-etcd -flags=production-max-in-flight)
 	$(call step,production-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -flags=production)
+	$(call step,production-go,$(GOTEST) -count=1 -short -timeout 60m ./tests/e2e -target=tiers -replicas=2 -flags=production-max-in-flight)
 	$(call step,faults-triune,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=triune)
 	$(call step,faults-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=tiers -replicas=3)
 	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
