@@ -36,7 +36,11 @@ type anonymity struct {
 // AuthenticateRequest implements authenticator.Request.
 func (a anonymity) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	response, ok, err := a.next.AuthenticateRequest(req)
-	if ok && response.User.GetName() == user.Anonymous && !a.allows(req.URL.Path) {
+	path := "" // a TokenReview has none
+	if req.URL != nil {
+		path = req.URL.Path
+	}
+	if ok && response.User.GetName() == user.Anonymous && !a.allows(path) {
 		return nil, false, errAnonymous
 	}
 	return response, ok, err

@@ -20,6 +20,8 @@ import (
 	"github.com/spf13/pflag"
 	authenticationapi "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -390,6 +392,26 @@ func TestAnonymousConditions(t *testing.T) {
 		if recorder.Code != want {
 			t.Errorf("%s: got %d, want %d", path, recorder.Code, want)
 		}
+	}
+}
+
+// TestAnonymousTokenUnderReview: a token is reviewed with a request that has no path, so a
+// condition on paths lets nobody in by it.
+func TestAnonymousTokenUnderReview(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "authentication.yaml")
+	content := "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous:\n  enabled: true\n  conditions:\n  - path: /livez\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nobody := authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous}}, true, nil
+	})
+	reviewer, err := RefuseAnonymous(nobody, file, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, ok, err := reviewer.AuthenticateRequest(&http.Request{Header: http.Header{}}); ok || err == nil {
+		t.Errorf("got %+v, %v, %v", response, ok, err)
 	}
 }
 
