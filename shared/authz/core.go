@@ -40,13 +40,16 @@ func (o *Options) followCore() bool {
 }
 
 // byCore decides as core does: by rules of its own while core says that it has the same
-// modes, and else by asking core with a SubjectAccessReview.
+// modes, and else by asking core with a SubjectAccessReview, as it does about what the
+// mode Node of core alone knows.
 type byCore struct {
 	own     string // modes of local
 	local   authorizer.Authorizer
 	reviews authorizer.Authorizer
 	// known reports whether local has rules, by which it could grant something.
 	known func() bool
+	// nodes is set if Node is one of the modes.
+	nodes *nodes
 	// core is the modes of core; nil until it has said so.
 	core atomic.Pointer[string]
 }
@@ -62,12 +65,17 @@ func newByCore(own []string, local authorizer.Authorizer, known func() bool, cli
 	if err != nil {
 		return nil, fmt.Errorf("review access at core: %w", err)
 	}
-	return &byCore{own: Modes(own), local: local, known: known, reviews: reviews}, nil
+	b := &byCore{own: Modes(own), local: local, known: known, reviews: reviews}
+	if slices.Contains(own, Node) {
+		made := newNodes()
+		b.nodes = &made
+	}
+	return b, nil
 }
 
 // Authorize implements authorizer.Authorizer.
 func (b *byCore) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if b.asksCore() {
+	if b.asksCore() || b.nodes != nil && b.nodes.needsGraph(a) {
 		return b.reviews.Authorize(ctx, a)
 	}
 	return b.local.Authorize(ctx, a)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 
@@ -99,6 +100,30 @@ func TestByCore(t *testing.T) {
 				t.Errorf("an administrator: %v, %v, %d reviews", decision, err, core.asked-before)
 			}
 		})
+	}
+}
+
+// TestGraphIsCores: core, which has the graph of nodes, is asked about what only the graph
+// tells, and about nothing else that a node does.
+func TestGraphIsCores(t *testing.T) {
+	node := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
+	factory, core := rulesForAlice(t), newReviewing(t)
+	core.status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "core says so"}
+	made, err := NewOptions().New(Dependencies{Informers: factory, Reviews: core.AuthorizationV1()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, factory)
+	made.Heard(agreement.Settings{ModesSetting: "Node,RBAC"})
+	for _, test := range []struct {
+		who      user.Info
+		resource string
+		asked    int
+	}{{node, "pods", 1}, {node, "services", 0}, {alice, "pods", 0}} {
+		core.asked = 0
+		if _, _, err := made.Authorize(t.Context(), resource(test.who, "get", "", "a", test.resource)); err != nil || core.asked != test.asked {
+			t.Errorf("%s gets %s: %d reviews, %v, want %d", test.who.GetName(), test.resource, core.asked, err, test.asked)
+		}
 	}
 }
 

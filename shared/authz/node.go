@@ -15,10 +15,10 @@ import (
 )
 
 // nodes is the mode Node without its graph. In core that mode tells from the
-// pods bound to a node which Secrets, claims and so on the node may read; all of
-// these objects are core's, so are those requests, and core has the pods. What is
-// left for the other tiers is what every node may do: the rules of the role
-// system:node.
+// pods bound to a node which Secrets, claims and so on the node may read. Core has
+// the pods and is asked about these resources, which reach other tiers only by versions
+// that nobody serves. What is left for the other tiers is what every node may do: the
+// rules of the role system:node.
 type nodes struct {
 	identifier nodeidentifier.NodeIdentifier
 	rules      []rbacv1.PolicyRule
@@ -54,12 +54,22 @@ func (n nodes) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 		return authorizer.DecisionNoOpinion, "", nil
 	case name == "":
 		return authorizer.DecisionNoOpinion, "unknown node for user \"" + a.GetUser().GetName() + "\"", nil
-	case a.IsResourceRequest() && graphed[schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}]:
+	case ofGraph(a):
 		return authorizer.DecisionNoOpinion, "what a node may do with " + a.GetResource() + " is decided by core", nil
 	case rbac.RulesAllow(a, n.rules...):
 		return authorizer.DecisionAllow, "", nil
 	}
 	return authorizer.DecisionNoOpinion, "", nil
+}
+
+// needsGraph reports whether only core, which has the graph, can decide.
+func (n nodes) needsGraph(a authorizer.Attributes) bool {
+	name, isNode := n.identifier.NodeIdentity(a.GetUser())
+	return isNode && name != "" && ofGraph(a)
+}
+
+func ofGraph(a authorizer.Attributes) bool {
+	return a.IsResourceRequest() && graphed[schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}]
 }
 
 // RulesFor implements authorizer.RuleResolver: a node's permissions cannot be
