@@ -82,6 +82,8 @@ type Config struct {
 	PKI *pki.PKI
 	// Flags are added to the command line of a tier.
 	Flags map[Tier][]string
+	// Without are flags that no program is given, by name ("--authorization-mode").
+	Without []string
 	// ReadPrograms before they are started, so that a start does not wait for the disk
 	// where the system has dropped them from its page cache.
 	ReadPrograms bool
@@ -371,6 +373,10 @@ func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool,
 			return nil, err
 		}
 	}
+	args = slices.DeleteFunc(args, func(arg string) bool {
+		flag, _, _ := strings.Cut(arg, "=")
+		return slices.Contains(c.Config.Without, flag)
+	})
 	return &Process{Name: name, Path: path, Args: args, Dir: c.Dir, LogFile: filepath.Join(c.Dir, "logs", name+".log")}, nil
 }
 

@@ -181,7 +181,8 @@ func controllerManagerFlags(p *pki.PKI, dir, kubeconfig string, port int) []stri
 		"--cluster-signing-key-file=" + p.ClusterCA.KeyFile,
 		"--service-account-private-key-file=" + p.ServiceAccountKey,
 		"--service-cluster-ip-range=" + serviceRange,
-		"--controllers=*",
+		// As kubeadm has it.
+		"--controllers=*,bootstrapsigner,tokencleaner",
 	}
 }
 

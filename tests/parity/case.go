@@ -23,7 +23,8 @@ type Request struct {
 	// Do is the method and the path with its query: "GET /api/v1/pods?limit=1".
 	Do string `json:"do"`
 	// User sends the request: admin (the default), alice, bob, anonymous,
-	// forged (a token nobody issued), or nobody (a certificate of another CA).
+	// forged (a token nobody issued), nobody (a certificate of another CA), frontend (a
+	// front proxy), or one of matrixClients.
 	User    string            `json:"user,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 	// Body is sent as it is; Object is sent as JSON, or as protobuf if Protobuf

@@ -47,7 +47,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	keys, err := pki.Ensure(dir, pki.Options{})
+	keys, err := pki.Ensure(dir, pki.Options{Clients: matrixClients})
 	if err != nil {
 		return 1, err
 	}

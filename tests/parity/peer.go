@@ -3,6 +3,7 @@ package parity
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -42,12 +43,16 @@ func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 		return nil, err
 	}
 	p := &Peer{Name: name, Cluster: c, clients: map[string]*http.Client{}}
-	for user, pair := range map[string]*pki.Pair{
+	users := map[string]*pki.Pair{
 		"":         nil,
 		"admin":    &c.PKI.Admin,
 		"nobody":   &c.PKI.EtcdClient,       // of an authority the server does not know
 		"frontend": &c.PKI.FrontProxyClient, // may name any user in headers
-	} {
+	}
+	for name, pair := range c.PKI.Clients {
+		users[name] = &pair
+	}
+	for user, pair := range users {
 		config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		if pair != nil {
 			cert, err := pair.Load()
@@ -110,19 +115,15 @@ func (p *Peer) Open(ctx context.Context, r Request, vars map[string]string) (*ht
 	if err != nil {
 		return nil, err
 	}
-	client := p.clients[""]
-	switch r.User {
-	case "", "admin":
-		client = p.clients["admin"]
-	case "nobody", "frontend":
-		client = p.clients[r.User]
-	case "anonymous":
-	default:
-		token, ok := bearer[r.User]
-		if !ok {
+	client, certified := p.clients[cmp.Or(r.User, "admin")]
+	if !certified {
+		client = p.clients[""]
+		switch token, ok := bearer[r.User]; {
+		case ok:
+			req.Header.Set("Authorization", "Bearer "+token)
+		case r.User != "anonymous":
 			return nil, fmt.Errorf("unknown user %q", r.User)
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
