@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"k8s.io/apiserver/pkg/server/flagz"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"triune.dev/shared/apiserver"
+	"triune.dev/shared/authn"
 	"triune.dev/shared/authz"
 	triuneoptions "triune.dev/shared/options"
 )
@@ -107,6 +109,13 @@ func (o CompletedOptions) HTTP2Server() apiserver.HTTP2Server {
 func (o CompletedOptions) Validate() []error {
 	errs := append(o.CompletedOptions.Validate(), o.eventLog.Validate()...)
 	errs = append(errs, o.http2.Validate()...)
+	if file := o.Authorization.AuthorizationConfigurationFile; file != "" {
+		nameFile(errs, o.Authorization.Validate(), file)
+	}
+	// Upstream reads this file when it makes the authenticators, without naming the flag.
+	if _, err := (authn.Told{ConfigFile: o.Authentication.AuthenticationConfigFile}).Settings(); err != nil {
+		errs = append(errs, err)
+	}
 	for _, target := range o.next.urls {
 		if parsed, err := url.Parse(target); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 			errs = append(errs, errors.New("--next-url: "+target+" is not an https URL"))
@@ -121,4 +130,15 @@ func (o CompletedOptions) Validate() []error {
 		}
 	}
 	return errs
+}
+
+// nameFile puts the flag of an AuthorizationConfiguration before those of errs that are
+// about what the file says.
+func nameFile(errs, authorization []error, file string) {
+	for i, err := range errs {
+		text := err.Error()
+		if !strings.Contains(text, "--authorization-") && slices.ContainsFunc(authorization, func(a error) bool { return a.Error() == text }) {
+			errs[i] = fmt.Errorf("--authorization-config=%s: %w", file, err)
+		}
+	}
 }

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,15 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	configuration := func(kind, content string) string {
+		file := filepath.Join(t.TempDir(), kind)
+		if err := os.WriteFile(file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: "+kind+"\n"+content+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	unsafe := configuration("AuthenticationConfiguration", "jwt: [{issuer: {url: 'http://issuer.example', audiences: [a]}, claimMappings: {username: {claim: sub, prefix: ''}}}]")
+	lawless := configuration("AuthorizationConfiguration", "authorizers: []")
 	complete := []string{
 		"--service-account-issuer=https://issuer.example.com",
 		"--service-account-key-file=" + made.ServiceAccountPublicKey, "--service-account-signing-key-file=" + made.ServiceAccountKey,
@@ -32,6 +43,8 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"next tier without host": {[]string{"--next-url=https://", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: https://"}},
 		"next tier without trust": {[]string{"--next-url=https://next"},
 			[]string{"--proxy-client-cert-file", "--next-ca-file"}},
+		"issuer without TLS": {[]string{"--authentication-config=" + unsafe}, []string{"--authentication-config=" + unsafe}},
+		"no authorizers":     {[]string{"--authorization-config=" + lawless}, []string{"--authorization-config=" + lawless}},
 		"several at once": {[]string{"--next-url=ftp://next", "--secure-port=-1"},
 			[]string{"--next-url: ftp://next", "--etcd-servers", "--secure-port"}},
 	}
