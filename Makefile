@@ -144,7 +144,7 @@ PRODUCTION = TestProduction|TestStolenKeysOfTiers|TestKubectlDiscovery|TestKubec
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites
 	$(call tools,test-api,etcd kubectl kube-apiserver nats-server)
-	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/parity ./tests/parity/twins)
+	$(call step,test-api,$(GOTEST) -p 1 -count=1 -short -timeout 20m ./tests/cluster ./tests/e2e ./tests/identity ./tests/parity ./tests/parity/twins)
 	$(call step,test-production,for target in triune tiers; do \
 		$(GOTEST) -count=1 -short -timeout 20m ./tests/e2e -run '$(PRODUCTION)' -target=$$target -replicas=1 -flags=production || exit 1; done)
 	$(call step,test-faults,$(GOTEST) -count=1 -short -timeout 20m ./tests/faults -run '$(FAULTS)' -target=triune)
@@ -192,6 +192,8 @@ e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two repl
 	$(call step,parity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity ./tests/parity/twins)
 	$(call step,parity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity -target=tiers -replicas=2)
 	$(call step,twins-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity/twins -target=tiers)
+	$(call step,identity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/identity)
+	$(call step,identity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/identity -target=tiers -replicas=2)
 	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
 	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
 	$(call step,production-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -flags=production)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -34,6 +35,12 @@ func TestBadStart(t *testing.T) {
 	}
 	broken := writeFile(t, "broken.pem", "no certificate\n")
 	absent := filepath.Join(t.TempDir(), "absent")
+	const kind = "apiVersion: apiserver.config.k8s.io/v1\nkind: %s\n%s\n"
+	strange := writeFile(t, "strange.yaml", fmt.Sprintf(kind, "AuthenticationConfiguration", "password: secret"))
+	unsafe := writeFile(t, "unsafe.yaml", fmt.Sprintf(kind, "AuthenticationConfiguration",
+		"jwt: [{issuer: {url: 'http://issuer.example', audiences: [a]}, claimMappings: {username: {expression: 'claims.('}}}]"))
+	lawless := writeFile(t, "lawless.yaml", fmt.Sprintf(kind, "AuthorizationConfiguration", "authorizers: []"))
+	nobody := writeFile(t, "nobody.yaml", fmt.Sprintf(kind, "AuthenticationConfiguration", "anonymous: {enabled: false}"))
 	for _, tc := range []struct {
 		name  string
 		flags []string // added at the end, so that they win
@@ -56,6 +63,21 @@ func TestBadStart(t *testing.T) {
 		{name: "an authority that is none", flags: []string{"--client-ca-file=" + broken}, want: []string{"--client-ca-file", broken}},
 		{name: "a front proxy authority that is not there", flags: []string{"--requestheader-client-ca-file=" + absent}, want: []string{"--requestheader-client-ca-file", absent}},
 		{name: "a token file that is not there", flags: []string{"--token-auth-file=" + absent}, want: []string{"--token-auth-file", absent}},
+		{name: "a token file without users", flags: []string{"--token-auth-file=" + writeFile(t, "tokens.csv", "token-without-a-user\n")}, want: []string{"--token-auth-file", "tokens.csv"}},
+		{name: "an authentication configuration that is not there", flags: []string{"--authentication-config=" + absent}, want: []string{"--authentication-config", absent}},
+		{name: "an authentication configuration that is none", flags: []string{"--authentication-config=" + broken}, want: []string{"--authentication-config", broken}},
+		{name: "an authentication configuration with an unknown field", flags: []string{"--authentication-config=" + strange}, want: []string{"--authentication-config", "password"}},
+		{name: "an authentication configuration that cannot be used", flags: []string{"--authentication-config=" + unsafe}, want: []string{"--authentication-config", "http://issuer.example"}},
+		{name: "two answers to who is anonymous", flags: []string{"--authentication-config=" + nobody, "--anonymous-auth=true"}, want: []string{"--anonymous-auth", "onfig"}},
+		{name: "two answers to who issues tokens", flags: []string{"--authentication-config=" + nobody, "--oidc-issuer-url=https://issuer.example", "--oidc-client-id=a"}, want: []string{"authentication-config", "oidc"}, core: true},
+		{name: "an issuer of tokens without TLS", flags: []string{"--oidc-issuer-url=http://issuer.example", "--oidc-client-id=a"}, want: []string{"oidc-issuer-url", "http://issuer.example"}, core: true},
+		{name: "an issuer of tokens without an audience", flags: []string{"--oidc-issuer-url=https://issuer.example"}, want: []string{"oidc-client-id"}, core: true},
+		{name: "a webhook for tokens that is not there", flags: []string{"--authentication-token-webhook-config-file=" + absent}, want: []string{"--authentication-token-webhook-config-file", absent}, core: true},
+		{name: "an authorization configuration that is not there", flags: []string{"--authorization-mode=", "--authorization-config=" + absent}, want: []string{"--authorization-config", absent}, core: true},
+		{name: "an authorization configuration without authorizers", flags: []string{"--authorization-mode=", "--authorization-config=" + lawless}, want: []string{"--authorization-config", lawless}, core: true},
+		{name: "two answers to who may do what", flags: []string{"--authorization-mode=RBAC", "--authorization-config=" + lawless}, want: []string{"authorization-config", "authorization-mode"}, core: true},
+		{name: "a webhook for authorization that is not there", flags: []string{"--authorization-mode=Webhook", "--authorization-webhook-config-file=" + absent}, want: []string{"--authorization-webhook-config-file", absent}, core: true},
+		{name: "a policy that is not there", flags: []string{"--authorization-mode=ABAC", "--authorization-policy-file=" + absent}, want: []string{"--authorization-policy-file", absent}, core: true},
 		{name: "a cipher that is none", flags: []string{"--tls-cipher-suites=ROT13"}, want: []string{"--tls-cipher-suites", "ROT13"}},
 		{name: "a TLS version that is none", flags: []string{"--tls-min-version=VersionTLS99"}, want: []string{"--tls-min-version", "VersionTLS99"}},
 		{name: "an HTTP/2 server that is none", flags: []string{"--http2-server=nginx"}, want: []string{"--http2-server", "nginx"}},
@@ -146,7 +168,12 @@ func startOnce(t *testing.T, program string, flags []string) (stderr string, cod
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, append(args, flags...)...)
+	for _, flag := range flags {
+		if !strings.HasSuffix(flag, "=") { // which only takes the working value away
+			args = append(args, flag)
+		}
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Dir = dir
 	var out bytes.Buffer
 	cmd.Stderr = &out

@@ -1,0 +1,162 @@
+package identity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"triune.dev/shared/pki"
+	"triune.dev/tests/cluster"
+	"triune.dev/tests/tokens"
+)
+
+var (
+	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to compare with kube-apiserver: triune, tiers, or kube-apiserver for a check of the suite")
+	replicas = flag.Int("replicas", 1, "replicas of every tier of the tiers topology")
+)
+
+// site is what the servers of this run talk to, and what they were told.
+var site struct {
+	// dir holds the files that all of them read.
+	dir string
+	pki *pki.PKI
+	// one and two are issuers of the AuthenticationConfiguration.
+	one, two *tokens.Issuer
+	webhooks *webhooks
+
+	reference, tested *server
+}
+
+// servers are the reference and the servers under test.
+func servers() []*server { return []*server{site.reference, site.tested} }
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	if flag.Lookup("test.list").Value.String() != "" {
+		return m.Run(), nil
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if site.dir, err = os.MkdirTemp("", "triune-identity-"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(site.dir)
+	if err := furnish(); err != nil {
+		return 1, err
+	}
+	var starting errgroup.Group
+	for _, s := range []struct {
+		topology cluster.Topology
+		into     **server
+	}{
+		{cluster.KubeAPIServer, &site.reference},
+		{cluster.Topology(*target), &site.tested},
+	} {
+		starting.Go(func() error {
+			c, err := cluster.Start(ctx, configured(s.topology))
+			if err != nil {
+				return err
+			}
+			*s.into, err = newServer(c)
+			return err
+		})
+	}
+	err = starting.Wait()
+	if err == nil {
+		code = m.Run()
+	}
+	for _, s := range servers() {
+		if s == nil {
+			continue
+		}
+		err = errors.Join(err, s.cluster.Close())
+		if code != 0 || err != nil {
+			fmt.Fprintln(os.Stderr, s.cluster.Logs(8<<10))
+		}
+		err = errors.Join(err, os.RemoveAll(s.cluster.Dir))
+	}
+	return code, err
+}
+
+// furnish starts what the servers talk to, and writes their files.
+func furnish() (err error) {
+	if site.pki, err = pki.Ensure(file("pki"), pki.Options{Clients: []pki.Client{
+		{Name: "portal", CommonName: "portal", Authority: pki.FrontProxyCA},
+		{Name: "gate", CommonName: "gate", Authority: pki.FrontProxyCA},
+		{Name: "mallory", CommonName: "mallory", Organizations: []string{"system:masters"}, Authority: pki.EtcdCA},
+	}}); err != nil {
+		return err
+	}
+	if site.one, err = tokens.NewIssuer(); err != nil {
+		return err
+	}
+	if site.two, err = tokens.NewIssuer(); err != nil {
+		return err
+	}
+	site.webhooks = newWebhooks()
+	clients, err := os.ReadFile(site.pki.ClusterCA.CertFile)
+	if err != nil {
+		return err
+	}
+	for name, content := range map[string]string{
+		"clients.crt":               string(clients),
+		"authentication.yaml":       authentication(issuers()...),
+		"authorization.yaml":        authorization(judge("Deny")),
+		"authentication.kubeconfig": site.webhooks.kubeconfig("/authenticate"),
+		"authorization.kubeconfig":  site.webhooks.kubeconfig("/authorize"),
+	} {
+		if err := os.WriteFile(file(name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func file(name string) string { return filepath.Join(site.dir, name) }
+
+// configured is what servers of a topology are started with.
+func configured(topology cluster.Topology) cluster.Config {
+	config := cluster.Config{
+		Topology: topology, Replicas: *replicas, PKI: site.pki,
+		Flags:   map[cluster.Tier][]string{},
+		Without: []string{"--authorization-mode"},
+	}
+	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
+		flags := []string{
+			"--authentication-config=" + file("authentication.yaml"),
+			"--client-ca-file=" + file("clients.crt"),
+			"--requestheader-allowed-names=portal",
+			"--requestheader-username-headers=X-Portal-User",
+			"--requestheader-group-headers=X-Portal-Group",
+			"--requestheader-uid-headers=X-Portal-Uid",
+			"--requestheader-extra-headers-prefix=X-Portal-Extra-",
+		}
+		// What the other tiers ask core about.
+		if tier != cluster.Aggregator && tier != cluster.Extensions {
+			flags = append(flags,
+				"--authentication-token-webhook-config-file="+file("authentication.kubeconfig"),
+				"--authentication-token-webhook-version=v1",
+				"--authorization-config="+file("authorization.yaml"))
+		}
+		config.Flags[tier] = flags
+	}
+	return config
+}

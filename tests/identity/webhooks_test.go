@@ -1,0 +1,160 @@
+package identity
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// webhooks reviews tokens and access over HTTPS, well or badly, as it is told by what it
+// is asked about.
+type webhooks struct{ *httptest.Server }
+
+func newWebhooks() *webhooks {
+	w := &webhooks{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/authenticate", w.authenticate)
+	mux.HandleFunc("/authorize", w.authorize)
+	w.Server = httptest.NewTLSServer(mux)
+	return w
+}
+
+// kubeconfig is how servers reach one of them.
+func (w *webhooks) kubeconfig(path string) string {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw})
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: webhook, cluster: {server: %q, certificate-authority-data: %s}}]
+contexts: [{name: webhook, context: {cluster: webhook}}]
+current-context: webhook
+`, w.URL+path, base64.StdEncoding.EncodeToString(ca))
+}
+
+// badAnswers are what a webhook may send that is no review, by name.
+var badAnswers = map[string]func(http.ResponseWriter){
+	"error":     func(w http.ResponseWriter) { http.Error(w, "the webhook is broken", http.StatusInternalServerError) },
+	"forbidden": func(w http.ResponseWriter) { http.Error(w, "who are you", http.StatusForbidden) },
+	"unknown":   func(w http.ResponseWriter) { http.Error(w, "who are you", http.StatusUnauthorized) },
+	"page":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>Welcome!</html>") },
+	"empty":     func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
+	"another": func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, `{"kind":"ConfigMap","apiVersion":"v1","status":{"allowed":true,"authenticated":true,"user":{"username":"x"}}}`)
+	},
+	"status": func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":200}`)
+	},
+	"broken": func(w http.ResponseWriter) {
+		_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true`)
+	},
+	"cut": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, "{")
+	},
+	"redirect": func(w http.ResponseWriter) {
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(http.StatusTemporaryRedirect)
+	},
+}
+
+// users are what tokens stand for that this webhook knows, "hook-" before each; "as:" a
+// name makes it the name of a user.
+var users = map[string]authenticationv1.TokenReviewStatus{
+	"judged": {Authenticated: true, User: authenticationv1.UserInfo{
+		Username: "judged:carol", UID: "7", Groups: []string{"wheelwrights"},
+		Extra: map[string]authenticationv1.ExtraValue{"example.com/scopes": {"a", "b"}, "Upper/ÄÖ%": {"ü,%"}},
+	}},
+	"nobody":      {Authenticated: true},
+	"no":          {Authenticated: false, User: authenticationv1.UserInfo{Username: "judged:carol", Groups: []string{"system:masters"}}},
+	"no-error":    {Authenticated: false, Error: "no such token"},
+	"yes-error":   {Authenticated: true, Error: "but I am not sure", User: authenticationv1.UserInfo{Username: "judged:carol"}},
+	"elsewhere":   {Authenticated: true, User: authenticationv1.UserInfo{Username: "judged:carol"}, Audiences: []string{"elsewhere"}},
+	"no-audience": {Authenticated: true, User: authenticationv1.UserInfo{Username: "judged:carol"}},
+	"masters":     {Authenticated: true, User: authenticationv1.UserInfo{Username: "judged:root", Groups: []string{"system:masters"}}},
+	"anonymous":   {Authenticated: true, User: authenticationv1.UserInfo{Username: "system:anonymous", Groups: []string{"system:unauthenticated"}}},
+}
+
+func (w *webhooks) authenticate(rw http.ResponseWriter, req *http.Request) {
+	var review authenticationv1.TokenReview
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	name, ok := strings.CutPrefix(review.Spec.Token, "hook-")
+	if send, bad := badAnswers[name]; ok && bad {
+		send(rw)
+		return
+	}
+	if name == "hangs" {
+		<-req.Context().Done()
+		return
+	}
+	review.Status = users[name]
+	if as, ok := strings.CutPrefix(name, "as:"); ok {
+		review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: as}}
+	}
+	if name != "no-audience" && name != "elsewhere" {
+		review.Status.Audiences = review.Spec.Audiences
+	}
+	reply(rw, review)
+}
+
+// authorize judges by the name of the resource, or by the selectors of a list.
+func (w *webhooks) authorize(rw http.ResponseWriter, req *http.Request) {
+	var review authorizationv1.SubjectAccessReview
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	status := authorizationv1.SubjectAccessReviewStatus{}
+	switch a := review.Spec.ResourceAttributes; {
+	case a == nil:
+		status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "no path of ours"}
+	case badAnswers[a.Name] != nil:
+		badAnswers[a.Name](rw)
+		return
+	case a.Name == "hangs":
+		<-req.Context().Done()
+		return
+	case a.Name == "allowed":
+		status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "because I say so"}
+	case a.Name == "denied":
+		status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "because I say so"}
+	case a.Name == "no-opinion":
+		status.Reason = "I do not care"
+	case a.Name == "unsure":
+		status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, EvaluationError: "I may be wrong"}
+	case a.Name == "contradicts":
+		status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Denied: true, Reason: "yes and no"}
+	case a.Verb == "list":
+		status = authorizationv1.SubjectAccessReviewStatus{Allowed: selects(a), Reason: fmt.Sprintf("%+v %+v", a.FieldSelector, a.LabelSelector)}
+	}
+	review.Status = status
+	reply(rw, review)
+}
+
+// selects reports whether a list is of what is labelled or named as "mine".
+func selects(a *authorizationv1.ResourceAttributes) bool {
+	if a.FieldSelector != nil && slices.ContainsFunc(a.FieldSelector.Requirements, func(r metav1.FieldSelectorRequirement) bool {
+		return r.Key == "metadata.name" && r.Operator == metav1.FieldSelectorOpIn && slices.Equal(r.Values, []string{"mine"})
+	}) {
+		return true
+	}
+	return a.LabelSelector != nil && slices.ContainsFunc(a.LabelSelector.Requirements, func(r metav1.LabelSelectorRequirement) bool {
+		return r.Key == "owner" && r.Operator == metav1.LabelSelectorOpIn && slices.Equal(r.Values, []string{"mine"})
+	})
+}
+
+func reply(w http.ResponseWriter, review any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(review) // the client may have gone
+}
