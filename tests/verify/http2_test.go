@@ -22,27 +22,14 @@ func TestVulnerabilitiesAreTried(t *testing.T) {
 			source.WriteString(read(t, name))
 		}
 	}
-	rows, inside, number := 0, false, 0
-	for line := range strings.Lines(read(t, document)) {
-		number++
-		line = strings.TrimSpace(line)
-		switch {
-		case line == vulnerabilitiesHead:
-			inside = true
-			continue
-		case !strings.HasPrefix(line, "|"):
-			inside = false
-			continue
-		case !inside || strings.HasPrefix(line, "|-"):
-			continue
-		}
+	rows := 0
+	for number, cells := range rowsOf(read(t, document), vulnerabilitiesHead) {
 		rows++
-		cells := strings.Split(strings.Trim(line, "|"), "|")
 		if len(cells) != 5 {
 			t.Errorf("%s:%d: %d columns, want 5", document, number, len(cells))
 			continue
 		}
-		for id := range strings.SplitSeq(strings.TrimSpace(cells[1]), ", ") {
+		for id := range strings.SplitSeq(cells[1], ", ") {
 			if id != "" && !identifier.MatchString(id) {
 				t.Errorf("%s:%d: %q is no identifier", document, number, id)
 			}

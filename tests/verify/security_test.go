@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"iter"
 	"path"
 	"regexp"
 	"slices"
@@ -28,29 +29,40 @@ var (
 	testName   = regexp.MustCompile("`(Test\\w+)`")
 )
 
+// rowsOf yields the rows of all tables of a document that have this head, by the numbers of
+// their lines.
+func rowsOf(document, head string) iter.Seq2[int, []string] {
+	return func(yield func(int, []string) bool) {
+		inside, number := false, 0
+		for line := range strings.Lines(document) {
+			number++
+			line = strings.TrimSpace(line)
+			switch {
+			case line == head:
+				inside = true
+				continue
+			case !strings.HasPrefix(line, "|"):
+				inside = false
+				continue
+			case !inside || strings.HasPrefix(line, "|-"):
+				continue
+			}
+			cells := strings.Split(strings.Trim(line, "|"), "|")
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			if !yield(number, cells) {
+				return
+			}
+		}
+	}
+}
+
 // boundsOf returns the lines of all tables with the head of such a table. A line without all
 // its columns comes without sources.
 func boundsOf(text string) []bound {
 	var found []bound
-	inside := false
-	number := 0
-	for line := range strings.Lines(text) {
-		number++
-		line = strings.TrimSpace(line)
-		switch {
-		case line == boundsHead:
-			inside = true
-			continue
-		case !strings.HasPrefix(line, "|"):
-			inside = false
-			continue
-		case !inside || strings.HasPrefix(line, "|-"):
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
+	for number, cells := range rowsOf(text, boundsHead) {
 		b := bound{line: number, what: cells[0]}
 		if len(cells) == 6 && cells[3] != "" && cells[4] != "" {
 			for _, m := range inlineLink.FindAllStringSubmatch(cells[1], -1) {
