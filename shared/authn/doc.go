@@ -17,4 +17,7 @@
 // A credential that is wrong is 401 and never anonymous. A certificate of the
 // front-proxy CA that comes without a user is a credential that is wrong, see
 // [ErrBareFrontProxy].
+//
+// Before all of these, core knows the other tiers by their certificates, and examines
+// the credentials that the aggregator hands over, see [AdmitTiers].
 package authn

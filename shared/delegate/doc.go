@@ -13,6 +13,10 @@
 // travel on, for the tier that serves a request is the one that impersonates,
 // and no Connection header can have them removed on the way.
 //
+// With [Config.HandOver] the context must hold the credential of the client, too. The
+// proxy hands it over in place of the user, and the next tier examines it: see package
+// handover.
+//
 // # Connections
 //
 // Short requests share up to four HTTP/2 connections to a replica. Streams
