@@ -139,7 +139,7 @@ test-unit: ## the tests of every package
 FAULTS = Watchers|Informers|EtcdWatches|Linearizability
 
 # The tests of package e2e that make runs with all that production clusters turn on.
-PRODUCTION = TestProduction|TestStolenKeysOfTiers|TestKubectlDiscovery|TestKubectlAuth|TestKubectlApply|TestTiersDecideAlike|TestContradiction|TestAnonymousIsCores
+PRODUCTION = TestProduction|TestQuietStart|TestStolenKeysOfTiers|TestKubectlDiscovery|TestKubectlAuth|TestKubectlApply|TestTiersDecideAlike|TestContradiction|TestAnonymousIsCores
 
 .PHONY: test-api
 test-api: build ## the fast half of the end-to-end and parity suites

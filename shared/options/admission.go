@@ -1,7 +1,9 @@
 package options
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 
 	"k8s.io/apiserver/pkg/admission"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/rest"
 
 	triuneadmission "triune.dev/shared/admission"
 )
@@ -53,6 +56,22 @@ type described struct {
 // OpenAPIV3 implements discovery.DiscoveryInterface.
 func (d described) OpenAPIV3() openapi.Client { return d.own.OpenAPIV3() }
 
+// onceBuilt has requests to this tier wait until there is somebody to serve them.
+type onceBuilt struct {
+	built <-chan struct{}
+	next  http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (o onceBuilt) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case <-o.built:
+		return o.next.RoundTrip(req)
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
+}
+
 // addAdmission builds the chain of the tier's plugins.
 func (o *Options) addAdmission(c *Config) error {
 	if o.Admission == nil {
@@ -66,7 +85,9 @@ func (o *Options) addAdmission(c *Config) error {
 		}
 		initializers = append(initializers, more...)
 	}
-	own, err := kubernetes.NewForConfig(c.Generic.LoopbackClientConfig)
+	config := rest.CopyConfig(c.Generic.LoopbackClientConfig)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onceBuilt{c.built, next} })
+	own, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client of the tier itself: %w", err)
 	}

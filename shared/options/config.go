@@ -61,13 +61,14 @@ type Config struct {
 	agreement  *agreement.Check
 	admission  *triuneadmission.Chain
 	handler    atomic.Pointer[http.Handler]
+	built      chan struct{} // closed when there is a handler
 }
 
 // Config builds the parts of the server from valid options. It opens the
 // listener; nothing else runs yet.
 func (o *Options) Config(ctx context.Context) (*Config, error) {
 	g := genericapiserver.NewConfig(o.Tier.Codecs)
-	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g, HTTP2Server: apiserver.HTTP2Server(o.HTTP2.Server)}}
+	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g, HTTP2Server: apiserver.HTTP2Server(o.HTTP2.Server)}, built: make(chan struct{})}
 	if err := o.Server.ApplyTo(g); err != nil {
 		return nil, err
 	}
@@ -246,6 +247,7 @@ func (o *Options) authorization(c *Config) error {
 func (c *Config) Attach(server *apiserver.Server) error {
 	handler := server.Handler()
 	c.handler.Store(&handler)
+	close(c.built)
 	server.AddReadyzChecks(c.agreement)
 	if err := server.AddPostStartHook("triune-settings", c.compareSettings); err != nil {
 		return err

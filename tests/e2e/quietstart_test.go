@@ -16,7 +16,7 @@ var complaint = regexp.MustCompile(`^[EWF]\d{4} \d\d:\d\d:\d\d`)
 // TestQuietStart: who starts a server for the first time, and sees an error, looks
 // for what is wrong. So there is none if nothing is.
 func TestQuietStart(t *testing.T) {
-	full(t)
+	needs(t)
 	if cluster.Topology(*target) == cluster.KubeAPIServer {
 		return // its words are its own
 	}
