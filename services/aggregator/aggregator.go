@@ -129,6 +129,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 		Informers:     config.Informers,
 		Next:          config.Next,
 		Owns:          s.owns,
+		Listed:        s.listed,
 		TypeConverter: documents.TypeConverter,
 		HTTP2Server:   config.HTTP2Server,
 	}.Complete()

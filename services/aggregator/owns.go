@@ -47,6 +47,23 @@ func (s *Server) owns(path string) (http.Handler, bool) {
 	}), true
 }
 
+// listed returns the paths of the groups that have an APIService, whichever tier
+// serves them, as "/" lists them.
+func (s *Server) listed() []string {
+	snapshot := s.table.Current()
+	if snapshot == nil {
+		return nil
+	}
+	var paths []string
+	for _, group := range snapshot.Groups() {
+		paths = append(paths, "/apis/"+group.Name)
+		for _, version := range group.Versions {
+			paths = append(paths, "/apis/"+version.GroupVersion)
+		}
+	}
+	return paths
+}
+
 // groupOf returns the group of /apis/<group>, with or without a slash behind it.
 func groupOf(path string) (string, bool) {
 	group, ok := strings.CutPrefix(path, "/apis/")

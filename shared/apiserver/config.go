@@ -51,6 +51,9 @@ type Config struct {
 	// Owns says of a decoded URL path, beyond the paths of the tier's routes,
 	// whether this tier serves it and with what. Nil owns nothing more.
 	Owns func(path string) (http.Handler, bool)
+	// Listed returns paths that "/" lists beyond those of the tier's routes and of
+	// the tiers behind it. Nil lists nothing more.
+	Listed func() []string
 	// TypeConverter gives the typed form of objects of a group-version to the
 	// managed-fields machinery. Required if API groups are installed.
 	TypeConverter func(schema.GroupVersion) managedfields.TypeConverter

@@ -70,6 +70,9 @@ func (s *Server) installIndex() {
 // listedPaths are the paths that this tier and those behind it list, in order.
 func (s *Server) listedPaths(req *http.Request) []string {
 	listed := append(s.nextPaths(req), s.paths.listed...)
+	if s.config.Listed != nil {
+		listed = append(listed, s.config.Listed()...)
+	}
 	slices.Sort(listed)
 	return slices.Compact(listed)
 }

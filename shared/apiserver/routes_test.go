@@ -162,7 +162,10 @@ func TestOwnsAddsPaths(t *testing.T) {
 }
 
 func TestIndexListsWhatIsServed(t *testing.T) {
-	s := newServer(t, func(c *Config) { c.Generic.EnableProfiling, c.Generic.EnableMetrics = true, true })
+	s := newServer(t, func(c *Config) {
+		c.Generic.EnableProfiling, c.Generic.EnableMetrics = true, true
+		c.Listed = func() []string { return []string{"/apis/remote.example.com", "/apis/" + group} }
+	})
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +176,7 @@ func TestIndexListsWhatIsServed(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &listed); err != nil {
 			t.Fatalf("%s: %v in %q", path, err, w.Body)
 		}
-		for _, want := range []string{"/apis", "/apis/" + group, "/apis/" + group + "/v1", "/healthz", "/healthz/ping", "/livez", "/readyz", "/readyz/shutdown", "/metrics", "/version"} {
+		for _, want := range []string{"/apis", "/apis/" + group, "/apis/" + group + "/v1", "/apis/remote.example.com", "/healthz", "/healthz/ping", "/livez", "/readyz", "/readyz/shutdown", "/metrics", "/version"} {
 			if !slices.Contains(listed.Paths, want) {
 				t.Errorf("%s does not list %s: %v", path, want, listed.Paths)
 			}
