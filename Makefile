@@ -214,8 +214,10 @@ chart-test: build ## the tests of compose, chart, rules and dashboards alone
 
 # What is measured is in docs/performance.md.
 BENCH_TOOLS = etcd nats-server kube-apiserver
-# A part of the workloads, as a regular expression; its results go to .run/bench.
+# A part of the workloads, as a regular expression, or of the servers, separated by
+# commas; the results go to .run/bench.
 WORKLOAD ?=
+SERVERS  ?=
 
 # How often every server runs every workload, but for the slow ones, which run once.
 ROUNDS ?= 3
@@ -223,7 +225,14 @@ ROUNDS ?= 3
 .PHONY: bench
 bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…, ROUNDS=…)
 	$(call tools,bench,$(BENCH_TOOLS))
-	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD),-workload='$(WORKLOAD)',-out=docs/benchmarks -performance=docs/performance.md -scaling=docs/scaling.md)
+	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD)$(SERVERS),$(if $(WORKLOAD),-workload='$(WORKLOAD)') $(if $(SERVERS),-servers='$(SERVERS)'),-out=docs/benchmarks -performance=docs/performance.md -scaling=docs/scaling.md)
+
+# The published rows that cross the hop or hold watches, with either HTTP/2 server.
+.PHONY: bench-http2
+bench-http2: build ## what --http2-server=go costs, into docs/benchmarks
+	$(call tools,bench-http2,$(BENCH_TOOLS))
+	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -servers=kube-apiserver,triune,triune/go,tiers,tiers/go,floor \
+		-workload='^(get-pod|list-pods-json|watch-500|open-watch|watch-500-burst|create-configmap|idle-watcher)$$' -out=docs/benchmarks -name=http2
 
 .PHONY: bench-quick
 bench-quick: build ## the same in minutes, without what is large

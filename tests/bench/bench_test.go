@@ -288,10 +288,11 @@ func TestPerformancePageHasMarks(t *testing.T) {
 
 func TestCommandReproduces(t *testing.T) {
 	for want, o := range map[string]Options{
-		"make bench":                       {Match: regexp.MustCompile(""), Rounds: DefaultRounds},
-		"make bench ROUNDS=1":              {Match: regexp.MustCompile(""), Rounds: 1},
-		"make bench-quick":                 {Match: regexp.MustCompile(""), Quick: true, Rounds: 1},
-		"make bench WORKLOAD='^list|get$'": {Match: regexp.MustCompile("^list|get$"), Rounds: DefaultRounds},
+		"make bench":                        {Match: regexp.MustCompile(""), Rounds: DefaultRounds},
+		"make bench ROUNDS=1":               {Match: regexp.MustCompile(""), Rounds: 1},
+		"make bench-quick":                  {Match: regexp.MustCompile(""), Quick: true, Rounds: 1},
+		"make bench WORKLOAD='^list|get$'":  {Match: regexp.MustCompile("^list|get$"), Rounds: DefaultRounds, Subjects: Subjects()},
+		"make bench SERVERS='floor,triune'": {Match: regexp.MustCompile(""), Rounds: DefaultRounds, Subjects: []string{"floor", "triune"}},
 	} {
 		if got := Command(o); got != want {
 			t.Errorf("got %q, want %q", got, want)

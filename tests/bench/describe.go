@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"triune.dev/tests/tools"
@@ -54,6 +55,9 @@ func Command(o Options) string {
 	command := "make bench"
 	if o.Quick {
 		command += "-quick"
+	}
+	if o.Subjects != nil && !o.Quick && !slices.Equal(o.Subjects, Subjects()) {
+		command += fmt.Sprintf(" SERVERS='%s'", strings.Join(o.Subjects, ","))
 	}
 	if match := o.Match.String(); match != "" {
 		command += fmt.Sprintf(" WORKLOAD='%s'", match)

@@ -24,6 +24,8 @@ type subject struct {
 	name     string
 	topology cluster.Topology // empty for the floor
 	replicas int
+	flags    []string // of each program
+	aside    bool     // measured only if it is named
 }
 
 // subjects in the order in which they run; the floor is last, for it answers with
@@ -33,14 +35,18 @@ var subjects = []subject{
 	{name: report.Ours, topology: cluster.Triune},
 	{name: "tiers", topology: cluster.Tiers, replicas: 1},
 	{name: "tiers×2", topology: cluster.Tiers, replicas: 2},
+	{name: "triune/go", topology: cluster.Triune, flags: []string{"--http2-server=go"}, aside: true},
+	{name: "tiers/go", topology: cluster.Tiers, replicas: 1, flags: []string{"--http2-server=go"}, aside: true},
 	{name: report.Floor},
 }
 
-// Subjects are the names of what can be measured.
+// Subjects returns the names of what is measured by default.
 func Subjects() []string {
 	var names []string
 	for _, s := range subjects {
-		names = append(names, s.name)
+		if !s.aside {
+			names = append(names, s.name)
+		}
 	}
 	return names
 }
@@ -65,12 +71,16 @@ func (s subject) start(ctx context.Context, floor []string) (*server, error) {
 	if s.topology == "" {
 		return startFloor(ctx, floor)
 	}
-	c, err := cluster.Start(ctx, cluster.Config{
-		Topology: s.topology, Replicas: s.replicas, ReadPrograms: true,
+	flags := map[cluster.Tier][]string{
 		// Everybody's etcd writes to the disk what it has acknowledged, as the one
 		// inside triune does.
-		Flags: map[cluster.Tier][]string{cluster.Etcd: {"--unsafe-no-fsync=false"}},
-	})
+		cluster.Etcd: {"--unsafe-no-fsync=false"},
+	}
+	config := cluster.Config{Topology: s.topology, Replicas: s.replicas, ReadPrograms: true, Flags: flags}
+	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
+		flags[tier] = s.flags
+	}
+	c, err := cluster.Start(ctx, config)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ type Chart struct {
 // colour scheme.
 var colours = map[string]string{
 	Peer: "#8b949e", Floor: "#c69026", Ours: "#2f81f7", "tiers": "#8957e5", "tiers×2": "#db61a2",
+	"triune/go": "#79c0ff", "tiers/go": "#a371f7",
 }
 
 const style = `<style>text{font:12px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:14px}.m{fill:#59636e}.g{stroke:#d1d9e0}` +
