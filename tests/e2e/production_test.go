@@ -424,7 +424,7 @@ func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
 	if _, err := client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	reload(t, c, p, encryption("two", "one"))
+	reload(t, c, p.file("encryption.yaml"), encryption("two", "one"))
 	all, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	if err != nil || len(all.Items) == 0 {
 		t.Fatalf("%d Secrets, %v", len(all.Items), err)
@@ -434,7 +434,7 @@ func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
 			t.Fatal(err)
 		}
 	}
-	reload(t, c, p, encryption("two"))
+	reload(t, c, p.file("encryption.yaml"), encryption("two"))
 	for _, version := range []string{"", "0"} { // from etcd, and from memory
 		again, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{ResourceVersion: version})
 		if err != nil || len(again.Items) != len(all.Items) {
@@ -450,8 +450,8 @@ func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
 // reloads matches the counter of configurations of encryption that were read again.
 var reloads = regexp.MustCompile(`(?m)^apiserver_encryption_config_controller_automatic_reloads_total\{.*status="success"\} (\S+)`)
 
-// reload replaces the configuration and waits until every replica has it.
-func reload(t *testing.T, c *cluster.Cluster, p *production, content string) {
+// reload replaces a configuration of encryption and waits until every replica has it.
+func reload(t *testing.T, c *cluster.Cluster, file, content string) {
 	t.Helper()
 	count := func(url string) string {
 		config := restConfig(t, c)
@@ -468,7 +468,7 @@ func reload(t *testing.T, c *cluster.Cluster, p *production, content string) {
 			before[url] = count(url)
 		}
 	}
-	if err := os.WriteFile(p.file("encryption.yaml"), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// kube-apiserver looks once a minute.

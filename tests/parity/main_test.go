@@ -47,41 +47,63 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	keys, err := pki.Ensure(dir, pki.Options{Clients: matrixClients})
-	if err != nil {
+	if keys, err = pki.Ensure(dir, pki.Options{Clients: matrixClients}); err != nil {
 		return 1, err
 	}
-	var starting errgroup.Group
-	for _, p := range []struct {
-		name     string
-		topology cluster.Topology
-		into     **Peer
-	}{
-		{"kube-apiserver", cluster.KubeAPIServer, &peers.reference},
-		{"tested " + *target, cluster.Topology(*target), &peers.tested},
-	} {
-		starting.Go(func() error {
-			c, err := cluster.Start(ctx, cluster.Config{Topology: p.topology, Replicas: *replicas, PKI: keys})
-			if err != nil {
-				return err
-			}
-			*p.into, err = NewPeer(p.name, c)
-			return err
-		})
-	}
-	err = starting.Wait()
+	started, err := startPeers(ctx, nil)
+	peers.reference, peers.tested = started[0], started[1]
 	if err == nil {
 		code = m.Run()
 	}
-	for _, p := range []*Peer{peers.reference, peers.tested} {
+	if err = errors.Join(err, closePeers(started, func() bool { return code != 0 })); err != nil {
+		code = 1
+	}
+	return code, err
+}
+
+// keys are those of all servers of this run.
+var keys *pki.PKI
+
+// startPeers starts kube-apiserver and the server under test, with these flags. Those that
+// have started are returned with an error, too.
+func startPeers(ctx context.Context, flags func(cluster.Tier) []string) (started [2]*Peer, err error) {
+	var starting errgroup.Group
+	for i, topology := range []cluster.Topology{cluster.KubeAPIServer, cluster.Topology(*target)} {
+		name := "kube-apiserver"
+		if i == 1 {
+			name = "tested " + *target
+		}
+		starting.Go(func() error {
+			config := cluster.Config{Topology: topology, Replicas: *replicas, PKI: keys}
+			if flags != nil {
+				config.Flags = map[cluster.Tier][]string{}
+				for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
+					config.Flags[tier] = flags(tier)
+				}
+			}
+			c, err := cluster.Start(ctx, config)
+			if err != nil {
+				return err
+			}
+			started[i], err = NewPeer(name, c)
+			return err
+		})
+	}
+	return started, starting.Wait()
+}
+
+// closePeers ends the servers, and writes the end of the tested one's log if there was a
+// failure.
+func closePeers(started [2]*Peer, failed func() bool) (err error) {
+	for i, p := range started {
 		if p == nil {
 			continue
 		}
 		err = errors.Join(err, p.Cluster.Close())
-		if (code != 0 || err != nil) && p == peers.tested {
+		if i == 1 && (err != nil || failed()) {
 			fmt.Fprintln(os.Stderr, p.Cluster.Logs(16<<10))
 		}
 		err = errors.Join(err, os.RemoveAll(p.Cluster.Dir))
 	}
-	return code, err
+	return err
 }

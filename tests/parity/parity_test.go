@@ -45,6 +45,7 @@ func TestWrittenCases(t *testing.T) {
 // pair is a conversation with both servers, each with its own variables.
 type pair struct {
 	t                 *testing.T
+	peers             [2]*Peer // kube-apiserver and the server under test
 	reference, tested map[string]string
 	normalisers       [2]*Normaliser
 }
@@ -55,13 +56,21 @@ var namespaces atomic.Int64
 // and is there once it is created.
 func newPair(t *testing.T) *pair {
 	t.Helper()
+	return newPairOf(t, [2]*Peer{peers.reference, peers.tested})
+}
+
+func newPairOf(t *testing.T, peers [2]*Peer) *pair {
+	t.Helper()
 	ns := fmt.Sprintf("case-%d", namespaces.Add(1))
-	p := &pair{t: t, reference: map[string]string{"ns": ns}, tested: map[string]string{"ns": ns}}
-	for i, peer := range []*Peer{peers.reference, peers.tested} {
-		host := strings.TrimPrefix(peer.Cluster.URL, "https://")
-		p.normalisers[i] = &Normaliser{Now: time.Now(), Hosts: []string{host}}
+	p := &pair{t: t, peers: peers, reference: map[string]string{"ns": ns}, tested: map[string]string{"ns": ns}}
+	for i, peer := range peers {
+		p.normalisers[i] = peer.normaliser()
 	}
 	return p
+}
+
+func (p *Peer) normaliser() *Normaliser {
+	return &Normaliser{Now: time.Now(), Hosts: []string{strings.TrimPrefix(p.Cluster.URL, "https://")}}
 }
 
 func (p *pair) createNamespace() {
@@ -76,16 +85,16 @@ func (p *pair) same(r Request) bool {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
 	defer cancel()
-	want, err := sendUntil(ctx, peers.reference, r, p.reference)
+	want, err := sendUntil(ctx, p.peers[0], r, p.reference)
 	if err != nil {
 		p.t.Fatalf("%s: %v", r.Do, err)
 	}
-	got, err := sendUntil(ctx, peers.tested, r, p.tested)
+	got, err := sendUntil(ctx, p.peers[1], r, p.tested)
 	if err != nil {
 		p.t.Fatalf("%s: %v", r.Do, err)
 	}
 	if r.Unchecked {
-		for name, a := range map[string]*Answer{peers.reference.Name: want, peers.tested.Name: got} {
+		for name, a := range map[string]*Answer{p.peers[0].Name: want, p.peers[1].Name: got} {
 			if a.Code >= http.StatusBadRequest {
 				p.t.Fatalf("%s: %s answered %d: %s", r.Do, name, a.Code, a.Body)
 			}
@@ -121,7 +130,7 @@ func (p *pair) compare(r Request, want, got *Answer) bool {
 	if err != nil {
 		p.t.Fatalf("%s: kube-apiserver: %v\n%.2000s", r.Do, err, want.Body)
 	}
-	if tested := peers.tested.Cluster.Config.Topology; tested != cluster.KubeAPIServer {
+	if tested := p.peers[1].Cluster.Config.Topology; tested != cluster.KubeAPIServer {
 		wantNormal = expected(tested, r, wantNormal)
 	}
 	gotNormal, err := got.Normal(p.normalisers[1])

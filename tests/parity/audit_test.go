@@ -1,0 +1,253 @@
+package parity
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"triune.dev/tests/cluster"
+)
+
+// auditPolicy has every level, stages that are left out, and rules by each thing that a rule
+// can name. What the cases do is spread over them.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: None
+  users: [system:kube-controller-manager]
+- level: None
+  verbs: [list]
+  resources: [{group: "", resources: [services]}]
+- level: Metadata
+  resources: [{group: "", resources: [secrets, serviceaccounts/token]}, {group: authentication.k8s.io}]
+- level: RequestResponse
+  omitManagedFields: true
+  resources: [{group: apps}, {group: batch}]
+- level: Request
+  omitStages: [RequestReceived]
+  resources: [{group: "", resources: ["pods", "pods/*", "*/scale"]}]
+- level: Request
+  namespaces: [default]
+- level: Metadata
+  userGroups: [system:unauthenticated]
+- level: Metadata
+  omitStages: [RequestReceived, ResponseComplete]
+  resources: [{group: "", resources: [namespaces], resourceNames: [default]}]
+- level: Metadata
+  nonResourceURLs: [/openapi/*, /version]
+- level: None
+  nonResourceURLs: [/metrics*]
+- level: RequestResponse
+`
+
+// TestAudit sends the requests of the written cases to two servers with an audit log, and
+// compares what these say about each of them: as many events of the same stages, whichever
+// tiers a request crossed, with the same content.
+func TestAudit(t *testing.T) {
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := func(tier cluster.Tier) string { return filepath.Join(dir, string(tier)+".log") }
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	defer stop()
+	audited, err := startPeers(ctx, func(tier cluster.Tier) []string {
+		return []string{
+			"--audit-policy-file=" + policy, "--audit-log-path=" + log(tier), "--audit-log-mode=blocking",
+			"--audit-log-truncate-enabled", "--audit-log-truncate-max-event-size=40000",
+		}
+	})
+	defer func() {
+		if err := closePeers(audited, t.Failed); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := LoadCases("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := map[string]Request{} // by audit ID
+	t.Run("requests", func(t *testing.T) {
+		for _, file := range slices.Sorted(maps.Keys(files)) {
+			for i, c := range files[file] {
+				if testing.Short() && i%8 != 0 {
+					continue
+				}
+				steps := make([]Request, len(c.Steps))
+				for j, r := range c.Steps {
+					id := cmp.Or(r.Headers["Audit-Id"], fmt.Sprintf("%s-%d-%d", strings.TrimSuffix(file, ".yaml"), i, j))
+					steps[j] = r.audited(id)
+					if r.Until == "" { // else it is sent as often as it takes
+						sent[id] = r
+					}
+				}
+				t.Run(file+" "+c.Name, func(t *testing.T) {
+					t.Parallel()
+					pair := newPairOf(t, audited)
+					if c.usesNamespace() {
+						pair.createNamespace()
+					}
+					for _, r := range steps {
+						pair.send(r)
+					}
+				})
+			}
+		}
+	})
+	if len(sent) == 0 {
+		t.Fatal("no request was sent")
+	}
+	// The last event of a request is written after its answer.
+	var differences map[string]string
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Second) {
+		want, err := readEvents(audited[0], log, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := readEvents(audited[1], log, sent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		differences = map[string]string{}
+		for id := range sent {
+			if diff := gocmp.Diff(want[id], got[id]); diff != "" {
+				differences[id] = diff
+			}
+		}
+		if len(differences) == 0 {
+			t.Logf("%d requests, %d of them with events", len(sent), len(want))
+			return
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(differences)) {
+		t.Errorf("%s %s (-kube-apiserver +tested):\n%s", id, sent[id].Do, limit(differences[id], 3000))
+	}
+}
+
+// audited returns the request with an ID by which its events are found.
+func (r Request) audited(id string) Request {
+	headers := maps.Clone(r.Headers)
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	headers["Audit-Id"] = id
+	r.Headers = headers
+	return r
+}
+
+// send sends a request to both, whatever they answer.
+func (p *pair) send(r Request) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
+	defer cancel()
+	for i, vars := range []map[string]string{p.reference, p.tested} {
+		if _, err := sendUntil(ctx, p.peers[i], r, vars); err != nil {
+			p.t.Fatalf("%s: %v", r.Do, err)
+		}
+	}
+}
+
+// readEvents reads the events of requests from the logs of all tiers, normalised, those of
+// a request in the order of their stages.
+func readEvents(peer *Peer, log func(cluster.Tier) string, sent map[string]Request) (map[string][]any, error) {
+	lines := map[string][][]byte{}
+	for _, tier := range peer.Cluster.ServingTiers() {
+		content, err := os.ReadFile(log(tier))
+		if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(content) {
+			var event struct {
+				AuditID string `json:"auditID"`
+			}
+			if err := json.Unmarshal(line, &event); err != nil {
+				continue // it is being written
+			}
+			if _, ok := sent[event.AuditID]; ok {
+				lines[event.AuditID] = append(lines[event.AuditID], line)
+			}
+		}
+	}
+	events := map[string][]any{}
+	for id, of := range lines {
+		n := peer.normaliser()
+		for _, path := range sent[id].Volatile {
+			n.Volatile = append(n.Volatile, "requestObject."+path, "responseObject."+path, "responseStatus."+path)
+		}
+		slices.SortStableFunc(of, func(a, b []byte) int { return cmp.Compare(stageOf(a), stageOf(b)) })
+		for _, line := range of {
+			event, err := n.JSON(line)
+			if err != nil {
+				return nil, err
+			}
+			events[id] = append(events[id], comparableEvent(peer, n, event))
+		}
+	}
+	return events, nil
+}
+
+// stageOf returns the place of an event among those of its request.
+func stageOf(line []byte) int {
+	var event struct {
+		Stage string `json:"stage"`
+	}
+	if err := json.Unmarshal(line, &event); err != nil {
+		return -1
+	}
+	return slices.Index([]string{"RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"}, event.Stage)
+}
+
+var continueParameter = regexp.MustCompile(`\bcontinue=[\w-]+`)
+
+// comparableEvent drops from an event what depends on more than its request, and where
+// docs/divergences.md says that the two differ.
+func comparableEvent(peer *Peer, n *Normaliser, event any) any {
+	object, _ := event.(map[string]any)
+	// Tiers that a request came through are proxies on its way.
+	if addresses, ok := object["sourceIPs"].([]any); ok {
+		object["sourceIPs"] = slices.Compact(addresses)
+	}
+	if peer.Cluster.Config.Topology == cluster.KubeAPIServer && *target == string(cluster.Tiers) {
+		trusting(Normal{Body: object["responseObject"]})
+	}
+	if uri, ok := object["requestURI"].(string); ok {
+		object["requestURI"] = continueParameter.ReplaceAllStringFunc(uri, func(parameter string) string {
+			return "continue=" + n.continueToken(strings.TrimPrefix(parameter, "continue="))
+		})
+	}
+	// A slow request has annotations about that.
+	annotations, _ := object["annotations"].(map[string]any)
+	maps.DeleteFunc(annotations, func(name string, _ any) bool { return strings.HasPrefix(name, "apiserver.latency.k8s.io/") })
+	// The kind of impersonation that is tried first is the one that its user needed last.
+	if metadata, _ := object["authenticationMetadata"].(map[string]any); metadata != nil {
+		delete(metadata, "impersonationConstraint")
+		if len(metadata) == 0 {
+			delete(object, "authenticationMetadata")
+		}
+	}
+	status, _ := object["responseStatus"].(map[string]any)
+	if message, ok := status["message"]; status["code"] == json.Number("404") && (!ok || message == unknownPathMessage) {
+		object["responseStatus"] = "404"
+		delete(object, "responseObject")
+	}
+	return event
+}
