@@ -2,6 +2,7 @@ package verify
 
 import (
 	"iter"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -86,16 +87,7 @@ func TestBoundsAreTested(t *testing.T) {
 	if len(bounds) < 40 {
 		t.Errorf("%s has %d bounds", document, len(bounds))
 	}
-	tests := map[string]map[string]bool{} // names by directory
-	for _, name := range list(t, "_test.go") {
-		dir := path.Dir(name)
-		if tests[dir] == nil {
-			tests[dir] = map[string]bool{}
-		}
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
-			tests[dir][m[1]] = true
-		}
-	}
+	tests := testsByDirectory(t)
 	for _, b := range bounds {
 		if len(b.sources) != 1 {
 			t.Errorf("%s:%d: %s: want six columns and one link to what bounds it", document, b.line, b.what)
@@ -113,6 +105,46 @@ func TestBoundsAreTested(t *testing.T) {
 		if none := slices.Contains(boundBy, b.other); none == (len(b.tests) > 0) || !none && b.other != "" {
 			t.Errorf("%s:%d: %s: want tests, or whose bound it is", document, b.line, b.what)
 		}
+	}
+}
+
+// testsByDirectory returns the names of all tests, by the directories of their packages.
+func testsByDirectory(t *testing.T) map[string]map[string]bool {
+	t.Helper()
+	tests := map[string]map[string]bool{}
+	for _, name := range list(t, "_test.go") {
+		dir := path.Dir(name)
+		if tests[dir] == nil {
+			tests[dir] = map[string]bool{}
+		}
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
+			tests[dir][m[1]] = true
+		}
+	}
+	return tests
+}
+
+func TestThreatsAreTested(t *testing.T) {
+	const document = "docs/security.md"
+	tests := map[string]bool{}
+	for _, names := range testsByDirectory(t) {
+		maps.Copy(tests, names)
+	}
+	threats := 0
+	for number, cells := range rowsOf(read(t, document), "| who | tries | what becomes of it | test |") {
+		threats++
+		named := testName.FindAllStringSubmatch(cells[len(cells)-1], -1)
+		if len(cells) != 4 || len(named) == 0 || slices.Contains(cells, "") {
+			t.Errorf("%s:%d: want who tries what, what becomes of it, and a test", document, number)
+		}
+		for _, m := range named {
+			if !tests[m[1]] {
+				t.Errorf("%s:%d: there is no %s", document, number, m[1])
+			}
+		}
+	}
+	if threats < 25 {
+		t.Errorf("%s has %d threats", document, threats)
 	}
 }
 
