@@ -52,22 +52,29 @@ rules:
 - level: RequestResponse
 `
 
-// TestAudit sends the requests of the written cases to two servers with an audit log, and
-// compares what these say about each of them: as many events of the same stages, whichever
-// tiers a request crossed, with the same content.
+// TestAudit sends the requests of the written cases to two servers with an audit log and an
+// audit webhook, and compares what the logs say about each of them: as many events of the
+// same stages, whichever tiers a request crossed, with the same content. Logs are rotated
+// meanwhile, and webhooks, which fail now and then, are sent the same events in batches.
 func TestAudit(t *testing.T) {
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := func(tier cluster.Tier) string { return filepath.Join(dir, string(tier)+".log") }
+	logs := func(tier cluster.Tier) string { return filepath.Join(dir, string(tier)) }
+	webhook := newAuditWebhook(t)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	defer stop()
 	audited, err := startPeers(ctx, func(tier cluster.Tier) []string {
 		return []string{
-			"--audit-policy-file=" + policy, "--audit-log-path=" + log(tier), "--audit-log-mode=blocking",
+			"--audit-policy-file=" + policy,
+			"--audit-log-path=" + filepath.Join(logs(tier), "audit.log"), "--audit-log-mode=blocking", "--audit-log-maxsize=1",
 			"--audit-log-truncate-enabled", "--audit-log-truncate-max-event-size=40000",
+			"--audit-webhook-config-file=" + webhook.kubeconfig(t, dir, tier),
+			"--audit-webhook-batch-max-size=20", "--audit-webhook-batch-max-wait=200ms", "--audit-webhook-initial-backoff=10ms",
+			"--audit-webhook-batch-throttle-enable=false", "--audit-webhook-batch-buffer-size=100000",
+			"--audit-webhook-truncate-enabled", "--audit-webhook-truncate-max-event-size=40000",
 		}
 	})
 	defer func() {
@@ -116,11 +123,11 @@ func TestAudit(t *testing.T) {
 	// The last event of a request is written after its answer.
 	var differences map[string]string
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Second) {
-		want, err := readEvents(audited[0], log, sent)
+		want, err := readEvents(audited[0], logs, sent)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := readEvents(audited[1], log, sent)
+		got, err := readEvents(audited[1], logs, sent)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,10 +139,15 @@ func TestAudit(t *testing.T) {
 		}
 		if len(differences) == 0 {
 			t.Logf("%d requests, %d of them with events", len(sent), len(want))
-			return
+			break
 		}
 		if time.Now().After(deadline) {
 			break
+		}
+	}
+	for _, peer := range audited {
+		for _, tier := range peer.Cluster.ServingTiers() {
+			webhook.compare(t, tier, logs(tier))
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(differences)) {
@@ -168,19 +180,19 @@ func (p *pair) send(r Request) {
 
 // readEvents reads the events of requests from the logs of all tiers, normalised, those of
 // a request in the order of their stages.
-func readEvents(peer *Peer, log func(cluster.Tier) string, sent map[string]Request) (map[string][]any, error) {
+func readEvents(peer *Peer, logs func(cluster.Tier) string, sent map[string]Request) (map[string][]any, error) {
 	lines := map[string][][]byte{}
 	for _, tier := range peer.Cluster.ServingTiers() {
-		content, err := os.ReadFile(log(tier))
+		written, err := readLogs(logs(tier))
 		if err != nil {
 			return nil, err
 		}
-		for line := range bytes.Lines(content) {
+		for _, line := range written {
 			var event struct {
 				AuditID string `json:"auditID"`
 			}
 			if err := json.Unmarshal(line, &event); err != nil {
-				continue // it is being written
+				return nil, fmt.Errorf("event of %s: %w: %s", tier, err, line)
 			}
 			if _, ok := sent[event.AuditID]; ok {
 				lines[event.AuditID] = append(lines[event.AuditID], line)
@@ -203,6 +215,26 @@ func readEvents(peer *Peer, log func(cluster.Tier) string, sent map[string]Reque
 		}
 	}
 	return events, nil
+}
+
+// readLogs returns the whole lines of all logs of a directory, of rotated ones first.
+func readLogs(dir string) (lines [][]byte, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		for line := range bytes.Lines(content) {
+			if line, whole := bytes.CutSuffix(line, []byte("\n")); whole { // else it is being written
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines, nil
 }
 
 // stageOf returns the place of an event among those of its request.
