@@ -225,7 +225,7 @@ ROUNDS ?= 3
 .PHONY: bench
 bench: build ## measure everything beside kube-apiserver, into docs/benchmarks (WORKLOAD=…, ROUNDS=…)
 	$(call tools,bench,$(BENCH_TOOLS))
-	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD)$(SERVERS),$(if $(WORKLOAD),-workload='$(WORKLOAD)') $(if $(SERVERS),-servers='$(SERVERS)'),-out=docs/benchmarks -performance=docs/performance.md -scaling=docs/scaling.md)
+	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -profiles=.run/bench/profiles $(if $(WORKLOAD)$(SERVERS),$(if $(WORKLOAD),-workload='$(WORKLOAD)') $(if $(SERVERS),-servers='$(SERVERS)'),-out=docs/benchmarks -profiles-page=docs/benchmarks/profiles.md -scaling=docs/scaling.md)
 
 # The published rows that cross the hop or hold watches, with either HTTP/2 server.
 .PHONY: bench-http2

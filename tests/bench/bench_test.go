@@ -271,13 +271,12 @@ func TestOnlyWhatIsBetweenTheMarksIsReplaced(t *testing.T) {
 	}
 }
 
-// The page that profiles are written into has its marks.
-func TestPerformancePageHasMarks(t *testing.T) {
+func TestProfilesPageHasMarks(t *testing.T) {
 	root, err := tools.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(root + "/docs/performance.md")
+	page, err := os.ReadFile(root + "/docs/benchmarks/profiles.md")
 	if err != nil {
 		t.Fatal(err)
 	}

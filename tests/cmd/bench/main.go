@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	out := flags.String("out", filepath.Join(".run", "bench"), "directory for the results")
 	name := flags.String("name", "result", "what the names of their files begin with")
 	merge := flags.Bool("merge", false, "keep the rows of the result that is there and that this run does not measure")
-	performance := flags.String("performance", "", "page whose tables of profiles are rewritten; needs -profiles")
+	profilesPage := flags.String("profiles-page", "", "page whose tables of profiles are rewritten; needs -profiles")
 	scaling := flags.String("scaling", "", "page about scaling, rewritten with the figures of the result")
 	render := flags.Bool("render", false, "measure nothing: write pages and charts of the JSON that is there")
 	if err := flags.Parse(args); err != nil {
@@ -100,8 +100,8 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err := write(files, result, *scaling); err != nil {
 		return err
 	}
-	if *performance != "" && o.Profiles != "" {
-		if err := bench.WriteProfiles(ctx, *performance, o.Profiles); err != nil {
+	if *profilesPage != "" && o.Profiles != "" {
+		if err := bench.WriteProfiles(ctx, *profilesPage, o.Profiles); err != nil {
 			return err
 		}
 	}
