@@ -75,6 +75,7 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build the programs into bin/
+	@for p in $(PROGRAMS); do [ -e bin/$$p ] || { echo "the first build compiles most of Kubernetes: some minutes"; break; }; done
 	$(call step,build,$(GO) build -ldflags '$(LDFLAGS)' -o bin/ $(foreach p,$(PROGRAMS),$(MAIN_$(p))))
 
 # Where `make run` serves, and where it keeps its data.
@@ -83,11 +84,10 @@ DATA_DIR    ?= $(CURDIR)/.triune
 
 .PHONY: run
 run: PROGRAMS = triune
-run: build kubectl ## start triune on 127.0.0.1:6443 (SECURE_PORT), with its data in .triune/ (DATA_DIR)
-	@{ until .tools/kubectl --kubeconfig='$(DATA_DIR)/admin.kubeconfig' get --raw=/readyz >/dev/null 2>&1; \
-		do kill -0 $$$$ 2>/dev/null || exit 0; sleep 1; done; \
-		printf '\nready; for kubectl:\n\nexport KUBECONFIG=%s\n\n' '$(DATA_DIR)/admin.kubeconfig'; } & \
-	exec bin/triune --bind-address=127.0.0.1 --secure-port=$(SECURE_PORT) --data-dir='$(DATA_DIR)' --controllers=all-generic
+run: build kubectl ## start triune on 127.0.0.1:6443 (SECURE_PORT), with its data and log in .triune/ (DATA_DIR)
+	@$(GO) build -o .run/run ./tests/cmd/run
+	@exec .run/run -log='$(DATA_DIR)/log' -kubeconfig='$(DATA_DIR)/admin.kubeconfig' -url=https://127.0.0.1:$(SECURE_PORT)/readyz -ca-file='$(DATA_DIR)/pki/ca.crt' -- \
+		bin/triune --bind-address=127.0.0.1 --secure-port=$(SECURE_PORT) --data-dir='$(DATA_DIR)' --controllers=all-generic
 
 .PHONY: run-tiers
 run-tiers: build ## start etcd, NATS and REPLICAS (1) of each service as processes

@@ -32,10 +32,34 @@ func TestRun(t *testing.T) {
 	}
 	m := start(t, "run", "SECURE_PORT="+strconv.Itoa(port), "DATA_DIR="+filepath.Join(t.TempDir(), "data"))
 	m.kubectl(t)
+	m.quiet(t)
 	m.end(t)
 	if conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
 		_ = conn.Close()
 		t.Error("the server has not ended")
+	}
+}
+
+// TestRunSaysWhatIsWrong: of a start that fails the user sees the reason, and nothing of the log.
+func TestRunSaysWhatIsWrong(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := filepath.Join(t.TempDir(), "data")
+	m := launch(t, "run", "SECURE_PORT="+port, "DATA_DIR="+data)
+	<-m.ended
+	if m.err == nil {
+		t.Error("make has not failed")
+	}
+	m.quiet(t)
+	if want := regexp.MustCompile(`(?m)^error: .*` + port); !want.MatchString(m.output.String()) {
+		t.Errorf("want an error that names port %s:\n%s", port, m.output.String())
 	}
 }
 
@@ -49,6 +73,7 @@ func TestRunTiers(t *testing.T) {
 type target struct {
 	command    *exec.Cmd
 	kubeconfig string
+	announced  chan string   // the kubeconfig, when the server is ready
 	tmp        string        // where the servers have their temporary files
 	ended      chan struct{} // closed when make has ended; err is set before
 	err        error
@@ -59,13 +84,25 @@ type target struct {
 // build takes many minutes, so there is no time limit but the test's.
 func start(t *testing.T, args ...string) *target {
 	t.Helper()
+	m := launch(t, args...)
+	select {
+	case m.kubeconfig = <-m.announced:
+	case <-m.ended:
+		t.Fatalf("make ended before the server was ready: %v", m.err)
+	}
+	return m
+}
+
+// launch runs a target of the Makefile.
+func launch(t *testing.T, args ...string) *target {
+	t.Helper()
 	// Short, for it is part of the path of a socket.
 	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
-	m := &target{tmp: tmp, ended: make(chan struct{})}
+	m := &target{tmp: tmp, announced: make(chan string, 1), ended: make(chan struct{})}
 	m.command = exec.Command("make", args...)
 	m.command.Dir = root(t)
 	// As from a terminal, also where make runs the test.
@@ -76,13 +113,12 @@ func start(t *testing.T, args ...string) *target {
 	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// One that is left behind must not keep Wait from returning.
 	m.command.WaitDelay = time.Second
-	announced := make(chan string, 1)
 	read, write := io.Pipe()
 	go func() {
 		lines := bufio.NewScanner(read)
 		for lines.Scan() {
 			if path, ok := strings.CutPrefix(lines.Text(), "export KUBECONFIG="); ok {
-				announced <- path
+				m.announced <- path
 				break
 			}
 		}
@@ -103,12 +139,17 @@ func start(t *testing.T, args ...string) *target {
 			t.Logf("make %s:\n%s", strings.Join(args, " "), m.output.String())
 		}
 	})
-	select {
-	case m.kubeconfig = <-announced:
-	case <-m.ended:
-		t.Fatalf("make ended before the server was ready: %v", m.err)
-	}
 	return m
+}
+
+var logLine = regexp.MustCompile(`(?m)^[IWEF]\d{4} \d\d:\d\d:\d\d`)
+
+// quiet fails if make has printed what the server logs.
+func (m *target) quiet(t *testing.T) {
+	t.Helper()
+	if logged := logLine.FindAllString(m.output.String(), -1); len(logged) > 0 {
+		t.Errorf("%d lines of the log bury what the user needs", len(logged))
+	}
 }
 
 // end does what Ctrl-C does in a terminal, and waits until nothing is left.
