@@ -154,7 +154,7 @@ func TestNATSUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := strings.NewReplacer("/pki/nats/", filepath.Dir(made.NATSCA.CertFile)+"/", "/data", t.TempDir(),
-		"0.0.0.0:4222", "127.0.0.1:-1", "https: \"0.0.0.0:8222\"", "").Replace(string(common))
+		"0.0.0.0:4222", "127.0.0.1:-1", "https: \"127.0.0.1:8222\"", "").Replace(string(common))
 	file := filepath.Join(dir, "nats.conf")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

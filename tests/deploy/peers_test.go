@@ -151,7 +151,7 @@ func TestNATSRoutes(t *testing.T) {
 			}
 			replaced := strings.NewReplacer(
 				"/pki/nats/server.crt", keys.CertFile, "/pki/nats/server.key", keys.KeyFile, "/pki/nats/ca.crt", made.NATSCA.CertFile,
-				"/data", t.TempDir(), "0.0.0.0:4222", "127.0.0.1:-1", `https: "0.0.0.0:8222"`, "",
+				"/data", t.TempDir(), "0.0.0.0:4222", "127.0.0.1:-1", `https: "127.0.0.1:8222"`, "",
 				"0.0.0.0:6222", fmt.Sprintf("127.0.0.1:%d", ports[i]),
 				"nats-0:6222", fmt.Sprintf("localhost:%d", ports[0]), "nats-1:6222", fmt.Sprintf("localhost:%d", ports[1]), "nats-2:6222", fmt.Sprintf("localhost:%d", ports[2]),
 			).Replace(string(text))
