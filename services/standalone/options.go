@@ -48,7 +48,7 @@ func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
 	o.Core.AddServerFlags(sections)
 	fs := sections.FlagSet("triune")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
-		"Directory for what triune makes for itself: the data of the etcd and NATS inside, keys and certificates that no flag names, and admin.kubeconfig.")
+		"Directory for what triune makes for itself: the data of the etcd and NATS inside, keys and certificates that no flag names, and admin.kubeconfig. With --etcd-servers there is a NATS inside only if this flag is given.")
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
 		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Leave them off where kube-controller-manager runs.", controllers.Known()))
 	o.flags = pflag.NewFlagSet("triune", pflag.ContinueOnError)
@@ -73,7 +73,11 @@ type completedOptions struct {
 
 // Complete makes what no flag has named, and fills in the rest.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
-	c := &completedOptions{dataDir: o.DataDir, embedNATS: len(o.Core.EventLog.URLs) == 0}
+	c := &completedOptions{dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers")}
+	// Beside an etcd that somebody else runs we keep no files that nobody has asked for:
+	// programs that start API servers for tests start many in one directory. Without NATS
+	// each tier watches etcd itself.
+	c.embedNATS = len(o.Core.EventLog.URLs) == 0 && (c.embedEtcd || o.given("data-dir"))
 	var err error
 	if c.controllers, err = controllers.Resolve(o.Controllers); err != nil {
 		return CompletedOptions{}, err
@@ -81,7 +85,6 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	if c.dataDir, err = filepath.Abs(o.DataDir); err != nil {
 		return CompletedOptions{}, fmt.Errorf("--data-dir=%s: %w", o.DataDir, err)
 	}
-	c.embedEtcd = !o.given("etcd-servers")
 	if c.embedEtcd {
 		// A placeholder that satisfies validation; the member inside names its
 		// socket when it has started.
@@ -106,8 +109,10 @@ func (o *Options) given(flag string) bool { return o.flags != nil && o.flags.Cha
 func (o *Options) addPKI(c *completedOptions) error {
 	serving := !o.given("tls-cert-file") && !o.given("cert-dir")
 	clients := !o.given("client-ca-file")
-	frontProxy := !o.given("requestheader-client-ca-file") && !o.given("proxy-client-cert-file")
 	accounts := !o.given("service-account-issuer") && !o.given("service-account-signing-key-file")
+	// kube-apiserver does without a front proxy, too.
+	frontProxy := !o.given("requestheader-client-ca-file") && !o.given("proxy-client-cert-file") &&
+		(serving || clients || accounts || c.embedEtcd || o.given("data-dir"))
 	if !serving && !clients && !frontProxy && !accounts {
 		return nil
 	}

@@ -99,6 +99,12 @@ func freePort(t *testing.T) int {
 // launch starts triune with its data in dir.
 func launch(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
+	return launchIn(t, "", dir, append([]string{"--data-dir=" + dir}, args...)...)
+}
+
+// launchIn starts triune in a working directory.
+func launchIn(t *testing.T, working, dir string, args ...string) *process {
+	t.Helper()
 	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
@@ -106,8 +112,9 @@ func launch(t *testing.T, dir string, args ...string) *process {
 	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	p := &process{t: t, dir: dir, tmp: tmp, port: freePort(t), done: make(chan struct{})}
 	p.command = exec.Command(os.Args[0], append([]string{
-		"--data-dir=" + dir, "--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(p.port),
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(p.port),
 	}, args...)...)
+	p.command.Dir = working
 	p.command.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+tmp)
 	p.command.Stderr = p
 	if err := p.command.Start(); err != nil {
