@@ -160,6 +160,17 @@ func TestNeighboursAreLeftInPeace(t *testing.T) {
 			n.ask(http.MethodGet, "/api", nil, nil)
 			n.ask(http.MethodGet, "/api?watch=1", nil, nil)
 		}},
+		"long answers at once": {behave: answer(func(h http.Header) {
+			for i := range 3 {
+				h[fmt.Sprintf("X-%d", i)] = []string{strings.Repeat("x", 250<<10)}
+			}
+		}), attack: func(n *neighbourhood) {
+			var wg sync.WaitGroup
+			for i := range 24 {
+				wg.Go(func() { n.ask(http.MethodGet, []string{"/api", "/api?watch=1"}[i%2], nil, nil) })
+			}
+			wg.Wait()
+		}},
 		"many interim answers": {behave: func(w http.ResponseWriter, _ *http.Request) {
 			for range 100 {
 				w.WriteHeader(http.StatusEarlyHints)

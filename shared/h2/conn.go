@@ -87,6 +87,8 @@ type conn struct {
 	initial    int64                // window of new streams; guarded by mu
 	most       int64                // no stream has been given more than that; guarded by mu
 	dry        map[*stream]struct{} // streams that wait for their own window; guarded by mu
+	headed     map[*stream]struct{} // streams that wait for room for a head; guarded by mu
+	controls   int                  // bytes of the output at most that did not wait for room; guarded by mu
 	maxFrame   uint32               // that the client takes; guarded by mu
 	maxList    uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
 	block      bytes.Buffer         // guarded by mu

@@ -1,7 +1,6 @@
 package h2
 
 import (
-	"bytes"
 	"runtime"
 	"slices"
 	"sync"
@@ -25,9 +24,6 @@ const (
 	// outputPushed is how far the output may grow by what does not wait for it: a few changes
 	// that a hundred watches of a connection are to hear of.
 	outputPushed = 8 * outputFull
-	// outputTooLong is where a client is not waited for that has asked for so many answers
-	// and reads none.
-	outputTooLong = 1 << 20
 )
 
 // Buffers of the output. A connection has one while there is something to be written; most
@@ -163,6 +159,7 @@ func (c *conn) letOthersLocked() {
 // writeLocked writes the output once. Its caller has set writing.
 func (c *conn) writeLocked() {
 	out := c.takeLocked()
+	c.controls = min(c.controls, c.pendingLocked())
 	c.passTurnLocked()
 	c.mu.Unlock()
 	err := c.write(*out)
@@ -187,21 +184,6 @@ func (c *conn) write(p []byte) error {
 		err = failed
 	}
 	return err
-}
-
-// controlLocked returns the output for a frame without data. A client that asks for more
-// and more of them and reads none is cut off.
-func (c *conn) controlLocked() *[]byte {
-	c.boundLocked()
-	return c.spaceLocked(64)
-}
-
-// boundLocked ends the connection of a client that reads nothing of what does not wait for
-// room in the output.
-func (c *conn) boundLocked() {
-	if c.pendingLocked() > outputTooLong {
-		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))
-	}
 }
 
 // part is what a handler gives to its connection at once.
@@ -232,6 +214,9 @@ func (s *stream) send(p part) error {
 	endsWithData := p.end && len(p.trailers) == 0
 	ended := endsWithData && left == 0 && p.head != nil
 	if p.head != nil {
+		if err := s.roomForHeadLocked(); err != nil {
+			return err
+		}
 		c.appendHeadLocked(s.id, p.head, ended)
 		s.response.sent = !p.interim
 	}
@@ -255,6 +240,9 @@ func (s *stream) send(p part) error {
 	}
 	switch {
 	case p.end && len(p.trailers) > 0:
+		if err := s.roomForHeadLocked(); err != nil {
+			return err
+		}
 		c.appendHeadLocked(s.id, p.trailers, true)
 	case p.end && !ended:
 		out := c.spaceLocked(frameHeader)
@@ -269,19 +257,6 @@ func (s *stream) send(p part) error {
 		c.flushInTimeLocked()
 	}
 	return nil
-}
-
-// tooLongLocked tells whether a header list is longer than the client takes, who may end the
-// connection for it, with everything else that is on it (RFC 9113, section 10.5.1).
-func (c *conn) tooLongLocked(fields []hpack.HeaderField) bool {
-	if c.maxList == 0 {
-		return false
-	}
-	size := uint32(0)
-	for _, f := range fields {
-		size += f.Size()
-	}
-	return size > c.maxList
 }
 
 // trySend is send for pieces of size bytes that need not wait.
@@ -314,21 +289,6 @@ func (c *conn) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flushLaterLocked()
-}
-
-// appendHeadLocked appends a header block. Blocks must be appended in the order in which
-// they are compressed.
-func (c *conn) appendHeadLocked(id uint32, fields []hpack.HeaderField, end bool) {
-	c.boundLocked()
-	c.block.Reset()
-	for _, f := range fields {
-		_ = c.encoder.WriteField(f) // to a buffer
-	}
-	out := c.spaceLocked(frameHeader + c.block.Len())
-	*out = appendHeaders(*out, id, c.block.Bytes(), end, int(c.maxFrame))
-	if c.block.Cap() > 2*few {
-		c.block = bytes.Buffer{} // it is kept for as long as the connection
-	}
 }
 
 // allowanceLocked waits until some of want bytes may be appended, and returns how many.
@@ -375,10 +335,16 @@ func (s *stream) leaveLineLocked() {
 }
 
 // passTurnLocked wakes the first of those who wait for the connection, if there is
-// something for it.
+// something for it, and all who have a head to append.
 func (c *conn) passTurnLocked() {
-	if len(c.line) > 0 && c.window > 0 && c.pendingLocked() < outputFull {
+	if c.pendingLocked() >= outputFull {
+		return
+	}
+	if len(c.line) > 0 && c.window > 0 {
 		c.line[0].room.Signal()
+	}
+	for s := range c.headed {
+		s.room.Signal()
 	}
 }
 

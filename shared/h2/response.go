@@ -411,6 +411,7 @@ func (r *response) proceedLocked() {
 		return
 	}
 	c := r.s.conn
+	c.boundLocked(2 * frameHeader)
 	c.appendHeadLocked(r.s.id, []hpack.HeaderField{{Name: ":status", Value: "100"}}, false)
 	c.flushLaterLocked()
 }

@@ -72,7 +72,7 @@ func (s *server) newConn(nc, below net.Conn, state *tls.ConnectionState, handler
 	ctx = context.WithValue(ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	c := &conn{
 		server: s, net: nc, below: below, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
-		streams: map[uint32]*stream{}, dry: map[*stream]struct{}{}, used: time.Now(),
+		streams: map[uint32]*stream{}, dry: map[*stream]struct{}{}, headed: map[*stream]struct{}{}, used: time.Now(),
 		window: defaultWindow, initial: defaultWindow, maxFrame: defaultMaxFrame,
 	}
 	c.records, _ = below.(*recordConn)
