@@ -153,7 +153,14 @@ func (a *attempt) Close() error {
 type answerBody struct {
 	io.ReadCloser
 	conn  *conn
+	head  atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
 	whole atomic.Bool
+}
+
+func newAnswerBody(body io.ReadCloser, conn *conn, head int64) *answerBody {
+	a := &answerBody{ReadCloser: body, conn: conn}
+	a.head.Store(head)
+	return a
 }
 
 func (a *answerBody) Read(p []byte) (int, error) {
@@ -165,8 +172,10 @@ func (a *answerBody) Read(p []byte) (int, error) {
 }
 
 func (a *answerBody) Close() error {
-	if !a.whole.Swap(true) {
-		a.conn.reset()
+	if head := a.head.Swap(0); a.whole.Swap(true) {
+		a.conn.answered(head)
+	} else {
+		a.conn.reset(head)
 	}
 	return a.ReadCloser.Close()
 }

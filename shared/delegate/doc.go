@@ -66,8 +66,9 @@
 // their requests fail. The next tier never ends a connection of a front proxy for
 // one answer's sake. Servers end connections of which many streams are reset
 // (CVE-2023-44487); so one with resetLimit such streams gets no more requests, and
-// is closed when the last one has been answered. Headers that the next tier would
-// not accept are refused here.
+// is closed when the last one has been answered. They refuse requests on one that holds
+// many long headers; such a connection gets no more, either. Headers that the next tier
+// would not accept are refused here.
 //
 // # What the client gets when it fails
 //

@@ -85,6 +85,8 @@ func (n *neighbourhood) leave(count int, path string) {
 func TestNeighboursAreLeftInPeace(t *testing.T) {
 	// More than all connections may have streams.
 	const departures = (shortConnections + 1) * fullConnection
+	// More than shortConnections take together, of 8 MiB each.
+	const longRequests = 40
 	long := http.Header{}
 	for i := range 20_000 {
 		long[fmt.Sprintf("X-%d", i)] = []string{""}
@@ -170,6 +172,13 @@ func TestNeighboursAreLeftInPeace(t *testing.T) {
 				wg.Go(func() { n.ask(http.MethodGet, []string{"/api", "/api?watch=1"}[i%2], nil, nil) })
 			}
 			wg.Wait()
+		}},
+		"long requests stay": {stays: true, anew: 2 * longRequests, attack: func(n *neighbourhood) {
+			for i := range 2 * longRequests {
+				go n.ask(http.MethodGet, []string{"/api", "/api?watch=1"}[i%2], http.Header{"X-Long": {strings.Repeat("x", 1000<<10)}}, nil)
+			}
+			eventually(n.t, "long requests are under way", func() bool { return n.entered.Load() == 2*longRequests })
+			_ = opened(n.t, n.alice, n.t.Context(), "/api?watch=1").Close()
 		}},
 		"many interim answers": {behave: func(w http.ResponseWriter, _ *http.Request) {
 			for range 100 {

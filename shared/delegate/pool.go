@@ -46,35 +46,55 @@ type pool struct {
 // everything on it (CVE-2023-44487).
 const resetLimit = 32
 
+// maxHeads is how many bytes of header fields a connection may carry at which it gets no more
+// requests: a server of ours refuses those for which it would hold more than eight times
+// [maxHeaders], and whoever sends long ones must not have others refused.
+const maxHeads = 4 * maxHeaders
+
 // conn is a connection of a pool.
 type conn struct {
 	*http.ClientConn
 	pool   *pool
 	resets atomic.Int32
+	// heads are the bytes of header fields that the server may hold, lost those of streams
+	// that were reset.
+	heads, lost atomic.Int64
 }
 
-// reset notes that a stream has ended before its time.
-func (c *conn) reset() {
-	if c.resets.Add(1) == resetLimit {
+// reset notes that a stream has ended before its time, whose request had so many bytes of
+// header fields.
+func (c *conn) reset(head int64) {
+	if c.resets.Add(1) == resetLimit || c.lost.Add(head) >= maxHeads/2 {
 		c.pool.retire(c)
 	}
 }
 
+// answered notes that a request has been answered, or not been sent.
+func (c *conn) answered(head int64) { c.heads.Add(-head) }
+
 // left is how many requests the connection takes without letting one wait for a handler.
-func (c *conn) left() int { return c.Available() - int(c.resets.Load()) }
+func (c *conn) left() int {
+	if c.heads.Load() >= maxHeads {
+		return 0
+	}
+	return c.Available() - int(c.resets.Load())
+}
 
 // full reports whether a connection with nothing left has as many streams as a server is
-// taken to allow. One that has fewer is about to close.
-func (c *conn) full() bool { return c.InFlight()+int(c.resets.Load()) >= fullConnection }
+// taken to allow, or as long ones. One that has fewer is about to close.
+func (c *conn) full() bool {
+	return c.InFlight()+int(c.resets.Load()) >= fullConnection || c.heads.Load() >= maxHeads
+}
 
 // fullConnection is the number of streams a server is taken to allow on a connection.
 const fullConnection = 100
 
-// acquire returns a connection with a stream reserved on it: the caller must
-// call RoundTrip or Release on it. It returns an error when an attempt to
+// acquire returns a connection with a stream reserved on it for a request with so many bytes
+// of header fields: the caller must call RoundTrip or Release on it, and then answered or
+// reset. It returns an error when an attempt to
 // connect has failed that the caller waited for, when patience is over, or when
 // ctx has ended.
-func (p *pool) acquire(ctx context.Context, patience time.Duration) (*conn, error) {
+func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var impatient <-chan time.Time
@@ -89,6 +109,7 @@ func (p *pool) acquire(ctx context.Context, patience time.Duration) (*conn, erro
 			p.running.Go(p.dial)
 		}
 		if conn != nil {
+			conn.heads.Add(head)
 			return conn, nil
 		}
 		if impatient == nil {

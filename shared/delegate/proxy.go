@@ -211,6 +211,7 @@ func (c *choice) next() int {
 func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *replica, error) {
 	ctx := out.Context()
 	choice := p.choices(ctx, k)
+	head := headSize(out)
 	var last error = &unavailableError{errors.New("no address is known")}
 	for attempts, refusals := 0, 0; attempts-refusals < maxAttempts && refusals < maxRefusals; {
 		at := choice.next()
@@ -219,7 +220,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		}
 		r := choice.replicas[at]
 		before := time.Now()
-		conn, err := r.pools[k].acquire(ctx, choice.wait(at))
+		conn, err := r.pools[k].acquire(ctx, head, choice.wait(at))
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, context.Cause(ctx)
@@ -233,6 +234,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		reader, whole := b.attempt()
 		if !whole {
 			conn.Release()
+			conn.answered(head)
 			return nil, nil, last
 		}
 		attempts++
@@ -250,12 +252,12 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		r.inFlight[k].Add(1)
 		res, err := conn.RoundTrip(try)
 		if err == nil {
-			res.Body = &answerBody{ReadCloser: res.Body, conn: conn}
+			res.Body = newAnswerBody(res.Body, conn, head)
 			if !p.distrusted(r, res) {
 				return res, r, nil
 			}
 		} else {
-			conn.reset()
+			conn.reset(head)
 		}
 		r.inFlight[k].Add(-1)
 		switch {

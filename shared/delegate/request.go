@@ -153,6 +153,18 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	return out, nil
 }
 
+// headSize is how many bytes the path and headers of a request have, as HTTP/2 counts them.
+func headSize(out *http.Request) int64 {
+	size := len(out.URL.Path) + len(out.URL.RawQuery)
+	for name, values := range out.Header {
+		size += (fieldSize + len(name)) * len(values)
+		for _, value := range values {
+			size += len(value)
+		}
+	}
+	return int64(size)
+}
+
 // identify adds what the next tier knows the user by.
 func (p *Proxy) identify(ctx context.Context, header http.Header, u user.Info) error {
 	if !p.config.HandOver {

@@ -178,7 +178,7 @@ func only(replicas []*replica, keep func(*replica) bool) []*replica {
 func (p *Proxy) probe(r *replica) {
 	ctx, cancel := context.WithTimeout(p.background, probeTimeout)
 	defer cancel()
-	conn, err := r.pools[short].acquire(ctx, probeTimeout)
+	conn, err := r.pools[short].acquire(ctx, 0, probeTimeout)
 	if err != nil {
 		p.lost(r, err)
 		return
@@ -198,7 +198,7 @@ func (p *Proxy) probe(r *replica) {
 		Header: header,
 	}).WithContext(ctx))
 	if err != nil {
-		conn.reset()
+		conn.reset(0)
 		// If the replica hangs, new requests shall find out on new connections, in
 		// the time that a connection may take. Not at the first failure, for one
 		// that is only slow would have handshakes on top of its load.
