@@ -69,6 +69,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		announced = append(announced, name)
 	}
 	if announced != nil {
+		slices.Sort(announced) // a Pod can announce many
 		header["Trailer"] = announced
 	}
 	w.WriteHeader(res.StatusCode)
@@ -97,7 +98,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		panic(http.ErrAbortHandler)
 	}
 	for name, values := range res.Trailer {
-		if !slices.Contains(announced, name) {
+		if _, ok := slices.BinarySearch(announced, name); !ok {
 			name = http.TrailerPrefix + name
 		}
 		header[name] = values
