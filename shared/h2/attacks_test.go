@@ -147,6 +147,11 @@ func attacks(t *testing.T) []attack {
 			held: 64 * mib, heldByGos: 400 * mib, each: many(named("x", "", 28_000))},
 		{name: "announced trailers", handler: park, times: 20, ours: refuses, gos: refuses, perByte: 100,
 			each: many(literal(append([]byte(nil), get...), 0, "trailer", strings.Repeat("a,", 100_000)))},
+		{name: "trailers of one byte", handler: park, times: 100, ours: refuses, gos: serves, perByte: 300,
+			held: 16 * mib, heldByGos: 400 * mib, each: func(b []byte, i int) []byte {
+				b = appendHeaders(b, uint32(2*i+1), literal(append([]byte(nil), get...), 0, "trailer", "x"), false, 16<<10)
+				return appendHeaders(b, uint32(2*i+1), append(literal(nil, 0x40, "x", ""), strings.Repeat("\xbe", 28_000)...), true, 16<<10)
+			}},
 		{name: "long names", times: 100, ours: serves, gos: serves, perByte: 20,
 			each: func(b []byte, i int) []byte {
 				return many(literal(append([]byte(nil), get...), 0, fmt.Sprint("x-", i, "-", large(10_000)), "1"))(b, i)

@@ -106,7 +106,7 @@ func (b *body) endLocked() {
 }
 
 // trailersLocked ends a body (RFC 9113, section 8.1). Only what the request has announced
-// is taken over.
+// is taken over, and counts with its header.
 func (s *stream) trailersLocked(f *fieldBlock) error {
 	switch {
 	case s.allCame:
@@ -115,16 +115,20 @@ func (s *stream) trailersLocked(f *fieldBlock) error {
 		s.body.expected >= 0 && s.body.received != s.body.expected:
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol}
 	}
+	trailer, size := http.Header{}, int64(0)
 	for _, field := range f.regular {
-		if key := canonical(field.Name); s.request.Trailer != nil {
-			if _, announced := s.request.Trailer[key]; announced {
-				if s.body.trailer == nil {
-					s.body.trailer = http.Header{}
-				}
-				s.body.trailer[key] = append(s.body.trailer[key], field.Value)
-			}
+		key := canonical(field.Name)
+		if _, announced := s.request.Trailer[key]; announced {
+			trailer[key] = append(trailer[key], field.Value)
+			size += int64(field.Size())
 		}
 	}
+	if f.truncated || s.conn.heads+size > headLists*int64(f.limit) {
+		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeEnhanceYourCalm}
+	}
+	s.head += size
+	s.conn.heads += size
+	s.body.trailer = trailer
 	s.body.endLocked()
 	return nil
 }

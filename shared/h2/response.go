@@ -87,11 +87,13 @@ func (r *response) WriteHeader(status int) {
 	}
 	for _, names := range r.header["Trailer"] {
 		for name := range strings.SplitSeq(names, ",") {
-			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); httpguts.ValidTrailerHeader(key) && !slices.Contains(r.trailers, key) {
+			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); httpguts.ValidTrailerHeader(key) {
 				r.trailers = append(r.trailers, key)
 			}
 		}
 	}
+	slices.Sort(r.trailers) // there may be as many as a header of somebody behind us has room for
+	r.trailers = slices.Compact(r.trailers)
 	if httpguts.HeaderValuesContainsToken(r.header["Connection"], "close") {
 		r.s.conn.leave()
 	}
