@@ -2,6 +2,7 @@ package openapi
 
 import (
 	"bytes"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -142,14 +143,12 @@ func (d *Documents) send(w http.ResponseWriter, req *http.Request, document *doc
 		return
 	}
 	describe(w, media, tag)
-	body := content.gzip
+	var body io.ReadSeeker = &unpacked{packed: content}
 	if acceptsGzip(req.Header.Get("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
-	} else if body, err = content.unpack(); err != nil {
-		unavailable(w, req, err)
-		return
+		body = bytes.NewReader(content.gzip)
 	}
-	http.ServeContent(w, req, "", d.started, bytes.NewReader(body))
+	http.ServeContent(w, req, "", d.started, body)
 }
 
 func describe(w http.ResponseWriter, media mediaType, tag string) {
