@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 )
@@ -28,7 +29,7 @@ func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 	if !reload {
 		context.AfterFunc(s.life, end)
 		g.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
-		g.AddHealthChecks(loaded.HealthChecks...)
+		addHealthChecks(g, loaded.HealthChecks...)
 		return nil
 	}
 	if len(loaded.HealthChecks) != 1 {
@@ -37,7 +38,7 @@ func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 	}
 	transformers := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
 	g.ResourceTransformers = transformers
-	g.AddHealthChecks(transformers)
+	addHealthChecks(g, transformers)
 	s.hooks[reloadHook] = func(hook genericapiserver.PostStartHookContext) error {
 		follow := encryptioncontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
 			file, transformers, loaded.EncryptionFileContentHash, g.APIServerID)
@@ -45,4 +46,11 @@ func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 		return nil
 	}
 	return nil
+}
+
+// addHealthChecks adds checks to healthz and readyz. They are not part of livez: a restart
+// brings no plugin back, and the new process would not have the keys that this one has.
+func addHealthChecks(g *genericapiserver.Config, checks ...healthz.HealthChecker) {
+	g.HealthzChecks = append(g.HealthzChecks, checks...)
+	g.ReadyzChecks = append(g.ReadyzChecks, checks...)
 }
