@@ -176,7 +176,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 	if limit == 0 && l.prefix == s.cache.Prefix() {
 		page.KVs = make([]*kv.KeyValue, 0, snapshot.Len())
 	}
-	page.Revision, known = snapshot.Revision, true
+	page.Revision = snapshot.Revision
 	var entries []*bytecache.Entry
 	var broken *bytecache.Entry
 	snapshot.Ascend(from, func(e *bytecache.Entry) bool {
@@ -188,20 +188,22 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 			return true // the rest is only counted
 		}
 		if e.Err != nil {
-			known, broken = false, e
+			broken = e
+			return false
 		}
 		page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(e.Key), ModRevision: e.Revision})
 		entries = append(entries, e)
-		return known
+		return true
 	})
 	if broken != nil {
 		s.cache.Reopen(ctx, broken)
+		return kv.Page{}, false, nil // etcd's bytes, and the error they give now
 	}
-	if known && page.More() {
+	if page.More() {
 		s.cache.Keep(snapshot)
 	}
 	l.entries = entries
-	return page, known, nil
+	return page, true, nil
 }
 
 // snapshot returns the state to read from, nil if only etcd has it.
