@@ -2,7 +2,9 @@ package eventlog
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math"
 	"testing"
 
@@ -124,4 +126,51 @@ func FuzzDecodeMessage(f *testing.F) {
 			t.Errorf("(-first +second):\n%s", diff)
 		}
 	})
+}
+
+// FuzzSealedMessage does what FuzzDecodeMessage does with messages whose checksum is right,
+// as somebody sends them who may publish: each is refused, or read without a copy, and what
+// is read says all that the message says.
+func FuzzSealedMessage(f *testing.F) {
+	for _, m := range messages {
+		encoded := appendMessage(nil, &m)
+		f.Add(encoded[:len(encoded)-checksumBytes])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		sealed := binary.BigEndian.AppendUint32(bytes.Clone(body), crc32.Checksum(body, castagnoli))
+		m, err := decodeMessage(sealed)
+		if err != nil {
+			if !errors.Is(err, errMalformed) {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		for name, part := range map[string][]byte{"value": m.Event.Value, "previous value": m.Event.Previous} {
+			if len(part) > 0 && !isPart(part, sealed) {
+				t.Errorf("the %s is a copy", name)
+			}
+		}
+		encoded := appendMessage(nil, &m)
+		// Integers may have been written with more bytes than they need.
+		if len(encoded) > len(sealed) || len(encoded) == len(sealed) && !bytes.Equal(encoded, sealed) {
+			t.Errorf("%x\nis encoded again as\n%x", sealed, encoded)
+		}
+		again, err := decodeMessage(encoded)
+		if err != nil {
+			t.Fatalf("what was decoded cannot be encoded: %v", err)
+		}
+		if diff := cmp.Diff(m, again); diff != "" {
+			t.Errorf("(-first +second):\n%s", diff)
+		}
+	})
+}
+
+// isPart reports whether part shares the memory of whole.
+func isPart(part, whole []byte) bool {
+	for i := range whole {
+		if &whole[i] == &part[0] {
+			return len(whole)-i >= len(part)
+		}
+	}
+	return false
 }
