@@ -85,6 +85,7 @@
 //	front-proxy certificate refused  503 InternalError, see below
 //	too many requests in flight      429 TooManyRequests, Retry-After
 //	header fields too large          431
+//	no path, which HTTP/2 cannot say 404 NotFound
 //
 // The next tier answers 401 when it does not believe the front-proxy
 // certificate. Passed on, this would tell users that their credentials are wrong,

@@ -31,6 +31,11 @@ var errDistrusted = errors.New("the front-proxy certificate was refused")
 // errTooLong says that a request has longer headers than the next tier accepts.
 var errTooLong = status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
 
+// errNoPath says that a request has no path, as CONNECT and the absolute form of HTTP/1.1 may
+// have none. HTTP/2 would send "/" in its place (RFC 9113, section 8.3.1), which is a path
+// that the next tier serves.
+var errNoPath = status(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource", 0)
+
 // retryAfter is what clients are told to wait, in seconds.
 const retryAfter = 1
 

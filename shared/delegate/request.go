@@ -92,6 +92,9 @@ const (
 // which the replica fills in, and the body. The path and the query are those of
 // the client, byte for byte.
 func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request, error) {
+	if req.URL.Path == "" {
+		return nil, errNoPath
+	}
 	header := make(http.Header, len(req.Header)+8)
 	size := len(req.URL.Path) + len(req.URL.RawQuery)
 	for name, values := range req.Header {
