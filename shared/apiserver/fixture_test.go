@@ -124,7 +124,7 @@ func newGeneric() *genericapiserver.Config {
 }
 
 // newServer builds a tier named test; change may be nil.
-func newServer(t *testing.T, change func(*Config)) *Server {
+func newServer(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	c := Config{
 		Tier: "test", Generic: newGeneric(),

@@ -281,7 +281,7 @@ func newTable() *Table {
 }
 
 // installed returns the table with one group-version in it.
-func installed(t *testing.T, gv schema.GroupVersion, storage map[string]rest.Storage) *GroupVersion {
+func installed(t testing.TB, gv schema.GroupVersion, storage map[string]rest.Storage) *GroupVersion {
 	t.Helper()
 	table := newTable()
 	if err := table.Install(GroupPrefix, groupInfo(gv, storage)); err != nil {

@@ -31,7 +31,7 @@ import (
 
 // upstream serves the same storages with k8s.io/apiserver's own installer and
 // router: what it answers is what kube-apiserver answers.
-func upstream(t *testing.T, gv schema.GroupVersion, storage map[string]rest.Storage) http.Handler {
+func upstream(t testing.TB, gv schema.GroupVersion, storage map[string]rest.Storage) http.Handler {
 	t.Helper()
 	info := groupInfo(gv, storage)
 	handler := genericapiserver.NewAPIServerHandler("upstream", codecs, func(h http.Handler) http.Handler { return h }, http.NotFoundHandler())
