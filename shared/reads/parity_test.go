@@ -124,7 +124,7 @@ func (r *resource) compare(t *testing.T, path string, header http.Header) (answe
 }
 
 // settle makes the state of both servers the same: the cache has all of etcd.
-func (r *resource) settle(t *testing.T) int64 {
+func (r *resource) settle(t testing.TB) int64 {
 	t.Helper()
 	revision, err := r.client.Revision(t.Context(), "/registry/")
 	if err != nil {
