@@ -234,6 +234,12 @@ bench-http2: build ## what --http2-server=go costs, into docs/benchmarks
 	$(GO) run ./tests/cmd/bench -rounds=$(ROUNDS) -servers=kube-apiserver,triune,triune/go,tiers,tiers/go,floor \
 		-workload='^(get-pod|list-pods-json|watch-500|open-watch|watch-500-burst|create-configmap|idle-watcher)$$' -out=docs/benchmarks -name=http2
 
+# What else a server does while it is attacked.
+.PHONY: bench-attacks
+bench-attacks: build ## what users notice of attacks, beside kube-apiserver, into docs/benchmarks and docs/security.md
+	$(call tools,bench-attacks,$(BENCH_TOOLS))
+	$(GO) run ./tests/cmd/bench -rounds=1 -servers=kube-apiserver,triune,tiers -workload='^attack-' -out=docs/benchmarks -name=attacks -security=docs/security.md
+
 .PHONY: bench-quick
 bench-quick: build ## the same in minutes, without what is large
 	$(call tools,bench-quick,$(BENCH_TOOLS))

@@ -64,7 +64,7 @@ func TestUnknownNamesAreRefused(t *testing.T) {
 }
 
 func TestSelectedAndGrouped(t *testing.T) {
-	all := []workload.Workload{{Name: "a-1", Group: "a"}, {Name: "b-1", Group: "b", Slow: true}, {Name: "a-2", Group: "a"}}
+	all := []workload.Workload{{Name: "a-1", Group: "a"}, {Name: "b-1", Group: "b", Slow: true}, {Name: "a-2", Group: "a"}, {Name: "aside", Group: "c", Aside: true}}
 	names := func(o Options) string {
 		var parts []string
 		for _, g := range group(selected(append([]workload.Workload(nil), all...), o)) {
@@ -80,6 +80,7 @@ func TestSelectedAndGrouped(t *testing.T) {
 		"a-1 a-2 |":       {Match: regexp.MustCompile(""), Quick: true},
 		"a-1 | b-1 |":     {Match: regexp.MustCompile("-1$")},
 		"b-1 |":           {Match: regexp.MustCompile("b"), Quick: true},
+		"aside |":         {Match: regexp.MustCompile("^aside")},
 	} {
 		if got := names(o); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -261,12 +262,13 @@ Showing nodes accounting for 2s, 50% of 4s total
 }
 
 func TestOnlyWhatIsBetweenTheMarksIsReplaced(t *testing.T) {
-	page := "before\n" + profilesBegin + "\nold\n" + profilesEnd + "\nafter\n"
-	got, err := between(page, "new\n")
-	if want := "before\n" + profilesBegin + "\nnew\n" + profilesEnd + "\nafter\n"; err != nil || got != want {
+	m := marks{"<!-- begin -->", "<!-- end -->"}
+	page := "before\n" + m.begin + "\nold\n" + m.end + "\nafter\n"
+	got, err := m.replace(page, "new\n")
+	if want := "before\n" + m.begin + "\nnew\n" + m.end + "\nafter\n"; err != nil || got != want {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if _, err := between("no marks", "x"); !errors.Is(err, errNoMarks) {
+	if _, err := m.replace("no marks", "x"); !errors.Is(err, errNoMarks) {
 		t.Errorf("without marks: %v", err)
 	}
 }
@@ -280,7 +282,7 @@ func TestProfilesPageHasMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := between(string(page), ""); err != nil {
+	if _, err := profileMarks.replace(string(page), ""); err != nil {
 		t.Error(err)
 	}
 }

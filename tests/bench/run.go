@@ -103,12 +103,13 @@ func save(o Options, result *report.Result) error {
 	return o.Save(result)
 }
 
-// selected are the workloads of a run. A quick one leaves out the slow and long ones unless
+// selected are the workloads of a run; those aside only if a pattern names them. A quick one leaves out the slow and long ones unless
 // a pattern names them, and has fewer further starts.
 func selected(all []workload.Workload, o Options) []workload.Workload {
 	return slices.DeleteFunc(all, func(w workload.Workload) bool {
-		return !o.Match.MatchString(w.Name) ||
-			o.Quick && ((w.Slow || w.Long) && o.Match.String() == "" || w.Start > workload.QuickStarts)
+		everything := o.Match.String() == ""
+		return !o.Match.MatchString(w.Name) || w.Aside && everything ||
+			o.Quick && ((w.Slow || w.Long) && everything || w.Start > workload.QuickStarts)
 	})
 }
 
@@ -164,7 +165,8 @@ func (r *run) group(ctx context.Context, workloads []workload.Workload) error {
 	if len(workloads) == 0 {
 		return nil
 	}
-	up, err := r.subject.start(ctx, r.Floor)
+	audited := slices.ContainsFunc(workloads, func(w workload.Workload) bool { return w.Audited })
+	up, err := r.subject.start(ctx, r.Floor, audited)
 	if err != nil {
 		for _, w := range workloads {
 			r.fail(w, err)

@@ -66,11 +66,29 @@ type server struct {
 	profiled map[string]load.Target
 }
 
-// start starts a subject. floor is the command line of the floor's program.
-func (s subject) start(ctx context.Context, floor []string) (*server, error) {
+// start starts a subject. floor is the command line of the floor's program, audited asks for
+// an audit log.
+func (s subject) start(ctx context.Context, floor []string, audited bool) (*server, error) {
 	if s.topology == "" {
 		return startFloor(ctx, floor)
 	}
+	var log *auditLog
+	if audited {
+		var err error
+		if log, err = newAuditLog(); err != nil {
+			return nil, err
+		}
+	}
+	up, err := s.startCluster(ctx, log)
+	if err != nil {
+		return nil, errors.Join(err, log.remove())
+	}
+	stop := up.close
+	up.close = func() error { return errors.Join(stop(), log.remove()) }
+	return up, nil
+}
+
+func (s subject) startCluster(ctx context.Context, log *auditLog) (*server, error) {
 	flags := map[cluster.Tier][]string{
 		// Everybody's etcd writes to the disk what it has acknowledged, as the one
 		// inside triune does.
@@ -78,7 +96,7 @@ func (s subject) start(ctx context.Context, floor []string) (*server, error) {
 	}
 	config := cluster.Config{Topology: s.topology, Replicas: s.replicas, ReadPrograms: true, Flags: flags}
 	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
-		flags[tier] = s.flags
+		flags[tier] = append(log.flags(tier), s.flags...)
 	}
 	c, err := cluster.Start(ctx, config)
 	if err != nil {
@@ -87,6 +105,9 @@ func (s subject) start(ctx context.Context, floor []string) (*server, error) {
 	up := &server{close: func() error { return errors.Join(c.Close(), os.RemoveAll(c.Dir)) }}
 	if up.env, up.profiled, err = s.reach(ctx, c); err != nil {
 		return nil, errors.Join(err, up.close())
+	}
+	if log != nil {
+		up.env.AuditBytes = log.size
 	}
 	return up, nil
 }
@@ -139,13 +160,25 @@ func (s subject) reach(ctx context.Context, c *cluster.Cluster) (*workload.Env, 
 		c.Kill(serving[0], 0)
 		return c.StartReplica(ctx, serving[0], 0)
 	}
-	identity, err := c.PKI.Admin.Load()
+	keys, err := pki.Ensure(c.PKI.Dir, pki.Options{Clients: []pki.Client{{Name: "reader", CommonName: "reader", Organizations: []string{workload.Readers}}}})
 	if err != nil {
 		return nil, nil, err
 	}
-	admin := anyone.Clone()
-	admin.Certificates = []tls.Certificate{identity}
-	return env, profiled, allow(ctx, load.Target{URL: env.Targets[0].URL, TLS: admin}, env)
+	by := func(pair pki.Pair) (load.Target, error) {
+		identity, err := pair.Load()
+		config := anyone.Clone()
+		config.Certificates = []tls.Certificate{identity}
+		return load.Target{URL: env.Targets[0].URL, TLS: config}, err
+	}
+	if env.Admin, err = by(keys.Admin); err != nil {
+		return nil, nil, err
+	}
+	if env.Reader, err = by(keys.Clients["reader"]); err != nil {
+		return nil, nil, err
+	}
+	env.Nobody = user(serving[0], 0)
+	env.Nobody.Token = "bob-token"
+	return env, profiled, allow(ctx, env.Admin, env)
 }
 
 // binding gives the user of the benchmarks all rights by way of RBAC. A member of

@@ -108,7 +108,7 @@ func unit(f Figure, v float64) string {
 		return Number(v) + " MB"
 	case Seconds:
 		return Number(v) + " s"
-	case Percent:
+	case Percent, Kept:
 		return Number(v) + " %"
 	case Kilobytes:
 		return Number(v) + " kB"

@@ -77,17 +77,21 @@ func (r *Result) contract(b *strings.Builder) {
 		peer, peerOK := row.Headline(Peer)
 		ours, oursOK := row.Headline(Ours)
 		ratio, reached := "", ""
-		if peerOK && oursOK && ours.Median > 0 {
+		if peerOK && oursOK && ours.Median > 0 && row.Figure != Kept {
 			ratio = Number(peer.Median/ours.Median) + "×"
 		}
 		if oursOK {
 			reached = "not yet"
-			if ours.Median <= row.Limit {
+			if row.Reached(ours.Median) {
 				reached = "reached"
 			}
 		}
-		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | ≤ %s | %s |", name(row),
-			r.split(row, Peer), r.cell(row, Floor), r.cell(row, Ours), ratio, unit(row.Figure, row.Limit), reached)
+		bound := "≤"
+		if row.Figure.HigherIsBetter() {
+			bound = "≥"
+		}
+		fmt.Fprintf(b, "| %s | %s | %s | %s | %s | %s %s | %s |", name(row),
+			r.split(row, Peer), r.cell(row, Floor), r.cell(row, Ours), ratio, bound, unit(row.Figure, row.Limit), reached)
 		for _, subject := range others {
 			fmt.Fprintf(b, " %s |", r.cell(row, subject))
 		}

@@ -95,10 +95,19 @@ const (
 	Kilobytes Figure = "kB each"
 	PerSecond Figure = "operations a second"
 	Ratio     Figure = "ratio"
+	Kept      Figure = "percent kept" // of the rate without what disturbs
 )
 
 // HigherIsBetter tells of a figure which way is good.
-func (f Figure) HigherIsBetter() bool { return f == PerSecond }
+func (f Figure) HigherIsBetter() bool { return f == PerSecond || f == Kept }
+
+// Reached reports whether a figure is within the limit of the row.
+func (row *Row) Reached(figure float64) bool {
+	if row.Figure.HigherIsBetter() {
+		return figure >= row.Limit
+	}
+	return figure <= row.Limit
+}
 
 // Total is a sample's CPU per operation over all server processes, in µs.
 func (s Sample) Total() float64 {

@@ -28,6 +28,11 @@ type Env struct {
 	Scale float64
 	// Targets are the replicas that take requests.
 	Targets []load.Target
+	// Admin is a member of system:masters, Reader one of the group [Readers], Nobody a user
+	// with the rights that everybody has. They ask the first replica.
+	Admin, Reader, Nobody load.Target
+	// AuditBytes is how much the servers have logged of requests; nil where they do not.
+	AuditBytes func() (int64, error)
 	// Hop returns a target in the middle of the tiers; nil elsewhere.
 	Hop map[string]load.Target
 	// Processes lists the server's processes as they are now.
@@ -48,8 +53,10 @@ type Env struct {
 	Profile func(ctx context.Context, length time.Duration, again func(context.Context) error)
 
 	have    map[string]bool
-	filled  bool // by a step of preparation that no first call came after
-	touched int  // updates of watched objects
+	filled  bool          // by a step of preparation that no first call came after
+	touched int           // updates of watched objects
+	passed  report.Sample // by a request that the chain has hardly anything to do with
+	victim  load.Target   // who reads beside attacks
 }
 
 // loadConns is how many connections the closed loops use.

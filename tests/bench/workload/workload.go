@@ -25,6 +25,10 @@ type Workload struct {
 	// Slow workloads are left out of quick runs, and run once in others; Long ones are left
 	// out of quick runs.
 	Slow, Long bool
+	// Audited: the servers of its group log requests as [AuditPolicy] says.
+	Audited bool
+	// Aside: it runs only where a pattern names it.
+	Aside bool
 	// Only restricts it to some subjects; nil is all.
 	Only func(Subject) bool
 	// Run measures, and hands over each row as soon as it is known.
@@ -84,7 +88,7 @@ var ErrNoSize = errors.New("no server has answered this before, so the size is n
 // All lists the workloads, in the order in which they run.
 func All() []Workload {
 	var all []Workload
-	for _, part := range [][]Workload{starting, reads, firstCalls, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth} {
+	for _, part := range [][]Workload{starting, reads, firstCalls, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth, chain, attacks} {
 		all = append(all, part...)
 	}
 	return all

@@ -52,6 +52,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	merge := flags.Bool("merge", false, "keep the rows of the result that is there and that this run does not measure")
 	profilesPage := flags.String("profiles-page", "", "page whose tables of profiles are rewritten; needs -profiles")
 	scaling := flags.String("scaling", "", "page about scaling, rewritten with the figures of the result")
+	security := flags.String("security", "", "page about security, whose table of attacks is rewritten with the figures of the result")
 	render := flags.Bool("render", false, "measure nothing: write pages and charts of the JSON that is there")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return write(files, result, *scaling)
+		return write(files, result, *scaling, *security)
 	}
 	var earlier *report.Result
 	if *merge {
@@ -97,7 +98,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(log, "wrote %s\n", files.Page())
-	if err := write(files, result, *scaling); err != nil {
+	if err := write(files, result, *scaling, *security); err != nil {
 		return err
 	}
 	if *profilesPage != "" && o.Profiles != "" {
@@ -109,11 +110,19 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 }
 
 // write writes all pages that follow from a result.
-func write(files bench.Files, result *report.Result, scaling string) error {
-	if err := files.Write(result); err != nil || scaling == "" {
+func write(files bench.Files, result *report.Result, scaling, security string) error {
+	if err := files.Write(result); err != nil {
 		return err
 	}
-	return bench.WriteScaling(scaling, result)
+	if scaling != "" {
+		if err := bench.WriteScaling(scaling, result); err != nil {
+			return err
+		}
+	}
+	if security != "" {
+		return bench.WriteAttacks(security, result)
+	}
+	return nil
 }
 
 // failures makes what failed the error of the run, after everything is written.
