@@ -5,7 +5,9 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"text/template"
 
 	"triune.dev/tests/bench/report"
@@ -17,11 +19,13 @@ var scalingTemplate string
 // ScalingPage is docs/scaling.md with the figures of a result. It fails where the result
 // lacks one that the page needs.
 func ScalingPage(result *report.Result) ([]byte, error) {
+	f := &figures{Result: result}
 	page, err := template.New("scaling.md").Funcs(template.FuncMap{
-		"cpu":   figures{result}.cpu,
-		"value": figures{result}.value,
-		"note":  figures{result}.note,
-		"peak":  figures{result}.peak,
+		"cpu":     f.cpu,
+		"value":   f.value,
+		"note":    f.note,
+		"peak":    f.peak,
+		"commits": func() string { return strings.Join(f.commits, "; ") },
 		"add": func(sum float64, more ...float64) float64 {
 			for _, v := range more {
 				sum += v
@@ -39,8 +43,11 @@ func ScalingPage(result *report.Result) ([]byte, error) {
 		return nil, fmt.Errorf("page about scaling: %w", err)
 	}
 	var text bytes.Buffer
-	if err := page.Execute(&text, result); err != nil {
-		return nil, fmt.Errorf("page about scaling: %w", err)
+	for range 2 { // which commits the figures are of is known when all have been found
+		text.Reset()
+		if err := page.Execute(&text, result); err != nil {
+			return nil, fmt.Errorf("page about scaling: %w", err)
+		}
 	}
 	return text.Bytes(), nil
 }
@@ -55,14 +62,20 @@ func WriteScaling(page string, result *report.Result) error {
 }
 
 // figures finds single figures in a result.
-type figures struct{ *report.Result }
+type figures struct {
+	*report.Result
+	commits []string // of the figures that were found
+}
 
-func (f figures) sample(subject, workload, phase string) (report.Sample, *report.Row, error) {
+func (f *figures) sample(subject, workload, phase string) (report.Sample, *report.Row, error) {
 	for _, row := range f.Rows {
 		if row.Workload != workload || row.Phase != phase {
 			continue
 		}
 		if cell := row.Cells[subject]; cell != nil && cell.Error == "" && len(cell.Samples) > 0 {
+			if commit := f.CommitOf(row); !slices.Contains(f.commits, commit) {
+				f.commits = append(f.commits, commit)
+			}
 			return cell.Samples[0], row, nil
 		}
 	}
@@ -70,7 +83,7 @@ func (f figures) sample(subject, workload, phase string) (report.Sample, *report
 }
 
 // cpu is what an operation costs one process of a subject, in µs.
-func (f figures) cpu(subject, process, workload, phase string) (float64, error) {
+func (f *figures) cpu(subject, process, workload, phase string) (float64, error) {
 	s, _, err := f.sample(subject, workload, phase)
 	if err == nil && s.CPU[process] == 0 {
 		err = fmt.Errorf("no processor time of %s of %s in %q", process, subject, workload)
@@ -79,7 +92,7 @@ func (f figures) cpu(subject, process, workload, phase string) (float64, error) 
 }
 
 // value is the figure that stands for a row, the median of its rounds.
-func (f figures) value(subject, workload, phase string) (float64, error) {
+func (f *figures) value(subject, workload, phase string) (float64, error) {
 	_, row, err := f.sample(subject, workload, phase)
 	if err != nil {
 		return 0, err
@@ -88,7 +101,7 @@ func (f figures) value(subject, workload, phase string) (float64, error) {
 	return spread.Median, nil
 }
 
-func (f figures) note(subject, workload, note string) (float64, error) {
+func (f *figures) note(subject, workload, note string) (float64, error) {
 	s, _, err := f.sample(subject, workload, "")
 	if _, ok := s.Notes[note]; err == nil && !ok {
 		err = fmt.Errorf("no %q of %s in %q", note, subject, workload)
@@ -97,7 +110,7 @@ func (f figures) note(subject, workload, note string) (float64, error) {
 }
 
 // peak is the most memory that a process held, in bytes.
-func (f figures) peak(subject, process, workload string) (float64, error) {
+func (f *figures) peak(subject, process, workload string) (float64, error) {
 	s, _, err := f.sample(subject, workload, "")
 	if err == nil && s.Memory[process].Peak == 0 {
 		err = fmt.Errorf("no memory of %s of %s in %q", process, subject, workload)

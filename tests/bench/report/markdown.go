@@ -45,7 +45,7 @@ func (r *Result) head(b *strings.Builder, charts []Chart) {
 	for _, k := range slices.Sorted(maps.Keys(r.Versions)) {
 		fmt.Fprintf(b, "| %s | %s |\n", k, r.Versions[k])
 	}
-	fmt.Fprintf(b, "| commit | %s |\n| date | %s |\n\n", r.Commit, r.Date.UTC().Format("2006-01-02"))
+	fmt.Fprintf(b, "| commit | %s |\n| date | %s |\n\n", r.Commits(), r.Date.UTC().Format("2006-01-02"))
 	if r.Scale != 1 {
 		fmt.Fprintf(b, "The large workloads were run at %s of their size.\n\n", Number(r.Scale))
 	}

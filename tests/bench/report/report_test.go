@@ -171,8 +171,8 @@ func TestMergeKeepsWhatThisRunDidNotMeasure(t *testing.T) {
 		s, _ := row.Headline(Ours)
 		got[row.Workload] = s.Median
 	}
-	if diff := cmp.Diff(map[string]float64{"a": 7, "b": 3, "c": 3}, got); diff != "" || r.Commit != "earlier and new" || len(r.Sizes) != 2 {
-		t.Errorf("commit %s, sizes %v\n%s", r.Commit, r.Sizes, diff)
+	if diff := cmp.Diff(map[string]float64{"a": 7, "b": 3, "c": 3}, got); diff != "" || r.Commits() != "new; earlier" || len(r.Sizes) != 2 {
+		t.Errorf("commits %s, sizes %v\n%s", r.Commits(), r.Sizes, diff)
 	}
 }
 

@@ -5,6 +5,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -49,8 +50,10 @@ type Row struct {
 	Figure Figure  `json:"figure"`
 	Limit  float64 `json:"limit,omitempty"`
 	// Size is set where a cost is measured as it grows.
-	Size  float64          `json:"size,omitempty"`
-	Cells map[string]*Cell `json:"cells"`
+	Size float64 `json:"size,omitempty"`
+	// Commit is what was measured, if it is not the result's: see With.
+	Commit string           `json:"commit,omitempty"`
+	Cells  map[string]*Cell `json:"cells"`
 }
 
 // Cell is a row's samples of one subject, one a round, or of first calls one a start, or
@@ -226,6 +229,7 @@ func (r *Result) add(earlier *Result) {
 	for _, row := range earlier.Rows {
 		if have := r.Find(*row); len(have.Cells) == 0 {
 			have.Cells = row.Cells
+			have.Commit = cmp.Or(row.Commit, earlier.Commit)
 		}
 	}
 	for _, subject := range earlier.Subjects {
@@ -241,11 +245,20 @@ func (r *Result) add(earlier *Result) {
 			r.Sizes[name] = size
 		}
 	}
-	if strings.Contains(earlier.Commit, r.Commit) {
-		r.Commit = earlier.Commit
-	} else {
-		r.Commit = earlier.Commit + " and " + r.Commit
+}
+
+// CommitOf returns the commit at which a row was measured.
+func (r *Result) CommitOf(row *Row) string { return cmp.Or(row.Commit, r.Commit) }
+
+// Commits returns the commits at which the rows were measured, the result's own first.
+func (r *Result) Commits() string {
+	commits := []string{r.Commit}
+	for _, row := range r.Rows {
+		if commit := r.CommitOf(row); !slices.Contains(commits, commit) {
+			commits = append(commits, commit)
+		}
 	}
+	return strings.Join(commits, "; ")
 }
 
 // Errors lists what failed, a line each.
