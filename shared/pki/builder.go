@@ -2,16 +2,12 @@ package pki
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"os"
 	"slices"
 	"time"
@@ -19,10 +15,6 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
-
-// clockSkew is how far behind the clock of a peer may be: a fresh certificate
-// must not be refused as not yet valid.
-const clockSkew = 5 * time.Minute
 
 // builder compares the directory with what is wanted and collects what has to
 // be written. After the first error it does nothing more.
@@ -86,7 +78,7 @@ func (b *builder) authority(files Pair, commonName string) *issuer {
 	}
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: commonName},
-		NotBefore:             b.now.Add(-clockSkew),
+		NotBefore:             b.now.Add(-ClockSkew),
 		NotAfter:              b.now.Add(b.options.CALifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
@@ -133,7 +125,7 @@ func (b *builder) leaf(files Pair, ca *issuer, want profile) {
 		Subject:               want.subject,
 		DNSNames:              want.names.dns,
 		IPAddresses:           want.names.ips,
-		NotBefore:             b.now.Add(-clockSkew),
+		NotBefore:             b.now.Add(-ClockSkew),
 		NotAfter:              notAfter,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           want.usages,
@@ -192,7 +184,7 @@ func (b *builder) signingKey(private, public string) {
 	case key == nil:
 		b.err = fmt.Errorf("%s is there but %s is not", public, private)
 		return
-	case !slices.ContainsFunc(known, func(k any) bool { return samePublicKey(key, k) }):
+	case !slices.ContainsFunc(known, func(k any) bool { return SamePublicKey(key, k) }):
 		b.err = fmt.Errorf("%s does not hold the public key of %s", public, private)
 		return
 	default:
@@ -213,17 +205,12 @@ func (b *builder) signingKey(private, public string) {
 }
 
 func (b *builder) newKey(path string) crypto.Signer {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, data, err := NewKey()
 	if err != nil {
-		b.err = fmt.Errorf("generate %s: %w", path, err)
+		b.err = fmt.Errorf("%s: %w", path, err)
 		return nil
 	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		b.err = fmt.Errorf("encode %s: %w", path, err)
-		return nil
-	}
-	b.pending = append(b.pending, file{path: path, mode: 0o600, data: pem.EncodeToMemory(&pem.Block{Type: keyutil.ECPrivateKeyBlockType, Bytes: der})})
+	b.pending = append(b.pending, file{path: path, mode: 0o600, data: data})
 	return key
 }
 
@@ -232,24 +219,12 @@ func (b *builder) sign(path string, template, parent *x509.Certificate, key, sig
 	if b.err != nil {
 		return template
 	}
-	// RFC 5280 section 4.1.2.2: positive, unique, at most 20 octets.
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	issued, data, err := Sign(template, parent, key.Public(), signer)
 	if err != nil {
 		b.err = fmt.Errorf("issue %s: %w", path, err)
 		return template
 	}
-	template.SerialNumber = serial.Add(serial, big.NewInt(1))
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		b.err = fmt.Errorf("issue %s: %w", path, err)
-		return template
-	}
-	issued, err := x509.ParseCertificate(der)
-	if err != nil {
-		b.err = fmt.Errorf("issue %s: %w", path, err)
-		return template
-	}
-	b.pending = append(b.pending, file{path: path, mode: 0o644, data: pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})})
+	b.pending = append(b.pending, file{path: path, mode: 0o644, data: data})
 	return issued
 }
 
@@ -275,7 +250,7 @@ func readPair(files Pair, keyElsewhere bool) (*x509.Certificate, crypto.Signer, 
 	switch {
 	case key == nil && !keyElsewhere:
 		return nil, nil, fmt.Errorf("%s is there but %s is not", files.CertFile, files.KeyFile)
-	case key != nil && !samePublicKey(key, certs[0].PublicKey):
+	case key != nil && !SamePublicKey(key, certs[0].PublicKey):
 		return nil, nil, fmt.Errorf("%s does not belong to %s", files.KeyFile, files.CertFile)
 	}
 	return certs[0], key, nil
@@ -290,18 +265,9 @@ func readKey(path string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read key: %w", err)
 	}
-	parsed, err := keyutil.ParsePrivateKeyPEM(data)
+	key, err := ParseKey(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s holds no usable private key", path)
-	}
-	key, ok := parsed.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("%s holds a key that cannot sign", path)
+		return nil, fmt.Errorf("%s %w", path, err)
 	}
 	return key, nil
-}
-
-func samePublicKey(key crypto.Signer, public crypto.PublicKey) bool {
-	own, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	return ok && own.Equal(public)
 }

@@ -35,17 +35,27 @@ func WriteKubeconfig(path string, a Access) error {
 		}
 		embedded[i] = data
 	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters[ContextName] = &clientcmdapi.Cluster{Server: a.Server, CertificateAuthorityData: embedded[0]}
-	config.AuthInfos[ContextName] = &clientcmdapi.AuthInfo{ClientCertificateData: embedded[1], ClientKeyData: embedded[2]}
-	config.Contexts[ContextName] = &clientcmdapi.Context{Cluster: ContextName, AuthInfo: ContextName}
-	config.CurrentContext = ContextName
-	data, err := clientcmd.Write(*config)
+	data, err := Kubeconfig(a.Server, embedded[0], embedded[1], embedded[2])
 	if err != nil {
-		return fmt.Errorf("write kubeconfig %s: %w", path, err)
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	if err := writeIfChanged(file{path: path, mode: 0o600, data: data}); err != nil {
 		return fmt.Errorf("write kubeconfig: %w", err)
 	}
 	return nil
+}
+
+// Kubeconfig returns a kubeconfig, complete in itself, for the server with that URL:
+// ca verifies it, cert and key are shown to it, all in PEM.
+func Kubeconfig(server string, ca, cert, key []byte) ([]byte, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters[ContextName] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	config.AuthInfos[ContextName] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	config.Contexts[ContextName] = &clientcmdapi.Context{Cluster: ContextName, AuthInfo: ContextName}
+	config.CurrentContext = ContextName
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, fmt.Errorf("encode kubeconfig: %w", err)
+	}
+	return data, nil
 }
