@@ -81,8 +81,8 @@ var addLoggingGates = sync.OnceValue(func() error {
 })
 
 // alsoDoes ends the help of every program.
-const alsoDoes = `The subcommands healthcheck, pki, etcd-roles and forward do small jobs around a
-server; each has a --help of its own.`
+const alsoDoes = `The subcommands healthcheck, pki, pki-secrets, etcd-roles, forward and reload do
+small jobs around a server; each has a --help of its own.`
 
 // New returns the command of spec. It takes no arguments but the names of the
 // subcommands, and leaves it to the caller to tell the user about an error.

@@ -15,7 +15,7 @@ import (
 // subcommands are the small jobs around a server that every program can do
 // besides serving, so that an image needs nothing but the program.
 func subcommands() []*cobra.Command {
-	return []*cobra.Command{healthcheckCommand(), pkiCommand(), etcdRolesCommand(), forwardCommand()}
+	return []*cobra.Command{healthcheckCommand(), pkiCommand(), pkiSecretsCommand(), etcdRolesCommand(), forwardCommand(), reloadCommand()}
 }
 
 // subcommand completes a command that stands below the one of the server, whose

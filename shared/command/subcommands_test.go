@@ -35,6 +35,8 @@ func TestSubcommandHelp(t *testing.T) {
 		"pki":         {"--dir", "--owner", "--kubeconfig"},
 		"etcd-roles":  {"--etcd-servers", "--etcd-certfile", "--etcd-prefix"},
 		"forward":     {"--listen", "--to"},
+		"pki-secrets": {"--certificates", "--rotation", "--delete"},
+		"reload":      {"--pid-file", "--file"},
 	} {
 		out, err := execute(t, name, "--help")
 		if err != nil {
@@ -62,6 +64,11 @@ func TestSubcommandErrors(t *testing.T) {
 		"a bad kubeconfig": {[]string{"pki", "--dir=x", "--kubeconfig=admin"}, "--kubeconfig=admin is not of the form"},
 		"a bad share":      {[]string{"pki", "--dir=x", "--share=core"}, "--share=core is not of the form"},
 		"a bad owner":      {[]string{"pki", "--dir=x", "--owner=me"}, "--owner=me is not of the form"},
+		"no list":          {[]string{"pki-secrets"}, `"certificates"`},
+		"a missing list":   {[]string{"pki-secrets", "--certificates=gone"}, "--certificates=gone: read list of certificates: open gone: no such file"},
+		"a bad rotation":   {[]string{"pki-secrets", "--certificates=x", "--rotation=now"}, "--rotation=now is not one of"},
+		"no process":       {[]string{"reload", "--file=x"}, `"pid-file"`},
+		"no interval":      {[]string{"reload", "--file=x", "--pid-file=x", "--interval=0s"}, "--interval=0s is not above 0"},
 		"no backend":       {[]string{"forward"}, `"to"`},
 		"a bad backend":    {[]string{"forward", "--to=core"}, "--to=core is not of the form"},
 		"a bad address":    {[]string{"forward", "--to=core:1", "--listen=nowhere"}, "--listen=nowhere"},
