@@ -21,11 +21,12 @@ import (
 type issuer struct {
 	cert *x509.Certificate
 	key  crypto.Signer
-	// next takes its place later, previous was in its place; at most one is there.
+	// next is trusted but does not issue yet, previous is trusted but no longer issues.
+	// At most one of them is set.
 	next, previous *x509.Certificate
 }
 
-// bundle is what verifies all leaves of the authority, in PEM.
+// bundle returns the PEM certificates that verify all leaves of the authority.
 func (i *issuer) bundle() []byte {
 	var b bytes.Buffer
 	for _, c := range i.trusted() {

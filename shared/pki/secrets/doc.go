@@ -1,11 +1,11 @@
 // Package secrets keeps the certificates and keys of a Triune installation in
 // Secrets of the cluster that it runs in, by a list of those that are wanted.
 //
-// [Keeper.Ensure] may be run at any time and by several at once. What is there and
-// right is kept. A leaf is issued again, with a new key, when two thirds of its life
+// [Keeper.Ensure] may run at any time, and in several processes at once. Secrets that are
+// right are kept. A leaf is issued again, with a new key, when two thirds of its life
 // are over, when it lives longer than the list says, or says something else than the
-// list. An authority is renewed at two thirds of its life for the key that it has, so
-// that what it has issued stays valid. A Secret that holds something wrong (a key of
+// list. An authority is renewed at two thirds of its life with the same key, so that
+// its leaves stay valid. A Secret that holds something wrong (a key of
 // another certificate, a leaf of an unknown authority, no PEM) is reported and not
 // overwritten, and keeps nothing else from being renewed.
 //

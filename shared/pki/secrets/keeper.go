@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// attempts bound how often a plan is made anew because somebody else has written.
+// attempts bounds the number of plans made because of concurrent writers.
 const attempts = 5
 
 // Client reads and writes the Secrets of one namespace. Those of client-go do.
@@ -32,13 +32,13 @@ type Keeper struct {
 	Rotation Rotation
 	// Now is the clock; nil stands for [time.Now].
 	Now func() time.Time
-	// Changed is told of every Secret that was written, and why; nil stands for nobody.
+	// Changed, if not nil, is called after each write, with its reason.
 	Changed func(secret, reason string)
 }
 
-// Ensure makes the Secrets hold what the list says. It asks for each by its name. The
-// error names every Secret that has to be looked after by hand; all others are as they
-// should be then, unless the server has refused something.
+// Ensure makes the Secrets hold what the list says. It reads each by its name. The error
+// names every Secret that somebody has to repair. All other Secrets are as the list says
+// then, unless the server refused a request.
 func (k *Keeper) Ensure(ctx context.Context) error {
 	for range attempts {
 		have, err := k.read(ctx)
@@ -87,7 +87,8 @@ func (k *Keeper) read(ctx context.Context) (map[string]*corev1.Secret, error) {
 	return have, nil
 }
 
-// write makes the changes in their order. again reports that somebody else was faster.
+// write makes the changes in their order. It stops and reports again when a Secret has
+// changed since it was read.
 func (k *Keeper) write(ctx context.Context, changes []change) (again bool, err error) {
 	for _, c := range changes {
 		if c.secret.ResourceVersion == "" {

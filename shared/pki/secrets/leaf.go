@@ -17,7 +17,7 @@ import (
 	"triune.dev/shared/pki"
 )
 
-// leaf ensures a leaf and what stands beside it.
+// leaf ensures a leaf, the bundle of its authority, and its kubeconfig.
 func (p *plan) leaf(c Certificate) error {
 	have, ca := p.have[p.list.secret(c.Name)], p.issuers[c.Authority]
 	if ca == nil {
@@ -66,7 +66,7 @@ func (p *plan) leaf(c Certificate) error {
 	return nil
 }
 
-// missing says why the leaf in have has to be issued again, or nothing.
+// missing returns why the leaf in have has to be issued again, or nothing.
 func (p *plan) missing(c Certificate, have *corev1.Secret, ca *issuer) (string, error) {
 	leaf, _, err := pair(have, corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
 	if err != nil {
@@ -95,8 +95,8 @@ func (p *plan) missing(c Certificate, have *corev1.Secret, ca *issuer) (string, 
 	return "", nil
 }
 
-// wasTrusted reports whether an authority that this plan replaces or forgets, or that
-// takes its place later, has issued leaf.
+// wasTrusted reports whether leaf was issued by a current, next or previous authority in
+// the Secret of authority, as it is before the plan is carried out.
 func (p *plan) wasTrusted(authority string, leaf *x509.Certificate) bool {
 	s := p.have[p.list.secret(authority)]
 	for _, key := range []string{corev1.TLSCertKey, nextCertKey, previousKey} {

@@ -31,20 +31,20 @@ type change struct {
 	reason string
 }
 
-// plan compares the Secrets that there are with the list. It does nothing but that: no
-// requests, and no clock but now.
+// plan compares existing Secrets with the list. It makes no requests, and its only clock
+// is now.
 type plan struct {
 	list     *List
 	have     map[string]*corev1.Secret
 	now      time.Time
 	rotation Rotation
 
-	// changes stand in the order in which they have to be written: every beginning of
-	// them is a state that a later plan completes.
+	// changes are in the order in which they have to be written. A later plan completes
+	// any prefix of them.
 	changes []change
-	// forget are changes after which an authority is no longer known: they come last.
+	// forget are changes that drop an authority. They are written last.
 	forget []change
-	// problems are about Secrets that have to be looked after by hand.
+	// problems name the Secrets that somebody has to repair.
 	problems []error
 	issuers  map[string]*issuer
 }
@@ -71,8 +71,8 @@ func newPlan(list *List, have map[string]*corev1.Secret, now time.Time, rotation
 	return p
 }
 
-// secret returns the Secret with what it has to hold, for a change. Data that is
-// nobody's stays.
+// secret returns a copy of the named Secret with data, and with the labels and annotations
+// of the list. Other data in it stays.
 func (p *plan) secret(name string, kind corev1.SecretType, data map[string][]byte) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: p.list.secret(name)}, Type: kind}
 	if have := p.have[s.Name]; have != nil {
@@ -93,7 +93,8 @@ func (p *plan) secret(name string, kind corev1.SecretType, data map[string][]byt
 	return s
 }
 
-// unmarked says what keeps a Secret from having the labels and annotations of the list.
+// unmarked returns why s has to be marked again, or nothing if it has the labels and
+// annotations of the list.
 func (p *plan) unmarked(s *corev1.Secret) string {
 	for _, pair := range [][2]map[string]string{{p.list.Labels, s.Labels}, {p.list.Annotations, s.Annotations}} {
 		for key, value := range pair[0] {
@@ -141,11 +142,11 @@ func pair(s *corev1.Secret, certKey, keyKey string) (*x509.Certificate, crypto.S
 	return certs[0], key, nil
 }
 
-// due says when two thirds of the life of c are over.
+// due returns the time at which two thirds of the life of c are over.
 func due(c *x509.Certificate) time.Time {
 	issued := c.NotBefore.Add(pki.ClockSkew)
 	return issued.Add(c.NotAfter.Sub(issued) / 3 * 2)
 }
 
-// errNoIssuer keeps a leaf from being looked at whose authority has been complained of.
+// errNoIssuer is the problem of a leaf whose authority has a problem.
 var errNoIssuer = errors.New("its authority cannot be used")

@@ -36,7 +36,7 @@ type step struct {
 	forgets bool
 }
 
-// rotate takes ca to the step that is wanted.
+// rotate takes ca to the wanted step.
 func (p *plan) rotate(a Authority, have *corev1.Secret, ca *issuer) (step, error) {
 	switch {
 	case p.rotation == Trust && ca.previous != nil:
@@ -72,13 +72,13 @@ func (p *plan) rotate(a Authority, have *corev1.Secret, ca *issuer) (step, error
 	return step{}, nil
 }
 
-// endRotation forgets what is not in use.
+// endRotation drops the authorities that do not issue.
 func (p *plan) endRotation(ca *issuer) step {
 	ca.next, ca.previous = nil, nil
 	return step{drop: []string{nextCertKey, nextKeyKey, previousKey}, reasons: []string{"the rotation has ended"}, forgets: true}
 }
 
-// checkRotation refuses to go on to a step that nothing has been done for.
+// checkRotation adds a problem if the step is Issue but Trust was skipped.
 func (p *plan) checkRotation() {
 	if p.rotation != Issue {
 		return
