@@ -41,12 +41,20 @@ func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.
 // ready, pods on it run at once, those of Jobs succeed, those that are deleted
 // go.
 func (c *Cluster) StartKwok(ctx context.Context) (*Process, error) {
+	return c.startKwok(ctx, "pod/fast/pod-complete")
+}
+
+// StartKwokBesideJobs starts kwok as StartKwok does, but for the pods of Jobs: they
+// run until somebody else says how they have ended.
+func (c *Cluster) StartKwokBesideJobs(ctx context.Context) (*Process, error) { return c.startKwok(ctx) }
+
+func (c *Cluster) startKwok(ctx context.Context, further ...string) (*Process, error) {
 	dir, err := tools.ModuleDir(ctx, "kwok", "sigs.k8s.io/kwok")
 	if err != nil {
 		return nil, fmt.Errorf("start kwok: %w", err)
 	}
 	var stages []string
-	for _, stage := range []string{"node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready", "pod/fast/pod-complete", "pod/fast/pod-delete"} {
+	for _, stage := range append([]string{"node/fast/node-initialize", "node/heartbeat-with-lease/node-heartbeat-with-lease", "pod/fast/pod-ready", "pod/fast/pod-delete"}, further...) {
 		stages = append(stages, filepath.Join(dir, "kustomize", "stage", stage+".yaml"))
 	}
 	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig, stages), nil)
