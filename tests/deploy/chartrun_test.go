@@ -3,7 +3,6 @@ package deploy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -19,13 +18,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"triune.dev/tests/cluster"
 	"triune.dev/tests/deploy/engine"
 )
 
 // TestChartRuns does what kubelets would: it runs the containers of the chart, with the
 // programs, flags, files and rights that are rendered, reachable under the names of
-// their Services. Everything becomes ready, helm test's Job succeeds, and the token for
-// Prometheus opens the metrics of every tier, which reads its events from NATS.
+// their Services, with the Secrets that the chart's own job has made. Everything becomes
+// ready, helm test's Job succeeds, and the certificate for Prometheus opens the metrics of
+// every tier, which reads its events from NATS. Then all leaves are renewed under load.
 func TestChartRuns(t *testing.T) {
 	full(t)
 	needEngine(t)
@@ -46,11 +47,18 @@ func TestChartRuns(t *testing.T) {
 		repository, tag, _ := strings.Cut(image, ":")
 		set = append(set, fmt.Sprintf("%[1]s.image.registry=,%[1]s.image.repository=%[2]s,%[1]s.image.tag=%[3]s", store, repository, tag))
 	}
-	r := render(t, filepath.Join(chart(t), "ci", "small-values.yaml"), set...)
-	if len(r.templates()) != 7 || len(r.jobs) != 2 {
-		t.Fatalf("%d workloads, %d of them jobs, want three tiers, etcd, NATS, the job of etcd's users and helm test's", len(r.templates()), len(r.jobs))
+	values := filepath.Join(chart(t), "ci", "small-values.yaml")
+	r := render(t, values, set...)
+	if len(r.templates()) != 10 || len(r.jobs) != 4 {
+		t.Fatalf("%d workloads, %d of them jobs, want three tiers, etcd, NATS, the job of etcd's users, helm test's, and three for certificates", len(r.templates()), len(r.jobs))
 	}
-	k := &kubelet{r: r, network: "triune-test-chart-" + strconv.Itoa(os.Getpid()), dir: t.TempDir()}
+	h := hostOf(t, cluster.Run(t, cluster.Config{Topology: cluster.Triune}), values, set...)
+	job := r.jobs["t-triune-pki-hook"].Spec.Template.Spec
+	if _, err := h.pkiSecrets(ctx, job, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	r.secrets = h.secrets(t)
+	k := &kubelet{r: r, network: "triune-test-chart-" + strconv.Itoa(os.Getpid()), dir: t.TempDir(), mounted: map[string]corev1.Volume{}}
 	if _, err := engine.Docker(ctx, "network", "create", k.network); err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +77,22 @@ func TestChartRuns(t *testing.T) {
 
 	addresses := map[string]string{}
 	for name, template := range r.templates() {
-		if r.jobs[name] != nil {
+		if r.jobs[name] != nil || r.cronJobs[name] != nil {
 			continue
 		}
 		for _, c := range template.Spec.Containers {
 			addresses[name] = k.start(t, name, template, c, "--detach", "--restart=on-failure")
+		}
+		for _, c := range template.Spec.InitContainers {
+			if c.RestartPolicy == nil || !*template.Spec.ShareProcessNamespace {
+				t.Fatalf("%s/%s is no sidecar that sees the processes of the others", name, c.Name)
+			}
+			pod := "container:" + k.ids[len(k.ids)-1]
+			id, err := k.run(t, name, template, c, "--detach", "--restart=on-failure", "--network="+pod, "--pid="+pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.ids = append(k.ids, strings.TrimSpace(id))
 		}
 	}
 	for name, template := range r.templates() {
@@ -84,6 +103,9 @@ func TestChartRuns(t *testing.T) {
 		}
 	}
 	for _, job := range r.jobs {
+		if job.Labels["app.kubernetes.io/component"] == "pki" {
+			continue
+		}
 		for _, c := range job.Spec.Template.Spec.Containers {
 			eventually(t, 2*time.Minute, func() error {
 				_, err := k.run(t, job.Name, job.Spec.Template, c, "--rm")
@@ -93,17 +115,15 @@ func TestChartRuns(t *testing.T) {
 	}
 	for _, tier := range tierServices {
 		name := "t-triune-" + tier
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(r.secrets[name].Data["ca.crt"])
 		// As the ServiceMonitor says.
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name + ".default.svc.cluster.local"}}}
+		client := clientWith(t, r.secrets["t-triune-monitoring"], name+".default.svc.cluster.local")
+		client.Transport.(*http.Transport).DisableKeepAlives = true
 		want := fmt.Sprintf("triune_eventlog_from_stream{tier=%q} 1\n", tier)
 		eventually(t, time.Minute, func() error {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+addresses[name]+":6443/metrics", nil)
 			if err != nil {
 				return err
 			}
-			request.Header.Set("Authorization", "Bearer "+r.secrets["t-triune-tokens"].StringData["monitoring"])
 			metrics, err := fetch(client, request)
 			if err == nil && !strings.Contains(metrics, want) {
 				err = fmt.Errorf("%s has no %q", name, want)
@@ -111,6 +131,14 @@ func TestChartRuns(t *testing.T) {
 			return err
 		})
 	}
+
+	before := maps.Clone(r.secrets)
+	h.apply(t, values, append(set, "tls.selfSigned.lifetime=2000h", "tls.adminLifetime=40h")...)
+	if _, err := h.pkiSecrets(ctx, job, t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(k.r.secrets, h.secrets(t))
+	k.surviveRenewal(t, before, addresses)
 }
 
 // kubelet runs pods with Docker.
@@ -118,6 +146,8 @@ type kubelet struct {
 	r            rendered
 	network, dir string
 	ids          []string
+	// mounted are the volumes of Secrets that have files, by directory.
+	mounted map[string]corev1.Volume
 }
 
 // start runs a container and returns its address.
@@ -139,7 +169,11 @@ func (k *kubelet) start(t *testing.T, name string, template corev1.PodTemplateSp
 func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec, c corev1.Container, flags ...string) (string, error) {
 	t.Helper()
 	user := template.Spec.SecurityContext
-	args := slices.Concat([]string{"run", "--network=" + k.network, fmt.Sprintf("--user=%d:%d", *user.RunAsUser, *user.RunAsGroup)}, flags)
+	args := slices.Concat([]string{"run", fmt.Sprintf("--user=%d:%d", *user.RunAsUser, *user.RunAsGroup)}, flags)
+	sidecar := replaced(flags, "--network")
+	if !sidecar {
+		args = append(args, "--network="+k.network)
+	}
 	if s := c.SecurityContext; *s.ReadOnlyRootFilesystem && !*s.AllowPrivilegeEscalation {
 		args = append(args, "--read-only", "--security-opt=no-new-privileges:true")
 	}
@@ -147,7 +181,7 @@ func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec
 		args = append(args, "--cap-drop="+string(capability))
 	}
 	for service, o := range k.r.services {
-		if !selects(o.Spec.Selector, template.Labels) {
+		if sidecar || !selects(o.Spec.Selector, template.Labels) {
 			continue
 		}
 		host := service + ".default.svc.cluster.local"
@@ -171,6 +205,10 @@ func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec
 			t.Fatalf("%s has no volume %s", name, mount.Name)
 		}
 		volume := template.Spec.Volumes[at]
+		if volume.EmptyDir != nil && len(template.Spec.InitContainers) > 0 {
+			args = append(args, "--volume="+k.scratch(t, name, volume)+":"+mount.MountPath)
+			continue
+		}
 		if volume.EmptyDir != nil {
 			args = append(args, "--tmpfs="+mount.MountPath+":mode=1777")
 			continue
@@ -198,45 +236,84 @@ func selects(selector, labels map[string]string) bool {
 	return len(selector) > 0
 }
 
-// files is a directory with what a Secret or a ConfigMap has for a volume.
+// scratch is a directory that the containers of a pod share.
+func (k *kubelet) scratch(t *testing.T, pod string, volume corev1.Volume) string {
+	t.Helper()
+	dir := filepath.Join(k.dir, pod, volume.Name)
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// files is a directory with what a Secret or a ConfigMap has for a volume, in the manner
+// of kubelets: behind a link, so that all files change at once, and the old ones go.
 func (k *kubelet) files(t *testing.T, pod string, volume corev1.Volume) string {
 	t.Helper()
 	dir := filepath.Join(k.dir, pod, volume.Name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	k.write(t, dir, volume)
+	if volume.Secret != nil {
+		k.mounted[dir] = volume
+	}
+	return dir
+}
+
+func (k *kubelet) write(t *testing.T, dir string, volume corev1.Volume) {
+	t.Helper()
 	data, items := map[string][]byte{}, []corev1.KeyToPath(nil)
 	switch {
 	case volume.Secret != nil && k.r.secrets[volume.Secret.SecretName] != nil:
-		secret := k.r.secrets[volume.Secret.SecretName]
-		maps.Copy(data, secret.Data)
-		for key, value := range secret.StringData {
-			data[key] = []byte(value)
-		}
-		items = volume.Secret.Items
+		data, items = k.r.secrets[volume.Secret.SecretName].Data, volume.Secret.Items
 	case volume.ConfigMap != nil && k.r.maps[volume.ConfigMap.Name] != nil:
 		for key, value := range k.r.maps[volume.ConfigMap.Name].Data {
 			data[key] = []byte(value)
 		}
 		items = volume.ConfigMap.Items
 	default:
-		t.Fatalf("%s: nothing is rendered for the volume %+v", pod, volume)
+		t.Fatalf("%s: nothing is there for the volume %+v", dir, volume)
 	}
 	if items == nil {
 		for key := range data {
 			items = append(items, corev1.KeyToPath{Key: key, Path: key})
 		}
 	}
+	version, err := os.MkdirTemp(dir, "..version-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(version, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, item := range items {
 		value, ok := data[item.Key]
 		if !ok {
-			t.Fatalf("%s: %s has no %s", pod, volume.Name, item.Key)
+			t.Fatalf("%s has no %s", dir, item.Key)
 		}
-		if err := os.WriteFile(filepath.Join(dir, item.Path), value, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(version, item.Path), value, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(dir, item.Path)
+		if err := os.Symlink(filepath.Join("..data", item.Path), link); err != nil && !errors.Is(err, os.ErrExist) {
 			t.Fatal(err)
 		}
 	}
-	return dir
+	link := filepath.Join(dir, "..data")
+	old, err := os.Readlink(link)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Symlink(filepath.Base(version), link+"_tmp"), os.Rename(link+"_tmp", link)); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever watches a file sees it go.
+	if old != "" {
+		if err := os.RemoveAll(filepath.Join(dir, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // probe asks what the readiness probe of a container asks.
@@ -268,7 +345,7 @@ func fetch(client *http.Client, request *http.Request) (string, error) {
 		return "", err
 	}
 	body, err := io.ReadAll(resp.Body)
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated {
 		err = errors.Join(err, fmt.Errorf("%s: %s: %.500s", request.URL, resp.Status, body))
 	}
 	return string(body), errors.Join(err, resp.Body.Close())

@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	keeper "triune.dev/shared/pki/secrets"
 )
 
 // TestChartMonitoring: the ServiceMonitors select the Services of the tiers and bring
@@ -18,6 +21,11 @@ import (
 func TestChartMonitoring(t *testing.T) {
 	values := filepath.Join(chart(t), "ci", "full-values.yaml")
 	r := render(t, values)
+	list := r.list(t)
+	certificate := list.Certificates[slices.IndexFunc(list.Certificates, func(c keeper.Certificate) bool { return c.CommonName == "prometheus" })]
+	if !slices.Equal(certificate.Organizations, []string{"system:monitoring"}) || certificate.Authority != "ca" || !certificate.Client {
+		t.Errorf("the certificate of Prometheus is %+v", certificate)
+	}
 	var monitors []string
 	rules := false
 	for document := range strings.SplitSeq(helm(t).must(t, "template", "t", chart(t), "--values", values, "--show-only=templates/monitoring.yaml"), "\n---\n") {
@@ -28,10 +36,10 @@ func TestChartMonitoring(t *testing.T) {
 				Groups    []any
 				Selector  struct{ MatchLabels map[string]string }
 				Endpoints []struct {
-					Port, Scheme  string
-					Authorization struct{ Credentials struct{ Name, Key string } }
-					TLSConfig     struct {
-						CA         struct{ Secret struct{ Name, Key string } }
+					Port, Scheme string
+					TLSConfig    struct {
+						CA, Cert   struct{ Secret struct{ Name, Key string } }
+						KeySecret  struct{ Name, Key string }
 						ServerName string
 					}
 				}
@@ -66,12 +74,10 @@ func TestChartMonitoring(t *testing.T) {
 				t.Fatalf("%s has %d endpoints", name, len(object.Spec.Endpoints))
 			}
 			e := object.Spec.Endpoints[0]
-			token, ca := e.Authorization.Credentials, e.TLSConfig.CA.Secret
-			if r.secrets[token.Name] == nil || r.secrets[token.Name].StringData[token.Key] == "" {
-				t.Errorf("%s: no token %s in %s", name, token.Key, token.Name)
-			}
-			if r.secrets[ca.Name] == nil || len(r.secrets[ca.Name].Data[ca.Key]) == 0 {
-				t.Errorf("%s: no CA %s in %s", name, ca.Key, ca.Name)
+			for key, ref := range map[string]struct{ Name, Key string }{"ca.crt": e.TLSConfig.CA.Secret, "tls.crt": e.TLSConfig.Cert.Secret, "tls.key": e.TLSConfig.KeySecret} {
+				if ref.Name != "t-triune-"+certificate.Name || ref.Key != key {
+					t.Errorf("%s: %s is %s of %s", name, key, ref.Key, ref.Name)
+				}
 			}
 			if e.Port != "https" || e.Scheme != "https" || !strings.HasPrefix(e.TLSConfig.ServerName, name+".") {
 				t.Errorf("%s scrapes %s at port %s as %s", name, e.Scheme, e.Port, e.TLSConfig.ServerName)

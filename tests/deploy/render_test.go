@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -28,6 +29,8 @@ type rendered struct {
 	budgets     map[string]*policyv1.PodDisruptionBudget
 	scalers     map[string]*autoscalingv2.HorizontalPodAutoscaler
 	policies    map[string]*networkingv1.NetworkPolicy
+	cronJobs    map[string]*batchv1.CronJob
+	roles       map[string]*rbacv1.Role
 	secrets     map[string]*corev1.Secret
 	maps        map[string]*corev1.ConfigMap
 }
@@ -39,7 +42,7 @@ func render(t *testing.T, values string, set ...string) rendered {
 	r := rendered{
 		map[string]*appsv1.Deployment{}, map[string]*appsv1.StatefulSet{}, map[string]*batchv1.Job{}, map[string]*corev1.Service{},
 		map[string]*policyv1.PodDisruptionBudget{}, map[string]*autoscalingv2.HorizontalPodAutoscaler{}, map[string]*networkingv1.NetworkPolicy{},
-		map[string]*corev1.Secret{}, map[string]*corev1.ConfigMap{},
+		map[string]*batchv1.CronJob{}, map[string]*rbacv1.Role{}, map[string]*corev1.Secret{}, map[string]*corev1.ConfigMap{},
 	}
 	args := []string{"template", "t", chart(t), "--values", values}
 	for _, value := range set {
@@ -66,6 +69,10 @@ func render(t *testing.T, values string, set ...string) rendered {
 			decode(t, document, object.Name, r.scalers)
 		case "NetworkPolicy":
 			decode(t, document, object.Name, r.policies)
+		case "CronJob":
+			decode(t, document, object.Name, r.cronJobs)
+		case "Role":
+			decode(t, document, object.Name, r.roles)
 		case "Secret":
 			decode(t, document, object.Name, r.secrets)
 		case "ConfigMap":
@@ -95,6 +102,9 @@ func (r rendered) templates() map[string]corev1.PodTemplateSpec {
 	for name, o := range r.jobs {
 		all[name] = o.Spec.Template
 	}
+	for name, o := range r.cronJobs {
+		all[name] = o.Spec.JobTemplate.Spec.Template
+	}
 	return all
 }
 
@@ -109,7 +119,8 @@ func TestChartPodsAreConfined(t *testing.T) {
 				if pod == nil || pod.RunAsNonRoot == nil || !*pod.RunAsNonRoot || pod.SeccompProfile == nil || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 					t.Errorf("%s: security of the pod is %+v", name, pod)
 				}
-				if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
+				// The job of certificates writes Secrets.
+				if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken != (template.Labels["app.kubernetes.io/component"] == "pki") {
 					t.Errorf("%s: a token of the cluster is mounted", name)
 				}
 				for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
@@ -121,7 +132,8 @@ func TestChartPodsAreConfined(t *testing.T) {
 					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 						t.Errorf("%s/%s: resources are %+v", name, c.Name, c.Resources)
 					}
-					if spec.RestartPolicy != corev1.RestartPolicyNever && (c.StartupProbe == nil || c.LivenessProbe == nil || c.ReadinessProbe == nil) {
+					// A sidecar serves nobody.
+					if spec.RestartPolicy != corev1.RestartPolicyNever && c.RestartPolicy == nil && (c.StartupProbe == nil || c.LivenessProbe == nil || c.ReadinessProbe == nil) {
 						t.Errorf("%s/%s: a probe is missing", name, c.Name)
 					}
 				}
@@ -184,10 +196,14 @@ func TestChartPolicies(t *testing.T) {
 		"aggregator": {nil, []string{"core", "etcd", "nats"}, false},
 		"core":       {[]string{"aggregator", "extensions"}, []string{"extensions", "etcd", "nats"}, false},
 		"extensions": {[]string{"core"}, []string{"core", "etcd", "nats"}, false},
-		"etcd":       {[]string{"aggregator", "core", "extensions", "etcd"}, []string{"etcd"}, true},
+		"etcd":       {[]string{"aggregator", "core", "extensions", "etcd-roles", "etcd"}, []string{"etcd"}, true},
 		"nats":       {[]string{"aggregator", "core", "extensions", "nats"}, []string{"nats"}, true},
 	} {
 		for what, r := range map[string]rendered{"by default": open, "limited": limited} {
+			// Whoever holds the keys of authorities is asked nothing.
+			if pki := r.policies["t-triune-pki"]; pki == nil || len(pki.Spec.Ingress) > 0 || !slices.Equal(pki.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
+				t.Errorf("%s: the policy of the job of certificates is %+v", what, pki)
+			}
 			policy := r.policies["t-triune-"+component]
 			if policy == nil {
 				t.Fatalf("%s has no NetworkPolicy", component)
