@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"triune.dev/tests/bench"
+	"triune.dev/tests/bench/accounting"
 	"triune.dev/tests/bench/floor"
 	"triune.dev/tests/bench/report"
 )
@@ -73,6 +74,10 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if *merge {
 		if earlier, err = files.Read(); err != nil {
 			return err
+		}
+		if here := accounting.ThisMachine(); here.CPU != earlier.Machine.CPU || here.Cores != earlier.Machine.Cores {
+			return fmt.Errorf("-merge: %s is of another machine (%d × %s) than this one (%d × %s)",
+				files.Page(), earlier.Machine.Cores, earlier.Machine.CPU, here.Cores, here.CPU)
 		}
 	}
 	command := bench.Command(o)
