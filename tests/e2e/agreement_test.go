@@ -106,21 +106,26 @@ func send(t *testing.T, config *rest.Config, method, url, body string) (code int
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	code, answer, err = sendBy(t.Context(), client, method, url, body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return code, answer
+}
+
+func sendBy(ctx context.Context, client *http.Client, method, url, body string) (code int, answer string, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return 0, "", err
 	}
 	defer res.Body.Close()
 	content, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(content)
+	return res.StatusCode, string(content), err
 }
 
 // TestContradiction: a tier that was told otherwise than core does not become ready, and

@@ -106,7 +106,8 @@ resources:
 	// Three messages of the event log carry it: as created, as changed with what was
 	// before, and as deleted.
 	var messages, about int
-	for _, data := range logged(t, c.ReplicaURL(cluster.NATS, 0)) {
+	for _, message := range logged(t, c.ReplicaURL(cluster.NATS, 0)) {
+		data := message.Data
 		messages++
 		if bytes.Contains(data, []byte(plain)) {
 			t.Errorf("NATS has it in the clear: %.200q", data)
@@ -124,7 +125,7 @@ resources:
 }
 
 // logged is what the streams of all tiers hold.
-func logged(t *testing.T, url string) (all [][]byte) {
+func logged(t *testing.T, url string) (all []*jetstream.RawStreamMsg) {
 	t.Helper()
 	conn, err := nats.Connect(url)
 	if err != nil {
@@ -152,7 +153,7 @@ func logged(t *testing.T, url string) (all [][]byte) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, message.Data)
+			all = append(all, message)
 		}
 	}
 	if err := streams.Err(); err != nil {
