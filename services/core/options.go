@@ -86,12 +86,21 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 			return CompletedOptions{}, fmt.Errorf("--service-account-signing-key-file=%s: %w", file, err)
 		}
 	}
+	signer := o.ServiceAccountSigningEndpoint
+	if files := o.Authentication.ServiceAccounts.KeyFiles; signer != "" && len(files) > 0 {
+		// Upstream finds this out when the signer has answered.
+		return CompletedOptions{}, fmt.Errorf("--service-account-signing-endpoint=%s and --service-account-key-file=%s are mutually exclusive: the signer names the keys that verify its tokens",
+			signer, strings.Join(files, ","))
+	}
 	// Upstream's default lets everybody do everything.
 	if o.Authorization.AuthorizationConfigurationFile == "" && len(o.Authorization.Modes) == 0 {
 		o.Authorization.Modes = []string{authz.Node, authz.RBAC}
 	}
 	completed, err := o.ServerRunOptions.Complete(ctx)
-	if err != nil {
+	switch {
+	case err != nil && signer != "" && strings.Contains(err.Error(), "external-jwt-signer"):
+		return CompletedOptions{}, fmt.Errorf("--service-account-signing-endpoint=%s: %w", signer, err)
+	case err != nil:
 		return CompletedOptions{}, err
 	}
 	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog, o.HTTP2}, nil

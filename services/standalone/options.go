@@ -109,7 +109,12 @@ func (o *Options) given(flag string) bool { return o.flags != nil && o.flags.Cha
 func (o *Options) addPKI(c *completedOptions) error {
 	serving := !o.given("tls-cert-file") && !o.given("cert-dir")
 	clients := !o.given("client-ca-file")
-	accounts := !o.given("service-account-issuer") && !o.given("service-account-signing-key-file")
+	// A signer has the keys, but does not say who issues its tokens.
+	signer := o.given("service-account-signing-endpoint")
+	accounts := !o.given("service-account-issuer") && !o.given("service-account-signing-key-file") && !signer
+	if signer && !o.given("service-account-issuer") {
+		o.Core.Authentication.ServiceAccounts.Issuers = []string{defaultIssuer}
+	}
 	// kube-apiserver does without a front proxy, too.
 	frontProxy := !o.given("requestheader-client-ca-file") && !o.given("proxy-client-cert-file") &&
 		(serving || clients || accounts || c.embedEtcd || o.given("data-dir"))

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"triune.dev/shared/pki"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
@@ -41,6 +43,17 @@ func TestBadStart(t *testing.T) {
 		"jwt: [{issuer: {url: 'http://issuer.example', audiences: [a]}, claimMappings: {username: {expression: 'claims.('}}}]"))
 	lawless := writeFile(t, "lawless.yaml", fmt.Sprintf(kind, "AuthorizationConfiguration", "authorizers: []"))
 	nobody := writeFile(t, "nobody.yaml", fmt.Sprintf(kind, "AuthenticationConfiguration", "anonymous: {enabled: false}"))
+	mute := filepath.Join(t.TempDir(), "jwt.sock")
+	socket, err := net.Listen("unix", mute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer := grpc.NewServer()
+	go signer.Serve(socket)
+	t.Cleanup(signer.Stop)
+	const encryption = "EncryptionConfiguration"
+	short := writeFile(t, "short.yaml", fmt.Sprintf(kind, encryption, "resources: [{resources: [secrets], providers: [{aesgcm: {keys: [{name: a, secret: YQ==}]}}]}]"))
+	network := writeFile(t, "network.yaml", fmt.Sprintf(kind, encryption, "resources: [{resources: [secrets], providers: [{kms: {apiVersion: v2, name: a, endpoint: 'tcp://127.0.0.1:1'}}]}]"))
 	for _, tc := range []struct {
 		name  string
 		flags []string // added at the end, so that they win
@@ -91,6 +104,13 @@ func TestBadStart(t *testing.T) {
 		{name: "a range that is too large", flags: []string{"--service-cluster-ip-range=fd00::/16"}, want: []string{"--service-cluster-ip-range", "fd00::/16"}, core: true},
 		{name: "a signing key that is not there", flags: []string{"--service-account-signing-key-file=" + absent}, want: []string{"--service-account-signing-key-file", absent}, core: true},
 		{name: "a key that is none", flags: []string{"--service-account-key-file=" + broken}, want: []string{"--service-account-key-file", broken}, core: true},
+		{name: "a signer that signs nothing", flags: []string{"--service-account-key-file=", "--service-account-signing-key-file=", "--service-account-signing-endpoint=" + mute}, want: []string{"--service-account-signing-endpoint", mute}, core: true},
+		{name: "a signer and a key to sign with", flags: []string{"--service-account-key-file=", "--service-account-signing-endpoint=" + mute}, want: []string{"service-account-signing-endpoint", "service-account-signing-key-file"}, core: true},
+		{name: "a signer and a key to verify with", flags: []string{"--service-account-signing-key-file=", "--service-account-signing-endpoint=" + mute}, want: []string{"--service-account-signing-endpoint", "--service-account-key-file"}, core: true},
+		{name: "a signer without an issuer", flags: []string{"--service-account-issuer=", "--service-account-key-file=", "--service-account-signing-key-file=", "--service-account-signing-endpoint=" + mute}, want: []string{"service-account-"}, core: true},
+		{name: "an encryption configuration that is not there", flags: []string{"--encryption-provider-config=" + absent}, want: []string{"--encryption-provider-config", absent}},
+		{name: "an encryption configuration with a key that is too short", flags: []string{"--encryption-provider-config=" + short}, want: []string{"--encryption-provider-config", short, "keys[0].secret"}},
+		{name: "a key management service on the network", flags: []string{"--encryption-provider-config=" + network}, want: []string{"--encryption-provider-config", network, "tcp"}},
 		{name: "an issuer that is none", flags: []string{"--service-account-issuer=::"}, want: []string{"--service-account-issuer", "::"}, core: true},
 		{name: "a version of the API that is none", flags: []string{"--runtime-config=nothing/v1=true"}, want: []string{"--runtime-config", "nothing"}, core: true},
 	} {
