@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+
+	"triune.dev/tests/hooks"
 )
 
 // TestTokenWebhook: users are whom the webhook names, and nobody where it does not answer
@@ -35,7 +37,7 @@ func TestTokenWebhook(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range slices.Sorted(maps.Keys(badAnswers)) {
+	for _, name := range slices.Sorted(maps.Keys(hooks.NoReviews)) {
 		t.Run("answer "+name, func(t *testing.T) {
 			if name == "error" {
 				full(t) // it is tried again and again, for seconds

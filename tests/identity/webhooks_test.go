@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +13,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"triune.dev/tests/hooks"
 )
 
 // webhooks reviews tokens and access over HTTPS, well or badly, as it is told by what it
@@ -40,32 +41,6 @@ current-context: webhook
 `, w.URL+path, base64.StdEncoding.EncodeToString(ca))
 }
 
-// badAnswers are what a webhook may send that is no review, by name.
-var badAnswers = map[string]func(http.ResponseWriter){
-	"error":     func(w http.ResponseWriter) { http.Error(w, "the webhook is broken", http.StatusInternalServerError) },
-	"forbidden": func(w http.ResponseWriter) { http.Error(w, "who are you", http.StatusForbidden) },
-	"unknown":   func(w http.ResponseWriter) { http.Error(w, "who are you", http.StatusUnauthorized) },
-	"page":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>Welcome!</html>") },
-	"empty":     func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
-	"another": func(w http.ResponseWriter) {
-		_, _ = io.WriteString(w, `{"kind":"ConfigMap","apiVersion":"v1","status":{"allowed":true,"authenticated":true,"user":{"username":"x"}}}`)
-	},
-	"status": func(w http.ResponseWriter) {
-		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Success","code":200}`)
-	},
-	"broken": func(w http.ResponseWriter) {
-		_, _ = io.WriteString(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true`)
-	},
-	"cut": func(w http.ResponseWriter) {
-		w.Header().Set("Content-Length", "1000")
-		_, _ = io.WriteString(w, "{")
-	},
-	"redirect": func(w http.ResponseWriter) {
-		w.Header().Set("Location", "/elsewhere")
-		w.WriteHeader(http.StatusTemporaryRedirect)
-	},
-}
-
 // users are what tokens stand for that this webhook knows, "hook-" before each; "as:" a
 // name makes it the name of a user.
 var users = map[string]authenticationv1.TokenReviewStatus{
@@ -90,7 +65,7 @@ func (w *webhooks) authenticate(rw http.ResponseWriter, req *http.Request) {
 		return
 	}
 	name, ok := strings.CutPrefix(review.Spec.Token, "hook-")
-	if send, bad := badAnswers[name]; ok && bad {
+	if send, bad := hooks.NoReviews[name]; ok && bad {
 		send(rw)
 		return
 	}
@@ -119,8 +94,8 @@ func (w *webhooks) authorize(rw http.ResponseWriter, req *http.Request) {
 	switch a := review.Spec.ResourceAttributes; {
 	case a == nil:
 		status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "no path of ours"}
-	case badAnswers[a.Name] != nil:
-		badAnswers[a.Name](rw)
+	case hooks.NoReviews[a.Name] != nil:
+		hooks.NoReviews[a.Name](rw)
 		return
 	case a.Name == "hangs":
 		<-req.Context().Done()

@@ -9,6 +9,9 @@
 // null against an empty list or another order of a list; normalise_test.go
 // proves that it does not.
 //
+// Admission webhooks are the same ones for both servers, written down in
+// testdata/webhooks/*.yaml. What they are asked has to be the same, too.
+//
 //	go test ./tests/parity -target=triune          # the default
 //	go test ./tests/parity -target=tiers
 //	go test ./tests/parity -target=kube-apiserver  # two references: checks the suite itself
