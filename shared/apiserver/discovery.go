@@ -74,14 +74,14 @@ func (d *discoveryRoutes) publish(group table.Group) error {
 			serializer = s.config.Generic.Serializer
 		}
 		handler := discovery.NewAPIVersionHandler(serializer, version.GroupVersion, list)
-		d.route(version.Root, s.GetOnly(handler, documentMedia(serializer)))
+		d.document(version.Root, s.GetOnly(handler, documentMedia(serializer)))
 	}
 	if group.Prefix == table.LegacyPrefix {
 		return nil
 	}
 	document.PreferredVersion = document.Versions[0]
 	s.Groups.AddGroup(document)
-	d.route(table.GroupPrefix+"/"+group.Name, s.DocumentOnly(discovery.NewAPIGroupHandler(s.config.Generic.Serializer, document)))
+	d.document(table.GroupPrefix+"/"+group.Name, s.DocumentOnly(discovery.NewAPIGroupHandler(s.config.Generic.Serializer, document)))
 	return nil
 }
 
@@ -90,6 +90,12 @@ func (d *discoveryRoutes) route(path string, handler http.Handler) {
 	s := d.server
 	s.Handle(path, handler)
 	s.UnlistedHandle(path+"/", handler)
+}
+
+// document is route with more slashes behind the path, too.
+func (d *discoveryRoutes) document(path string, handler http.Handler) {
+	d.route(path, handler)
+	d.server.paths.addDocument(path)
 }
 
 // install routes the roots, unless the tier has put its own there.
@@ -107,7 +113,7 @@ func (d *discoveryRoutes) install() {
 	if d.legacy && !s.paths.owns(table.LegacyPrefix) {
 		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, table.LegacyPrefix)
 		next := d.next(table.LegacyPrefix, s.AggregatedLegacy, nil)
-		d.route(table.LegacyPrefix, s.DocumentOnly(next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil))))
+		d.document(table.LegacyPrefix, s.DocumentOnly(next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil))))
 	}
 }
 

@@ -31,6 +31,7 @@ func (s *Server) addPlainRoutes() {
 	}), table.Media{Consumes: jsonOnly, Produces: jsonOnly})
 	s.Handle("/version", version)
 	s.UnlistedHandle("/version/", version)
+	s.paths.addDocument("/version")
 	if g.EnableMetrics {
 		metrics.Register()
 		handlersmetrics.Register()

@@ -186,18 +186,15 @@ func (s *Server) HandlePrefix(prefix string, handler http.Handler) {
 }
 
 // route sends every request for a path to handler, whatever its method: which
-// methods a path has is the handler's business. Echo's Any knows the usual ones,
-// and has its own answer for the others unless there is a route of last resort.
-func (s *Server) route(path string, handler http.Handler) {
-	s.echo.Any(path, wrap(handler))
-	s.echo.RouteNotFound(path, wrap(handler))
-}
+// methods a path has is the handler's business.
+func (s *Server) route(path string, handler http.Handler) { s.echo.Any(path, wrap(handler)) }
 
 // routed is the writer that Echo is given. It takes down which handler Echo has chosen,
 // which is called when Echo is done: until the end of a watch nothing of Echo is kept,
 // neither its context nor its place on the stack. What Echo answers itself goes through.
 type routed struct {
 	http.ResponseWriter
+	req     *http.Request // as it came
 	handler http.Handler
 }
 
@@ -225,23 +222,15 @@ func (s *Server) find(w http.ResponseWriter, req *http.Request) http.Handler {
 			return handler
 		}
 	}
-	// Echo routes by the encoded path where there is one. Kubernetes parses the
-	// decoded one, and whoever authorized this request has done so too.
-	if req.URL.RawPath != "" {
-		decoded := *req.URL
-		decoded.RawPath = ""
-		clone := *req
-		clone.URL = &decoded
-		req = &clone
-	}
-	route := &routed{ResponseWriter: w}
-	s.echo.ServeHTTP(route, req)
+	route := &routed{ResponseWriter: w, req: req}
+	s.echo.ServeHTTP(route, s.paths.routable(req))
 	return route.handler
 }
 
 // routingError answers what Echo has no route for.
 func (s *Server) routingError(err error, c echo.Context) {
-	w, req := c.Response().Writer.(*routed).ResponseWriter, c.Request()
+	route := c.Response().Writer.(*routed)
+	w, req := route.ResponseWriter, route.req
 	code := http.StatusNotFound
 	if routing, ok := err.(*echo.HTTPError); ok {
 		code = routing.Code

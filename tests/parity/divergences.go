@@ -17,7 +17,7 @@ func expected(tested cluster.Topology, r Request, reference Normal) Normal {
 		return unknownPath(r, reference)
 	case r.Do == "GET /":
 		return index(reference)
-	case strings.HasSuffix(r.Do, " /version"):
+	case strings.HasSuffix(strings.TrimRight(r.Do, "/"), " /version"):
 		return version(reference)
 	case strings.HasSuffix(r.Do, "/kube-system/configmaps") && tested == cluster.Tiers:
 		return trusting(reference)

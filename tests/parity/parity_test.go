@@ -141,7 +141,7 @@ func (p *pair) compare(r Request, want, got *Answer) bool {
 	switch {
 	case r.Do == "GET /":
 		gotNormal = index(gotNormal)
-	case strings.HasSuffix(r.Do, " /version"):
+	case strings.HasSuffix(strings.TrimRight(r.Do, "/"), " /version"):
 		gotNormal = version(gotNormal)
 	}
 	if diff := cmp.Diff(wantNormal, gotNormal); diff != "" {
