@@ -47,8 +47,9 @@ func FuzzPaths(f *testing.F) {
 	methods := append(allMethods[:len(allMethods):len(allMethods)], "BREW")
 	f.Fuzz(func(t *testing.T, method uint8, path string) {
 		c := call{method: methods[int(method)%len(methods)], path: root + "/" + path}
-		if c.parsed() == nil {
-			return
+		req := c.parsed()
+		if req == nil || strings.Trim(strings.TrimPrefix(req.URL.Path, root), "/") == "" {
+			return // the root itself is a document, of which discovery has the route
 		}
 		if diff := cmp.Diff(c.answered(theirs), c.answered(ours)); diff != "" {
 			t.Errorf("%s (-k8s.io/apiserver +ours):\n%s", c, diff)
