@@ -55,28 +55,38 @@ func (i *identity) claims(name string) bool {
 	return false
 }
 
-// assert adds the headers for u. It is an error if u cannot be said in headers:
-// a user without a name, or with characters that a header value must not have.
-// Leaving out what cannot be said would make the user another one.
-func (i *identity) assert(h http.Header, u user.Info) error {
-	name, uid, groups := u.GetName(), u.GetUID(), u.GetGroups()
+// CheckUser returns an error if u cannot be said in headers: a user without a name, or with
+// characters that a header value must not have. Leaving out what cannot be said would make
+// the user another one.
+func CheckUser(u user.Info) error {
+	name := u.GetName()
 	switch {
 	case name == "":
 		return errors.New("the user has no name")
-	case !valid(name), !valid(uid), !allValid(groups):
+	case !valid(name), !valid(u.GetUID()), !allValid(u.GetGroups()):
 		return errors.New("the user's name, UID or groups have characters that no header can carry")
-	}
-	h[i.names.User[0]] = []string{name}
-	if uid != "" {
-		h[i.names.UID[0]] = []string{uid}
-	}
-	if len(groups) > 0 {
-		h[i.names.Group[0]] = slices.Clip(groups)
 	}
 	for key, values := range u.GetExtra() {
 		if !allValid(values) {
 			return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
 		}
+	}
+	return nil
+}
+
+// assert adds the headers for u.
+func (i *identity) assert(h http.Header, u user.Info) error {
+	if err := CheckUser(u); err != nil {
+		return err
+	}
+	h[i.names.User[0]] = []string{u.GetName()}
+	if uid := u.GetUID(); uid != "" {
+		h[i.names.UID[0]] = []string{uid}
+	}
+	if groups := u.GetGroups(); len(groups) > 0 {
+		h[i.names.Group[0]] = slices.Clip(groups)
+	}
+	for key, values := range u.GetExtra() {
 		if len(values) > 0 {
 			name := textproto.CanonicalMIMEHeaderKey(i.names.ExtraPrefix[0] + escapeExtraKey(key))
 			// Clipped, so that two keys of one name do not write into the user.

@@ -23,6 +23,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	"triune.dev/shared/chain"
+	"triune.dev/shared/delegate"
 )
 
 // defaultPort is what spec.service.port means when it is not set.
@@ -98,8 +99,13 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.end(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	if _, ok := request.UserFrom(req.Context()); !ok {
+	who, ok := request.UserFrom(req.Context())
+	if !ok {
 		b.end(w, req, "missing user", http.StatusInternalServerError)
+		return
+	}
+	if err := delegate.CheckUser(who); err != nil { // the server would take it for somebody else
+		b.end(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
 

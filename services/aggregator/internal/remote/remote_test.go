@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -239,6 +241,38 @@ func TestAssert(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, req.Header); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// TestUsersThatCannotBeSaid are nobody else: HTTP/1.1, which upgraded connections use, takes
+// space around a value away, and line breaks are replaced by it.
+func TestUsersThatCannotBeSaid(t *testing.T) {
+	apiService := &apiregistrationv1.APIService{Spec: apiregistrationv1.APIServiceSpec{Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
+	apiService.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue}}
+	asked := 0
+	transports := NewTransports(NewIdentity(nil), func(context.Context, string, string) (net.Conn, error) { asked++; return nil, dialError }, nil)
+	resolver := resolverFunc(func(string, string, int32) ([]string, error) { return []string{"127.0.0.1:1"}, nil })
+	b := New(apiService, Network{Transports: transports, Resolver: resolver, Ejected: NewEjected()})
+	for _, test := range []struct {
+		user  *user.DefaultInfo
+		asked int
+	}{
+		{&user.DefaultInfo{Name: "admin"}, 2},
+		{&user.DefaultInfo{Name: "admin "}, 0},
+		{&user.DefaultInfo{Name: "admin\n"}, 0},
+		{&user.DefaultInfo{}, 0},
+		{&user.DefaultInfo{Name: "eve", Groups: []string{"system:masters "}}, 0},
+		{&user.DefaultInfo{Name: "eve", Extra: map[string][]string{"scopes": {"all\t"}}}, 0},
+	} {
+		asked = 0
+		for _, header := range []http.Header{{}, {"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}} {
+			req := httptest.NewRequestWithContext(request.WithUser(t.Context(), test.user), http.MethodGet, "/apis/g/v1", nil)
+			req.Header = header
+			b.ServeHTTP(httptest.NewRecorder(), req)
+		}
+		if asked != test.asked {
+			t.Errorf("%+v: the server was asked %d times, want %d", test.user, asked, test.asked)
+		}
 	}
 }
 
