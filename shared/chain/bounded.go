@@ -164,6 +164,9 @@ type lateWriter struct {
 	// answered is closed when the handler has been answered for; nil where nobody waits for
 	// that.
 	answered chan struct{}
+	// waits: the handler may be waiting for its client, with mu held. expired: its time is
+	// over. Each is set before the other is looked at.
+	waits, expired atomic.Bool
 
 	mu sync.Mutex
 	// header is what the handler sets, until it writes; guarded by mu, as is all below.
@@ -193,9 +196,10 @@ func (l *lateWriter) Header() http.Header {
 func (l *lateWriter) WriteHeader(status int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timedOut || l.begun || l.taken {
+	if l.timedOut || l.begun || l.taken || !l.mayWaitLocked() {
 		return
 	}
+	defer l.waits.Store(false)
 	l.beginLocked()
 	l.w.WriteHeader(status)
 }
@@ -214,7 +218,11 @@ func (l *lateWriter) Write(p []byte) (int, error) {
 		return 0, http.ErrHandlerTimeout
 	case l.taken:
 		return 0, http.ErrHijacked
-	case !l.begun:
+	case !l.mayWaitLocked():
+		return 0, http.ErrHandlerTimeout
+	}
+	defer l.waits.Store(false)
+	if !l.begun {
 		l.beginLocked()
 	}
 	return l.w.Write(p)
@@ -225,9 +233,21 @@ func (l *lateWriter) Write(p []byte) (int, error) {
 func (l *lateWriter) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.timedOut {
+	if !l.timedOut && l.mayWaitLocked() {
+		defer l.waits.Store(false)
 		l.w.(http.Flusher).Flush()
 	}
+}
+
+// mayWaitLocked is called before something that may wait for the client, after which waits
+// is to be false. It returns false where there is no time left for that.
+func (l *lateWriter) mayWaitLocked() bool {
+	l.waits.Store(true)
+	if l.expired.Load() {
+		l.waits.Store(false)
+		return false
+	}
+	return true
 }
 
 // CloseNotify implements http.CloseNotifier.
@@ -273,8 +293,15 @@ func (l *lateWriter) end(ctx context.Context) (late bool) {
 	return l.timedOut
 }
 
-// giveUp is called when the time of a request is over.
+// lastWords is how long a client may take to read that its request has ended.
+const lastWords = time.Second
+
+// giveUp is called when the time of a request is over. A handler whose client does not read
+// would wait for ever, and keep its seat of priority and fairness.
 func (l *lateWriter) giveUp(ctx context.Context) {
+	if l.expired.Store(true); l.waits.Load() {
+		l.endBy(time.Now())
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.over && !l.timedOut {
@@ -298,6 +325,7 @@ func (l *lateWriter) giveUpLocked(ctx context.Context) {
 	case l.begun:
 		abort(l.w)
 	default:
+		l.endBy(time.Now().Add(lastWords))
 		if l.req.ProtoMajor == 1 {
 			// Another request must not wait for this handler.
 			l.w.Header().Set("Connection", "close")
@@ -313,6 +341,14 @@ func (l *lateWriter) giveUpLocked(ctx context.Context) {
 	if l.answered != nil {
 		close(l.answered)
 	}
+}
+
+// endBy ends what waits for the client at a time, where the writer knows of time. HTTP/1.1
+// waits for the rest of a body, too, before it answers.
+func (l *lateWriter) endBy(t time.Time) {
+	controller := http.NewResponseController(l.w)
+	_ = controller.SetReadDeadline(t)
+	_ = controller.SetWriteDeadline(t)
 }
 
 // brokenOff tells whether the handler had begun to answer when its time was over.

@@ -161,6 +161,42 @@ func answer(t *testing.T, server *httptest.Server, path string) string {
 	return fmt.Sprintf("%d %v %q, cut off: %t", res.StatusCode, res.Header, body, err != nil)
 }
 
+// TestClientsThatDoNotReadKeepNoHandler: a handler whose client reads nothing of its answer
+// ends when its time is over.
+func TestClientsThatDoNotReadKeepNoHandler(t *testing.T) {
+	for _, way := range []string{"HTTP/1.1", "HTTP/2", "Go's HTTP/2"} {
+		t.Run(way, func(t *testing.T) {
+			g := newTier(t, nil).generic
+			g.RequestTimeout = 500 * time.Millisecond
+			ended := make(chan struct{})
+			handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				defer close(ended)
+				for p := make([]byte, 1<<20); ; {
+					if _, err := w.Write(p); err != nil {
+						return
+					}
+				}
+			}), g)
+			client, url := reach(t, way, filters.WithRequestInfo(handler, g.RequestInfoResolver))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/api/v1/nodes", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			select {
+			case <-ended:
+			case <-time.After(30 * time.Second):
+				t.Fatal("the handler waits for its client")
+			}
+			g.NonLongRunningRequestWaitGroup.Wait()
+		})
+	}
+}
+
 // TestLateHandlerIsAnsweredFor: the client has its whole answer while the handler still runs,
 // and still changes the headers of its request and of its answer, and a shutdown waits no
 // longer for it.
