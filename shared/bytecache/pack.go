@@ -67,7 +67,7 @@ func (s *Space) Pack(ctx context.Context) error {
 			made = false
 			s.wanted.Store(false)
 			if s.left.Swap(false) {
-				garbage.GiveBack()
+				garbage.ReturnUnused()
 			}
 			continue
 		case <-s.packer:

@@ -1,5 +1,6 @@
-// Package garbage has garbage collected less often while there is much of it and little else,
-// and given back afterwards.
+// Package garbage tunes the garbage collector for a server with a small live heap: it collects
+// less often while the server is busy, and returns unused memory to the operating system when
+// the server is idle.
 package garbage
 
 import (
@@ -12,118 +13,120 @@ import (
 )
 
 const (
-	// usual is how much garbage there may be before it is collected, in percent of what is
-	// live, where nothing is said: as much again.
-	usual = 100
-	// headroom in bytes is what there may be beyond that in a busy process.
+	// defaultPercent is the default of GOGC.
+	defaultPercent = 100
+	// headroom is the additional garbage, in bytes, that is allowed in a busy process.
 	headroom = 64 << 20
-	// most is the largest percentage. A process with next to nothing live gets by with less.
-	most = 400
-	// busy is the number of bytes that a busy process allocates in a second, and more.
-	busy = headroom / 4
-	// idle is the number that one without requests does not exceed: triune allocates 0.3 MB.
-	idle = 1 << 20
-	// calm is how many looks find a process idle that was busy when what is left is given back.
-	calm = 5
-	// little in bytes is not worth being given back.
-	little = 16 << 20
+	// maxPercent bounds the percentage, for a process with a tiny live heap.
+	maxPercent = 400
+	// busyRate is the allocation rate, in bytes per second, from which on a process is
+	// busy.
+	busyRate = headroom / 4
+	// idleRate is the allocation rate up to which a process is idle. triune without
+	// requests allocates 0.3 MB per second.
+	idleRate = 1 << 20
+	// idleChecks is the number of successive idle checks after which unused memory is
+	// returned.
+	idleChecks = 5
+	// minReturned is the least number of bytes that is worth returning.
+	minReturned = 16 << 20
 )
 
-// Tune lets more garbage pile up while the process allocates much of it: to collect it takes
-// as long as what is live is large, and is done again and again where that is little. Of a GET
-// it was a fifth. It does not where the environment has GOGC, and a limit of the memory
-// (GOMEMLIMIT) holds all the same. What a busy time has left behind, the start of the process
-// among them, is collected and given back once there is hardly anything to do. Tune is called
-// once, early.
+// Tune allows more garbage while the process allocates much of it. A collection takes time
+// in proportion to the live heap, and is frequent if that is small; it took a fifth of the
+// time of a GET. Tune changes nothing if GOGC is set, and a memory limit (GOMEMLIMIT) stays
+// in force. When a busy process, which includes the start of a process, becomes idle, its
+// unused memory is collected and returned to the operating system. Call Tune once, early.
 func Tune() {
-	_, told := os.LookupEnv("GOGC")
-	start(told, time.Second)
+	_, fixed := os.LookupEnv("GOGC")
+	start(fixed, time.Second)
 }
 
-func start(told bool, look time.Duration) {
-	t := &tuner{told: told, look: look, percent: usual, last: time.Now()}
+func start(fixed bool, interval time.Duration) {
+	t := &tuner{fixed: fixed, interval: interval, percent: defaultPercent, last: time.Now()}
 	t.mu.Lock()
-	t.looks = time.AfterFunc(look, t.isOver)
+	t.timer = time.AfterFunc(interval, t.check)
 	t.mu.Unlock()
-	t.await()
+	t.awaitCollection()
 }
 
-// tuner hears of each collection, and looks by itself after a busy one until all is idle.
+// tuner observes every collection. After one in a busy process it checks periodically until
+// the process is idle.
 type tuner struct {
-	// told: the environment says how much garbage there may be.
-	told bool
-	// looks calls isOver, and look is how long after a collection or the look before.
-	looks *time.Timer
-	look  time.Duration
+	// fixed says that GOGC is set.
+	fixed bool
+	// timer calls check, an interval after a collection or the last check.
+	timer    *time.Timer
+	interval time.Duration
 
 	mu        sync.Mutex
 	percent   int
 	last      time.Time
 	allocated uint64
-	// idle looks came one after another.
+	// idle is the number of successive idle checks.
 	idle int
 }
 
-// await has the next collection noted, by an object that does not survive it.
-func (t *tuner) await() {
-	gone := &struct{ _ [16]byte }{}
-	runtime.AddCleanup(gone, func(t *tuner) {
+// awaitCollection has the next collection observed, by an object that does not survive it.
+func (t *tuner) awaitCollection() {
+	sentinel := &struct{ _ [16]byte }{}
+	runtime.AddCleanup(sentinel, func(t *tuner) {
 		t.collected()
-		t.await()
+		t.awaitCollection()
 	}, t)
 }
 
 func (t *tuner) collected() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	percent := usual
-	if t.rate() >= busy {
+	percent := defaultPercent
+	if t.rate() >= busyRate {
 		percent = percentOf(read(live))
 		t.idle = 0
-		t.looks.Reset(t.look)
+		t.timer.Reset(t.interval)
 	}
-	// To set it stops all goroutines for a moment.
-	if percent != t.percent && !t.told {
+	// SetGCPercent stops the world, so call it only for a change.
+	if percent != t.percent && !t.fixed {
 		t.percent = percent
 		debug.SetGCPercent(percent)
 	}
 }
 
-func (t *tuner) isOver() {
+func (t *tuner) check() {
 	t.mu.Lock()
-	if t.idle++; t.rate() > idle {
+	if t.idle++; t.rate() > idleRate {
 		t.idle = 0
 	}
-	over := t.idle == calm
+	over := t.idle == idleChecks
 	if !over {
-		t.looks.Reset(t.look)
+		t.timer.Reset(t.interval)
 	}
 	t.mu.Unlock()
 	if over {
-		GiveBack()
+		ReturnUnused()
 	}
 }
 
-// rate is how many bytes the process allocated in a second since it was last asked.
+// rate returns the number of bytes per second that were allocated since the last call.
 func (t *tuner) rate() float64 {
-	sofar, now := read(allocated), time.Now()
-	bytes, since := sofar-t.allocated, max(now.Sub(t.last), time.Nanosecond)
-	t.allocated, t.last = sofar, now
+	total, now := read(allocated), time.Now()
+	bytes, since := total-t.allocated, max(now.Sub(t.last), time.Nanosecond)
+	t.allocated, t.last = total, now
 	return float64(bytes) / since.Seconds()
 }
 
-// GiveBack collects what is not in use and gives it back to the operating system, if it is
-// worth that. It takes as long as what is live is large. Any goroutine may call it.
-func GiveBack() {
-	if worthwhile(read(live), read(objects)+read(unused)+read(free)) {
+// ReturnUnused collects garbage and returns unused memory to the operating system, if there
+// is enough of it. It takes time in proportion to the live heap. Any goroutine may call it.
+func ReturnUnused() {
+	if worthReturning(read(live), read(objects)+read(unused)+read(free)) {
 		debug.FreeOSMemory()
 	}
 }
 
-// worthwhile tells whether of what is held in bytes much is not live.
-func worthwhile(live, held uint64) bool { return held > live+max(little, live/4) }
+// worthReturning reports whether much of the held memory is not live, both in bytes.
+func worthReturning(live, held uint64) bool { return held > live+max(minReturned, live/4) }
 
-// The names of what is asked for in package runtime/metrics, all in bytes.
+// The names of metrics in package runtime/metrics, all in bytes.
 const (
 	live      = "/gc/heap/live:bytes"
 	allocated = "/gc/heap/allocs:bytes"
@@ -138,9 +141,9 @@ func read(name string) uint64 {
 	return samples[0].Value.Uint64()
 }
 
-// percentOf is what to set in a busy process after a collection that has left live bytes. It
-// is a multiple of 25, so that it seldom changes.
+// percentOf returns the percentage for a busy process with so many live bytes. It is a
+// multiple of 25, so that it seldom changes.
 func percentOf(live uint64) int {
-	more := min(most-usual, usual*headroom/max(live, 1))
-	return usual + int(more)/25*25
+	more := min(maxPercent-defaultPercent, defaultPercent*headroom/max(live, 1))
+	return defaultPercent + int(more)/25*25
 }

@@ -37,13 +37,14 @@ func TestWorthwhile(t *testing.T) {
 		{1 << 30, 6 << 28, true},
 		{2 << 20, 1 << 20, false},
 	} {
-		if got := worthwhile(tc.live, tc.held); got != tc.want {
+		if got := worthReturning(tc.live, tc.held); got != tc.want {
 			t.Errorf("%d bytes live of %d: %v, want %v", tc.live, tc.held, got, tc.want)
 		}
 	}
 }
 
-// child is the variable that makes the test a process that measures; "tuned" tunes it.
+// child is the environment variable that makes the test binary measure itself; the value
+// "tuned" also tunes it.
 const child = "GARBAGE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -51,18 +52,18 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "tuned":
-		_, told := os.LookupEnv("GOGC")
-		start(told, 5*time.Millisecond)
+		_, fixed := os.LookupEnv("GOGC")
+		start(fixed, 5*time.Millisecond)
 	}
 	fmt.Println(measure())
 }
 
-var kept, dropped []byte
+var retained, dropped []byte
 
-// measure tells whether there may be more garbage than usual while much of it is made beside
-// 16 MiB that are kept, and afterwards; and whether what it has left beside 64 MiB is given back.
-func measure() (busy, idle, back bool) {
-	kept = make([]byte, 16<<20)
+// measure reports whether the percentage is raised in a busy process with a live heap of 16
+// MiB, and in an idle one, and whether unused memory beside 64 MiB is returned.
+func measure() (busy, idle, returned bool) {
+	retained = make([]byte, 16<<20)
 	busy = becomes(true, func() {
 		for range 1 << 11 {
 			dropped = make([]byte, 1<<16)
@@ -72,14 +73,14 @@ func measure() (busy, idle, back bool) {
 		time.Sleep(10 * time.Millisecond)
 		runtime.GC()
 	})
-	kept = make([]byte, 64<<20)
-	// A process that gets no processor for a while is not busy, and leaves what it has.
+	retained = make([]byte, 64<<20)
+	// A process without processor time for a while is not busy, so try several times.
 	for range 5 {
 		for range 1 << 12 {
 			dropped = make([]byte, 1<<16)
 		}
 		for range 100 {
-			if read(objects)+read(unused)+read(free) < uint64(len(kept))+little {
+			if read(objects)+read(unused)+read(free) < uint64(len(retained))+minReturned {
 				return busy, idle, true
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -88,26 +89,26 @@ func measure() (busy, idle, back bool) {
 	return busy, idle, false
 }
 
-// becomes does something until there may be more garbage than usual, or not more, as is wanted.
-// It returns whether there may be after thirty times at the latest.
+// becomes calls do until the percentage is raised, or not, as wanted; at most thirty times.
+// It returns whether it is raised.
 func becomes(wanted bool, do func()) (more bool) {
 	for range 30 {
 		do()
-		percent := debug.SetGCPercent(usual)
+		percent := debug.SetGCPercent(defaultPercent)
 		debug.SetGCPercent(percent)
-		if more = percent > usual; more == wanted {
+		if more = percent > defaultPercent; more == wanted {
 			break
 		}
 	}
 	return more
 }
 
-// TestTune: there may be more garbage in a busy process with little in memory, as much as ever
-// in an idle one, and what it was told in one that was told. What it has left is given back.
+// TestTune checks that the percentage is raised in a busy process with a small heap, not in
+// an idle one, nor if GOGC is set; and that unused memory is returned.
 func TestTune(t *testing.T) {
 	for _, tc := range []struct {
-		env              []string
-		busy, idle, back bool
+		env                  []string
+		busy, idle, returned bool
 	}{
 		{[]string{child + "=plain"}, false, false, false},
 		{[]string{child + "=tuned"}, true, false, true},
@@ -119,8 +120,8 @@ func TestTune(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := strings.TrimSpace(string(out)), fmt.Sprint(tc.busy, tc.idle, tc.back); got != want {
-			t.Errorf("%v: more garbage than usual while it is busy and afterwards, and what it left given back: %s, want %s", tc.env, got, want)
+		if got, want := strings.TrimSpace(string(out)), fmt.Sprint(tc.busy, tc.idle, tc.returned); got != want {
+			t.Errorf("%v: more garbage than usual while it is busy and afterwards, and what it left given returned: %s, want %s", tc.env, got, want)
 		}
 	}
 }
