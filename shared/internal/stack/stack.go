@@ -1,20 +1,18 @@
-// Package stack spares goroutines the growing of their stacks bit by bit.
+// Package stack grows the stack of a goroutine once instead of step by step.
 package stack
 
-// reserved is the size in bytes of what a write needs of the stack, and a little more: from
-// it on the runtime gives 32 KiB.
+// reserved is the stack size in bytes that a write needs, plus a margin. The runtime then
+// allocates 32 KiB.
 const reserved = 20 << 10
 
-// Reserve grows the stack of its goroutine at once to what a write needs. A stack that has
-// to grow is copied to one of twice the size, and each frame on it is looked through; so
-// it is called early, where there are few. Where the stack is large enough it does nothing.
+// Reserve grows the stack of the calling goroutine to the size that a write needs. The
+// runtime doubles a stack by copying it and adjusting every frame, so Reserve is called
+// early, when there are few frames. It does nothing if the stack is large enough.
 //
-// k8s.io/apiserver runs what a write does in a goroutine of its own, which begins with a
-// small stack.
+// k8s.io/apiserver runs writes in goroutines of their own, which start with a small stack.
 func Reserve() { _ = frame(0) }
 
-// frame has a large frame. Its argument keeps the compiler from seeing that nothing is done
-// with it.
+// frame has a large stack frame. Its argument keeps the compiler from eliminating it.
 //
 //go:noinline
 func frame(i int) byte {

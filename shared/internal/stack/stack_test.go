@@ -6,31 +6,31 @@ import (
 	"unsafe"
 )
 
-// place is where the frame of its caller is. Numbers of one goroutine differ by more than
-// a frame if its stack has been copied in between.
+// frameAddress returns the address of its frame. Two results in the same function differ if the
+// stack was copied between the calls.
 //
 //go:noinline
-func place() uintptr {
+func frameAddress() uintptr {
 	var mark byte
 	return uintptr(unsafe.Pointer(&mark))
 }
 
-// deep needs about as much of the stack as a write, in steps.
+// useStack uses about as much stack as a write, in steps.
 //
 //go:noinline
-func deep(left int) byte {
+func useStack(left int) byte {
 	var step [512]byte
 	step[left%len(step)] = byte(left)
 	if left <= len(step) {
 		return step[0]
 	}
-	return step[1] + deep(left-len(step))
+	return step[1] + useStack(left-len(step))
 }
 
-// TestReserve: a stack that has been grown at once is not copied when what it is for needs
-// it, and one that has not been is.
+// TestReserve checks that a reserved stack is not copied when it is used, and that another
+// one is.
 func TestReserve(t *testing.T) {
-	// Collecting garbage makes stacks smaller again.
+	// The garbage collector shrinks stacks.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for name, tc := range map[string]struct{ reserve, moves bool }{"reserved": {true, false}, "as it is": {false, true}} {
 		t.Run(name, func(t *testing.T) {
@@ -39,9 +39,9 @@ func TestReserve(t *testing.T) {
 				if tc.reserve {
 					Reserve()
 				}
-				before := place()
-				deep(reserved - 4<<10)
-				moved <- place() != before
+				before := frameAddress()
+				useStack(reserved - 4<<10)
+				moved <- frameAddress() != before
 			}()
 			if got := <-moved; got != tc.moves {
 				t.Errorf("the stack was copied: %t, want %t", got, tc.moves)
