@@ -9,46 +9,46 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// Etcd answers the questions. *kv.Client does; it documents errors.
+// Etcd returns mod revisions of keys, and the revision of etcd. *kv.Client implements it,
+// and documents the errors.
 type Etcd interface {
 	ModRevisions(ctx context.Context, anchor string, keys []string) ([]int64, int64, error)
 }
 
 const (
-	// concurrent is how many questions are under way at once. More than one, so that
-	// a slow answer does not hold up those who come after; few, so that the others
-	// gather meanwhile.
-	concurrent = 2
-	// patience ends a question that etcd does not answer. Readers have deadlines of
-	// their own, so this only frees the place of the question.
-	patience = 30 * time.Second
+	// maxInFlight is the number of concurrent requests: more than one, so that a slow
+	// response does not delay the next readers; few, so that readers gather meanwhile.
+	maxInFlight = 2
+	// requestTimeout bounds a request. Readers have deadlines of their own; this one only
+	// ends a request that etcd does not answer.
+	requestTimeout = 30 * time.Second
 )
 
-// Prober asks one etcd. It is safe for concurrent use.
+// Prober sends requests to one etcd. It is safe for concurrent use.
 type Prober struct {
 	etcd   Etcd
 	anchor string
 
-	mu      sync.Mutex
-	sent    int       // questions under way; guarded by mu
-	waiting *question // not sent yet, nil if nobody waits; guarded by mu
+	mu       sync.Mutex
+	inFlight int      // guarded by mu
+	waiting  *request // first of the requests not sent yet; guarded by mu
 }
 
-// question is what a number of readers want to know. Its fields up to done are
-// written before done is closed.
-type question struct {
-	keys      []string
-	mods      []int64
-	revision  int64
-	err       error
-	done      chan struct{}
-	following *question // to be sent after this one: it did not fit
+// request is shared by a number of readers. The fields up to done are written before done
+// is closed.
+type request struct {
+	keys     []string
+	mods     []int64
+	revision int64
+	err      error
+	done     chan struct{}
+	next     *request // in the list of waiting requests
 }
 
-// New makes a Prober. anchor is a key that may be read; it need not exist.
+// New returns a Prober. anchor is a readable key, which need not exist.
 func New(etcd Etcd, anchor string) *Prober { return &Prober{etcd: etcd, anchor: anchor} }
 
-// Revision returns etcd's revision, which is not older than the call.
+// Revision returns the revision of etcd at some time after the call began.
 func (p *Prober) Revision(ctx context.Context) (int64, error) {
 	q, _ := p.join("")
 	if err := q.wait(ctx); err != nil {
@@ -57,15 +57,15 @@ func (p *Prober) Revision(ctx context.Context) (int64, error) {
 	return q.revision, nil
 }
 
-// Confirmed is etcd's word on a key.
+// Confirmed is the state of a key in etcd.
 type Confirmed struct {
-	// ModRevision is that of the key, 0 if there is none.
+	// ModRevision is the mod revision of the key, 0 if it does not exist.
 	ModRevision int64
-	// Revision is the one at which that is true, not older than the question.
+	// Revision is the revision of etcd in the same response.
 	Revision int64
 }
 
-// Confirm returns the mod revision of a key as it is after the call began.
+// Confirm returns the mod revision of a key at some time after the call began.
 func (p *Prober) Confirm(ctx context.Context, key string) (Confirmed, error) {
 	q, at := p.join(key)
 	if err := q.wait(ctx); err != nil {
@@ -74,7 +74,7 @@ func (p *Prober) Confirm(ctx context.Context, key string) (Confirmed, error) {
 	return Confirmed{ModRevision: q.mods[at], Revision: q.revision}, nil
 }
 
-func (q *question) wait(ctx context.Context) error {
+func (q *request) wait(ctx context.Context) error {
 	select {
 	case <-q.done:
 	case <-ctx.Done():
@@ -83,59 +83,60 @@ func (q *question) wait(ctx context.Context) error {
 	return q.err
 }
 
-// join adds a reader, and its key unless that is empty, to the next question.
-func (p *Prober) join(key string) (*question, int) {
+// join adds a reader to the next request, with its key unless that is empty.
+func (p *Prober) join(key string) (*request, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.waiting
-	for q != nil && q.following != nil {
-		q = q.following
+	for q != nil && q.next != nil {
+		q = q.next
 	}
 	if q == nil || key != "" && len(q.keys) == kv.MaxConfirmed {
-		fresh := &question{done: make(chan struct{})}
+		added := &request{done: make(chan struct{})}
 		if q == nil {
-			p.waiting = fresh
+			p.waiting = added
 		} else {
-			q.following = fresh
+			q.next = added
 		}
-		q = fresh
+		q = added
 	}
 	at := len(q.keys)
 	if key != "" {
 		q.keys = append(q.keys, key)
 	}
-	if p.sent < concurrent {
-		p.sent++
-		go p.ask(p.takeLocked())
+	if p.inFlight < maxInFlight {
+		p.inFlight++
+		go p.send(p.takeLocked())
 	}
 	return q, at
 }
 
-// ask sends one question after another, until none waits. It keeps its goroutine, for
-// the way to an etcd in the same process needs a stack that has grown.
-func (p *Prober) ask(q *question) {
+// send sends a request, and then others until none is waiting. It stays on its goroutine,
+// because calls of an etcd in the same process need a large stack.
+func (p *Prober) send(q *request) {
 	for q != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 		q.mods, q.revision, q.err = p.etcd.ModRevisions(ctx, p.anchor, q.keys)
 		cancel()
 		close(q.done)
-		q = p.next()
+		q = p.nextOrDone()
 	}
 }
 
-// next is the question that waits. Without one, the place of its sender is free.
-func (p *Prober) next() *question {
+// nextOrDone returns the next waiting request. If there is none it returns nil, and the
+// sender is done.
+func (p *Prober) nextOrDone() *request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waiting == nil {
-		p.sent--
+		p.inFlight--
 		return nil
 	}
 	return p.takeLocked()
 }
 
-func (p *Prober) takeLocked() *question {
+func (p *Prober) takeLocked() *request {
 	q := p.waiting
-	p.waiting, q.following = q.following, nil
+	p.waiting, q.next = q.next, nil
 	return q
 }

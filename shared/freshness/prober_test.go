@@ -13,19 +13,19 @@ import (
 	"triune.dev/shared/freshness"
 )
 
-// slowEtcd answers with what it had when the question came, after a while, so that
-// an answer that is given to a later reader is found out.
+// slowEtcd delays the state at the time of a request, so that a response to a later reader
+// is detected.
 type slowEtcd struct {
 	mu       sync.Mutex
 	revision int64
 	mods     map[string]int64
-	asked    atomic.Int64
+	requests atomic.Int64
 	largest  atomic.Int64
 	fail     error
 }
 
 func (e *slowEtcd) ModRevisions(ctx context.Context, _ string, keys []string) ([]int64, int64, error) {
-	e.asked.Add(1)
+	e.requests.Add(1)
 	e.largest.Store(max(e.largest.Load(), int64(len(keys))))
 	e.mu.Lock()
 	revision, err := e.revision, e.fail
@@ -51,7 +51,7 @@ func (e *slowEtcd) write(key string) int64 {
 }
 
 // A read reflects every write that was acknowledged before it began.
-func TestAnswersAreNotOlderThanTheQuestion(t *testing.T) {
+func TestResponsesAreNotOlderThanTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &slowEtcd{mods: map[string]int64{}}
 		p := freshness.New(etcd, "/")
@@ -73,14 +73,14 @@ func TestAnswersAreNotOlderThanTheQuestion(t *testing.T) {
 			})
 		}
 		readers.Wait()
-		if asked := etcd.asked.Load(); asked > 100 {
-			t.Errorf("800 readers were answered with %d questions", asked)
+		if requests := etcd.requests.Load(); requests > 100 {
+			t.Errorf("800 readers caused %d requests", requests)
 		}
 	})
 }
 
 // etcd refuses transactions of more than 128 operations.
-func TestQuestionsAreBounded(t *testing.T) {
+func TestRequestsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &slowEtcd{mods: map[string]int64{}}
 		for i := range 1000 {
@@ -97,7 +97,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 		}
 		readers.Wait()
 		if largest := etcd.largest.Load(); largest != 128 {
-			t.Errorf("the largest question was about %d keys, want 128", largest)
+			t.Errorf("the largest request had %d keys, want 128", largest)
 		}
 	})
 }
@@ -118,8 +118,8 @@ func TestErrorsReachEveryReader(t *testing.T) {
 	})
 }
 
-// A reader that gives up takes nobody with it.
-func TestAReaderGivesUp(t *testing.T) {
+// A reader that gives up does not affect other readers.
+func TestReaderGivesUpAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := &slowEtcd{mods: map[string]int64{}, revision: 5}
 		p := freshness.New(etcd, "/")
