@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// waiter waits for a revision.
+// waiter is a call of Await.
 type waiter struct {
 	revision int64
 	done     chan struct{}
 }
 
 const (
-	// eventPause is how long one that waits expects the events of a write that has
-	// just been made to come by themselves.
+	// eventPause is how long Await waits for the events of a recent write before it
+	// requests progress.
 	eventPause = 2 * time.Millisecond
-	// progressPause is the time between its requests for progress after that.
+	// progressPause is the interval between further requests for progress.
 	progressPause = 200 * time.Millisecond
 )
 
-// Await blocks until everything up to revision is in the caches. It fails when
-// the context is done.
+// Await blocks until the caches have every change up to revision. It fails when ctx is
+// done.
 func (s *Space) Await(ctx context.Context, revision int64) error {
 	if s.revision.Load() >= revision {
 		return nil
@@ -45,15 +45,44 @@ func (s *Space) Await(ctx context.Context, revision int64) error {
 			s.forget(w)
 			return fmt.Errorf("wait for revision %d: %w", revision, ctx.Err())
 		case <-pause.C:
-			// The revision may be that of a key which this log does not carry. If the
-			// request fails, the next one or an event may still do.
+			// The log may not carry the key that was written at the revision. If this
+			// request fails, a later one or an event still ends the wait.
 			_ = s.RequestProgress(ctx)
 			pause.Reset(progressPause)
 		}
 	}
 }
 
-// RequestProgress asks the event log to say how far it is, without waiting for that.
+// Await blocks until this cache has every change up to revision. It fails when ctx is done.
+func (c *Cache) Await(ctx context.Context, revision int64) error {
+	if err := c.space.Await(ctx, revision); err != nil {
+		return err
+	}
+	for {
+		c.mu.Lock()
+		if c.revisionLocked() >= revision {
+			c.mu.Unlock()
+			return nil
+		}
+		if _, waiting := c.queue.first(); !waiting {
+			c.mu.Unlock() // etcd was replaced by an older copy
+			return c.space.Await(ctx, revision)
+		}
+		if c.queue.progressed == nil {
+			c.queue.progressed = make(chan struct{})
+		}
+		progressed := c.queue.progressed
+		c.mu.Unlock()
+		select {
+		case <-progressed:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for revision %d of %s: %w", revision, c.prefix, ctx.Err())
+		}
+	}
+}
+
+// RequestProgress asks the event log to report its revision, and does not wait for the
+// report.
 func (s *Space) RequestProgress(ctx context.Context) error {
 	return s.config.Feed.RequestProgress(ctx)
 }
@@ -64,7 +93,7 @@ func (s *Space) forget(w waiter) {
 	s.waiters = slices.DeleteFunc(s.waiters, func(other waiter) bool { return other.done == w.done })
 }
 
-// awaitStart blocks until the event log has begun.
+// awaitStart blocks until the event log has started.
 func (s *Space) awaitStart(ctx context.Context) error {
 	select {
 	case <-s.started:

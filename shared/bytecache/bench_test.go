@@ -20,8 +20,8 @@ func appLabel(n int) func(*Entry) (Attributes, error) {
 	}
 }
 
-// BenchmarkApply is one event while so many cursors sleep. It is the time
-// until the last of them has read it.
+// BenchmarkApply measures the time from one event until the last of so many sleeping
+// cursors has read it.
 func BenchmarkApply(b *testing.B) {
 	for _, cursors := range []int{0, 1, 1000, 10000} {
 		b.Run(fmt.Sprintf("%d cursors", cursors), func(b *testing.B) {
@@ -63,8 +63,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkApplyIsNotHeldUp is the time that Apply itself takes, while 10,000 cursors
-// are woken by it and readers of all kinds are at work.
+// BenchmarkApplyIsNotHeldUp measures Apply itself, while it wakes 10,000 cursors and
+// readers of all kinds are active.
 func BenchmarkApplyIsNotHeldUp(b *testing.B) {
 	for _, load := range []string{"10,000 cursors", "lists", "selections", "gets"} {
 		b.Run(load, func(b *testing.B) {
@@ -114,8 +114,9 @@ func BenchmarkApplyIsNotHeldUp(b *testing.B) {
 	}
 }
 
-// BenchmarkApplyConcernsOne is one event that concerns one of 10,000 cursors, each of
-// which waits for another object: what nodes do, each with its pods and secrets.
+// BenchmarkApplyConcernsOne measures an event that matches one of 10,000 cursors, each with
+// an Interest in another object: this is the load of nodes that watch their pods and
+// secrets.
 func BenchmarkApplyConcernsOne(b *testing.B) {
 	const cursors = 10_000
 	for _, by := range []string{"key", "field", "nothing"} {
@@ -184,7 +185,7 @@ func BenchmarkGet(b *testing.B) {
 
 func BenchmarkList4000(b *testing.B) {
 	c := loadedCache(b, filled(4000, 3500), Config{}, Options{})
-	kind := NewKind()
+	kind := NewFormID()
 	for _, tc := range []struct {
 		name  string
 		visit func(*Entry) int

@@ -13,18 +13,18 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// TestBounds: whatever is written and read, the log, the kept states and the forms
-// stay within their limits.
-func TestBounds(t *testing.T) {
+// TestLimitsHoldUnderLoad writes and reads at random: the log, the pinned snapshots and the
+// derived forms stay within their limits, and use them.
+func TestLimitsHoldUnderLoad(t *testing.T) {
 	const limit = 100_000
 	c := loadedCache(t, filled(200, 1000), Config{LogBytes: limit, SnapshotBytes: limit, FormBytes: limit}, Options{})
-	kind := NewKind()
+	kind := NewFormID()
 	for revision := int64(101); revision < 3000; revision++ {
 		s, err := c.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Keep(s)
+		c.Pin(s)
 		apply(c, modify(int(revision*7%200), revision, string(make([]byte, 1000))))
 		e, _ := c.Peek(filledKey(int(revision * 13 % 200)))
 		render := func(*Entry) ([]byte, error) { return make([]byte, 700), nil }
@@ -32,22 +32,23 @@ func TestBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		stats := c.Stats()
-		if stats.LogBytes > limit || stats.KeptBytes > limit || stats.Kept > maxKept || c.space.Budget().Held() > limit {
-			t.Fatalf("at %d: %+v, forms %d", revision, stats, c.space.Budget().Held())
+		if stats.LogBytes > limit || stats.PinnedBytes > limit || stats.Pinned > maxPinned || c.space.Budget().Used() > limit {
+			t.Fatalf("at %d: %+v, forms %d", revision, stats, c.space.Budget().Used())
 		}
-		if revision > 2000 && (stats.LogBytes < limit*3/4 || stats.Kept < maxKept/2 || c.space.Budget().Held() < limit*3/4) {
-			t.Fatalf("at %d it holds less than it may: %+v, forms %d", revision, stats, c.space.Budget().Held())
+		if revision > 2000 && (stats.LogBytes < limit*3/4 || stats.Pinned < maxPinned/2 || c.space.Budget().Used() < limit*3/4) {
+			t.Fatalf("at %d it holds less than it may: %+v, forms %d", revision, stats, c.space.Budget().Used())
 		}
 	}
 }
 
-// TestFormsAreDropped: what was used lately stays, and what is dropped is made again.
-func TestFormsAreDropped(t *testing.T) {
+// TestBudgetDropsUnusedForms checks that recently used forms stay cached, and dropped ones
+// are rendered again.
+func TestBudgetDropsUnusedForms(t *testing.T) {
 	budget := NewBudget(10 * (100 + formOverhead))
-	kind, other := NewKind(), NewKind()
+	kind, other := NewFormID(), NewFormID()
 	made := 0
 	render := func(*Entry) ([]byte, error) { made++; return make([]byte, 100), nil }
-	get := func(e *Entry, kind Kind) {
+	get := func(e *Entry, kind FormID) {
 		t.Helper()
 		if data, err := e.Form(budget, kind, render); err != nil || len(data) != 100 {
 			t.Fatalf("form: %d bytes, %v", len(data), err)
@@ -65,7 +66,7 @@ func TestFormsAreDropped(t *testing.T) {
 	}
 	get(hot, other)
 	if made != 103 {
-		t.Error("a form that nobody used was kept over 100 others")
+		t.Error("an unused form survived 100 others")
 	}
 	if _, err := (&Entry{Err: errInjected}).Form(budget, kind, render); err == nil {
 		t.Error("the form of an entry without data")
@@ -82,15 +83,15 @@ func TestFormsAreDropped(t *testing.T) {
 	}
 }
 
-// TestNothingKeepsReplacedObjects: neither the budget of forms nor a reader that is
-// stuck keeps alive what the log has forgotten, except its own part of the log.
-func TestNothingKeepsReplacedObjects(t *testing.T) {
+// TestReplacedObjectsAreCollected checks that neither the budget nor a stalled reader keeps
+// alive the entries that the log has dropped, except the reader's own part of the log.
+func TestReplacedObjectsAreCollected(t *testing.T) {
 	c := loadedCache(t, filled(1, 1000), Config{LogBytes: 20_000}, Options{})
 	cursor, err := c.Cursor(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	kind := NewKind()
+	kind := NewFormID()
 	var replaced []weak.Pointer[Entry]
 	var stuck Changes
 	for revision := int64(101); revision < 600; revision++ {
@@ -121,12 +122,13 @@ func TestNothingKeepsReplacedObjects(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// TestMemory: the cache costs little more than what etcd stores.
-func TestMemory(t *testing.T) {
+// TestMemoryPerObject checks that the cache needs little more memory than the stored bytes.
+func TestMemoryPerObject(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		n, size int
-		// of the stored bytes, keys included, and what may come to that per object.
+		// factor bounds the memory as a multiple of the stored bytes, keys included;
+		// overhead is added for each object.
 		factor   float64
 		overhead int64
 	}{
@@ -139,23 +141,23 @@ func TestMemory(t *testing.T) {
 			}
 			before := heap()
 			c := loadedCache(t, filled(tc.n, tc.size), Config{}, Options{})
-			held := heap() - before
+			used := heap() - before
 			stats := c.Stats()
 			if stats.Objects != tc.n {
 				t.Fatalf("%d objects, want %d", stats.Objects, tc.n)
 			}
 			stored := int64(tc.n) * int64(tc.size+len(filledKey(0)))
 			t.Logf("%d objects, %d stored bytes: %d of memory, %.3f ×, %d bytes each beside; counted %d",
-				tc.n, stored, held, float64(held)/float64(stored), (held-stored)/int64(tc.n), stats.Bytes)
-			if limit := int64(float64(stored)*tc.factor) + tc.overhead*int64(tc.n); held > limit {
-				t.Errorf("%d bytes of memory, want at most %d", held, limit)
+				tc.n, stored, used, float64(used)/float64(stored), (used-stored)/int64(tc.n), stats.Bytes)
+			if limit := int64(float64(stored)*tc.factor) + tc.overhead*int64(tc.n); used > limit {
+				t.Errorf("%d bytes of memory, want at most %d", used, limit)
 			}
 			runtime.KeepAlive(c)
 		})
 	}
 }
 
-// heap is the memory of what is alive.
+// heap returns the size of the live heap.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -164,8 +166,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestAllocations: what is read from memory allocates nothing per object.
-func TestAllocations(t *testing.T) {
+// TestReadsDoNotAllocate checks that reads from memory allocate nothing per object.
+func TestReadsDoNotAllocate(t *testing.T) {
 	ctx := t.Context()
 	c := loadedCache(t, filled(1000, 100), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
 		return Attributes{"app": string(bytes.TrimRight(e.Data(), "\x00"))}, nil
@@ -176,7 +178,7 @@ func TestAllocations(t *testing.T) {
 	}
 	revision := int64(100)
 	batch := make([]kv.Event, 200)
-	kind := NewKind()
+	kind := NewFormID()
 	e, _ := c.Peek(filledKey(0))
 	render := func(*Entry) ([]byte, error) { return []byte("form"), nil }
 	snapshot, err := c.Snapshot(ctx)
@@ -225,9 +227,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestSelectLeavesScans: a term that a large part of all objects meets is not worth
-// an index.
-func TestSelectLeavesScans(t *testing.T) {
+// TestSelectDeclinesUnselectiveTerms checks that Select leaves a term to a scan if it
+// matches a large share of all objects.
+func TestSelectDeclinesUnselectiveTerms(t *testing.T) {
 	c := loadedCache(t, filled(1000, 10), Config{}, Options{Labels: func(e *Entry) (Attributes, error) {
 		i, err := strconv.Atoi(string(bytes.TrimRight(e.Data(), "\x00")))
 		return Attributes{"half": strconv.Itoa(i % 2), "fifth": strconv.Itoa(i % 5), "id": strconv.Itoa(i)}, err
@@ -247,8 +249,8 @@ func TestSelectLeavesScans(t *testing.T) {
 		{Term{Field: true, Key: "id"}, 0}, // no fields are known
 	} {
 		s, err := c.Select(t.Context(), tc.term)
-		if err != nil || s.Known != (tc.want >= 0) || s.Known && len(s.Entries) != tc.want {
-			t.Errorf("%+v: %d entries, known %t, %v, want %d", tc.term, len(s.Entries), s.Known, err, tc.want)
+		if err != nil || s.Indexed != (tc.want >= 0) || s.Indexed && len(s.Entries) != tc.want {
+			t.Errorf("%+v: %d entries, known %t, %v, want %d", tc.term, len(s.Entries), s.Indexed, err, tc.want)
 		}
 		for i := 1; i < len(s.Entries); i++ {
 			if s.Entries[i-1].Key >= s.Entries[i].Key {
@@ -266,64 +268,66 @@ func TestSelectLeavesScans(t *testing.T) {
 	}
 }
 
-// A term is a part of the URL of a request, which may be much longer and goes.
-func TestTermsKeepNoRequests(t *testing.T) {
+// The key of a term is a substring of a request's URL, which may be much longer and must be
+// collected.
+func TestTermsDoNotRetainRequests(t *testing.T) {
 	c := loadedCache(t, filled(10, 10), Config{}, Options{})
 	c.options.Label = func(*Entry, string) (string, bool, bool) { return "a", true, true }
 	term := Term{Key: strings.Repeat("node", 2)[:4]}
-	for !c.Recurs(term) {
+	for !c.WorthIndex(term) {
 	}
 	if _, err := c.Select(t.Context(), term); err != nil {
 		t.Fatal(err)
 	}
-	if len(c.once) != 1 || len(c.indexes) != 1 {
-		t.Fatalf("%d terms and %d indexes", len(c.once), len(c.indexes))
+	if len(c.askedOnce) != 1 || len(c.indexes) != 1 {
+		t.Fatalf("%d terms and %d indexes", len(c.askedOnce), len(c.indexes))
 	}
-	for _, held := range []string{c.once[0].Key, c.indexes[0].key} {
-		if held != term.Key || unsafe.StringData(held) == unsafe.StringData(term.Key) {
-			t.Errorf("%q is held as a part of the request", held)
+	for _, used := range []string{c.askedOnce[0].Key, c.indexes[0].key} {
+		if used != term.Key || unsafe.StringData(used) == unsafe.StringData(term.Key) {
+			t.Errorf("%q is a substring of the request", used)
 		}
 	}
 }
 
-// TestRecurs: what was asked for once is known the second time, however much else was
-// asked for between, up to a bound; an index that is kept from the load on is always.
-func TestRecurs(t *testing.T) {
-	kept := Term{Field: true, Key: "node", Values: []string{"a"}}
+// TestWorthIndexFromSecondQuery checks that an index is worth building from the second
+// query of its term on, that a bounded number of terms is remembered, and that
+// Options.Indexes always exist.
+func TestWorthIndexFromSecondQuery(t *testing.T) {
+	indexed := Term{Field: true, Key: "node", Values: []string{"a"}}
 	c := loadedCache(t, filled(10, 10), Config{}, Options{
 		Fields:  func(e *Entry) (Attributes, error) { return Attributes{"node": "a"}, nil },
 		Indexes: []Term{{Field: true, Key: "node"}},
 	})
-	if !c.Recurs(kept) || !c.Indexed(kept) || len(c.indexes) != 1 {
-		t.Errorf("the index that is kept from the load on is not there: %d are", len(c.indexes))
+	if !c.WorthIndex(indexed) || !c.Indexed(indexed) || len(c.indexes) != 1 {
+		t.Errorf("no index of Options.Indexes, %d others", len(c.indexes))
 	}
 	label := func(i int) Term { return Term{Key: strconv.Itoa(i)} }
-	for i := range maxOnce {
-		if c.Recurs(label(i)) {
+	for i := range maxAskedOnce {
+		if c.WorthIndex(label(i)) {
 			t.Errorf("label %d was asked for before", i)
 		}
 	}
-	if c.Indexed(label(0)) || !c.Recurs(label(0)) || !c.Recurs(Term{Key: "1", Values: []string{"x"}}) || c.Recurs(Term{Field: true, Key: "1"}) {
-		t.Error("what recurs is not known, or what does not")
+	if c.Indexed(label(0)) || !c.WorthIndex(label(0)) || !c.WorthIndex(Term{Key: "1", Values: []string{"x"}}) || c.WorthIndex(Term{Field: true, Key: "1"}) {
+		t.Error("wrong about repeated terms")
 	}
-	for i := range 10 * maxOnce {
-		c.Recurs(label(i))
+	for i := range 10 * maxAskedOnce {
+		c.WorthIndex(label(i))
 	}
-	if len(c.once) != maxOnce {
-		t.Errorf("%d terms are remembered, want %d", len(c.once), maxOnce)
+	if len(c.askedOnce) != maxAskedOnce {
+		t.Errorf("%d terms are remembered, want %d", len(c.askedOnce), maxAskedOnce)
 	}
 	c.space.Reset(100)
 	if err := c.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !c.Recurs(kept) || len(c.indexes) != 1 {
+	if !c.WorthIndex(indexed) || len(c.indexes) != 1 {
 		t.Error("the index is not there after another load")
 	}
 }
 
-// TestMeets: a term is judged by one attribute alone where that is to be had, and by all of
-// them elsewhere.
-func TestMeets(t *testing.T) {
+// TestMatcherReadsOneAttribute checks that Match reads a single attribute where
+// Options.Label can, and all of them elsewhere.
+func TestMatcherReadsOneAttribute(t *testing.T) {
 	all := func(e *Entry) (Attributes, error) {
 		switch e.Key {
 		case filledKey(0):
@@ -338,7 +342,7 @@ func TestMeets(t *testing.T) {
 		"all": {Labels: all},
 		"one": {
 			Labels: func(e *Entry) (Attributes, error) { asked++; return all(e) },
-			Label:  one(all),
+			Label:  single(all),
 		},
 	} {
 		c := loadedCache(t, filled(3, 10), Config{}, o)
@@ -349,8 +353,8 @@ func TestMeets(t *testing.T) {
 				if values != "" {
 					term.Values = []string{"db", values}
 				}
-				judge := c.Judge(term)
-				if got, err := judge.Meets(e); got != meets || (err != nil) != want.err {
+				matcher := c.Matcher(term)
+				if got, err := matcher.Match(e); got != meets || (err != nil) != want.err {
 					t.Errorf("%s: entry %d meets %q: %t, %v", name, i, values, got, err)
 				}
 			}

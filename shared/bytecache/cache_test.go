@@ -14,12 +14,12 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// pages is an Origin whose every read is answered by a function.
+// pages is an Origin that answers every read with a function.
 type pages func(r kv.Range) (kv.Page, error)
 
 func (p pages) List(_ context.Context, r kv.Range) (kv.Page, error) { return p(r) }
 
-// noHistory is a Feed that knows nothing of the past.
+// noHistory is a Feed without history.
 type noHistory struct{}
 
 func (noHistory) RequestProgress(context.Context) error { return nil }
@@ -28,7 +28,7 @@ func (noHistory) Since(_ context.Context, _ string, after, _ int64, _ func(kv.Ev
 	return &kv.CompactedError{Wanted: after}
 }
 
-// filled is an Origin with n objects of a size, all written at revision 100. The
+// filled returns an Origin with n objects of the given size, written at revision 100. The
 // value of object i begins with i.
 func filled(n, size int) pages {
 	return func(r kv.Range) (kv.Page, error) {
@@ -50,12 +50,12 @@ func filled(n, size int) pages {
 
 func filledKey(i int) string { return "/r/" + strconv.Itoa(1e6+i) }
 
-// modify is the event of a write to an object of filled.
+// modify returns the event of a write to an object of filled.
 func modify(i int, revision int64, value string) kv.Event {
 	return kv.Event{Kind: kv.Modified, Key: filledKey(i), Revision: revision, Value: []byte(value)}
 }
 
-// loadedCache returns a loaded cache of an origin.
+// loadedCache returns a loaded cache of origin.
 func loadedCache(t testing.TB, origin Origin, config Config, o Options) *Cache {
 	t.Helper()
 	config.Origin, config.Feed = origin, noHistory{}
@@ -75,9 +75,9 @@ func apply(c *Cache, events ...kv.Event) {
 	c.space.Apply(kv.Batch{Events: events, Revision: events[len(events)-1].Revision})
 }
 
-// TestNextSleeps: a cursor sleeps while there is nothing to read, and whatever it
-// has to know wakes it.
-func TestNextSleeps(t *testing.T) {
+// TestNextSleepsUntilChangePokeOrReset checks that a cursor sleeps while there is nothing
+// to read, and that each of these events wakes it.
+func TestNextSleepsUntilChangePokeOrReset(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		after int64
@@ -145,7 +145,8 @@ func TestNextSleeps(t *testing.T) {
 	}
 }
 
-// TestLoadFailures: a load that fails leaves nothing behind, and the next one works.
+// TestLoadFailures checks that a failed load leaves nothing behind, and that the next one
+// succeeds.
 func TestLoadFailures(t *testing.T) {
 	good := filled(1200, 10)
 	for _, tc := range []struct {
@@ -195,8 +196,9 @@ func TestLoadFailures(t *testing.T) {
 	}
 }
 
-// TestLoadTakesLong: etcd compacts between its pages; nobody is told.
-func TestLoadTakesLong(t *testing.T) {
+// TestLoadRestartsAfterCompaction compacts etcd between the pages of a load; the caller
+// sees no error.
+func TestLoadRestartsAfterCompaction(t *testing.T) {
 	good, compactions := filled(1200, 10), 3
 	c := loadedCache(t, pages(func(r kv.Range) (kv.Page, error) {
 		if r.Revision != 0 && compactions > 0 {
@@ -210,9 +212,9 @@ func TestLoadTakesLong(t *testing.T) {
 	}
 }
 
-// TestInconsistentEvent: what does not fit means that an event was lost, so all is
-// read again.
-func TestInconsistentEvent(t *testing.T) {
+// TestInconsistentEventReloads checks that a change that contradicts the cache makes it
+// read its keys again, because an event was lost.
+func TestInconsistentEventReloads(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		event kv.Event
@@ -222,17 +224,17 @@ func TestInconsistentEvent(t *testing.T) {
 		{"deleted twice", kv.Event{Kind: kv.Deleted, Key: filledKey(5), Revision: 100}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			told := 0
-			c := loadedCache(t, filled(3, 10), Config{}, Options{OnInconsistent: func(string, int64) { told++ }})
-			// The origin stays at 100, so the log goes on from before it.
+			calls := 0
+			c := loadedCache(t, filled(3, 10), Config{}, Options{OnInconsistent: func(string, int64) { calls++ }})
+			// The origin stays at 100, so the log continues from before it.
 			c.space.Reset(90)
 			if err := c.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			tc.event.Revision = 101
-			c.take([]kv.Event{tc.event}, 101)
-			if told != 1 || c.Stats().Live {
-				t.Fatalf("told %d times, live %t", told, c.Stats().Live)
+			c.receive([]kv.Event{tc.event}, 101)
+			if calls != 1 || c.Stats().Live {
+				t.Fatalf("told %d times, live %t", calls, c.Stats().Live)
 			}
 			if s, err := c.Snapshot(t.Context()); err != nil || s.Len() != 3 {
 				t.Errorf("after reading again: %+v, %v", s, err)

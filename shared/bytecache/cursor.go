@@ -4,40 +4,40 @@ import (
 	"context"
 )
 
-// Cursor reads the changes of a resource after a revision. It is used by one
-// goroutine, its owner, and needs no closing.
+// Cursor reads the changes of a resource after a revision. One goroutine uses it, its
+// owner. It needs no closing.
 type Cursor struct {
 	cache *Cache
-	// revision: everything at or before it has been read, or was not wanted.
+	// revision is the revision up to which all changes have been read or skipped.
 	revision int64
-	// number of the next change in the log, if the log is in the same section.
+	// number is the number of the next change in the log, if the log is still in the
+	// section.
 	number, section int64
 	interest        Interest
-	// era and history are the cache's when revision was true.
-	era     int32
-	history int
-	// push is nil for a cursor whose owner is always woken.
+	// epoch and incarnation are those of the cache for which revision is valid.
+	epoch       int32
+	incarnation int
+	// push is nil if the cursor has no Pusher.
 	push *push
 }
 
-// Changes is what Next returns.
+// Changes is a result of Next.
 type Changes struct {
-	// List is in order, complete revisions only, empty where Next only has to say
-	// how far it is. It is shared: nobody may write to it.
+	// List holds complete revisions, in order. It is empty if Next only reports Revision.
+	// It is shared and must not be modified.
 	List []*Change
-	// Revision: no change at or before it is still to come.
+	// Revision is complete: no change at or before it is still to come.
 	Revision int64
 }
 
-// Cursor returns one that reads what comes after revision, which may lie in the
-// future; what is at or before it is left out. It loads the cache if need be. It
-// fails with an *ExpiredError where that history is gone, at the latest in Next.
+// Cursor returns a cursor that reads the changes after revision, which may lie in the
+// future. It loads the cache if necessary. If the changes after revision are lost, Cursor
+// or the first Next fails with an *ExpiredError.
 func (c *Cache) Cursor(ctx context.Context, revision int64) (*Cursor, error) {
 	return c.CursorFor(ctx, revision, Interest{})
 }
 
-// CursorFor is Cursor for somebody whom many changes do not concern, and who need not
-// be woken for them.
+// CursorFor is Cursor with an Interest, for a reader that needs only some of the changes.
 func (c *Cache) CursorFor(ctx context.Context, revision int64, i Interest) (*Cursor, error) {
 	if err := c.lockLive(ctx); err != nil {
 		return nil, err
@@ -46,18 +46,16 @@ func (c *Cache) CursorFor(ctx context.Context, revision int64, i Interest) (*Cur
 	if i.Field != "" && c.options.Fields == nil || i.Field == "" && len(i.Key) <= len(c.prefix) {
 		i = Interest{}
 	}
-	return &Cursor{cache: c, revision: revision, interest: i, era: c.era, history: c.history}, nil
+	return &Cursor{cache: c, revision: revision, interest: i, epoch: c.epoch, incarnation: c.incarnation}, nil
 }
 
-// Next returns the changes after the last call's, and waits for the first one that
-// concerns it if there is none, leaving out what does not concern it meanwhile. If
-// there are very many, it returns the first of them, and the next call does not wait.
-// It also returns, without changes, when poke delivers something, which is how a
-// bookmark learns the revision to carry.
+// Next returns the changes since the last call. If there are none it waits for a change
+// that matches the Interest, and skips those that do not. If there are very many changes it
+// returns the first of them, and the next call does not wait. A value from poke ends the
+// wait without changes; a bookmark learns its revision in this way.
 //
-// Errors: *ExpiredError when history is gone, after which the cursor is over. All
-// others, the context's and those of etcd and the event log, leave it where it was:
-// Next may be called again.
+// After an *ExpiredError the cursor is unusable. Any other error, of the context, etcd or
+// the event log, leaves the cursor at its position, and Next may be called again.
 func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, error) {
 	if cur.push != nil {
 		return cur.nextPushed(ctx)
@@ -68,52 +66,53 @@ func (cur *Cursor) Next(ctx context.Context, poke <-chan struct{}) (Changes, err
 			return changes, err
 		}
 		select {
-		case <-wake.rung:
-			cur.goOn(wake.from)
+		case <-wake.fired:
+			cur.moveTo(wake.from)
 		case <-poke:
-			cur.leave(wake)
+			cur.stopSleeping(wake)
 			return cur.Available(ctx)
 		case <-ctx.Done():
-			cur.leave(wake)
+			cur.stopSleeping(wake)
 			return Changes{}, ctx.Err()
 		}
 	}
 }
 
-// Available is Next that never waits for a change.
+// Available is Next without waiting.
 func (cur *Cursor) Available(ctx context.Context) (Changes, error) {
 	changes, _, err := cur.available(ctx, false)
 	return changes, err
 }
 
-// goOn skips what came while the cursor slept and does not concern it.
-func (cur *Cursor) goOn(from place) {
+// moveTo moves the cursor over changes that did not match while it slept.
+func (cur *Cursor) moveTo(from logPosition) {
 	cur.revision = max(cur.revision, from.revision)
 	cur.number, cur.section = from.number, from.section
 }
 
-// leave is for a cursor that wakes up by itself.
-func (cur *Cursor) leave(wake *alarm) {
+// stopSleeping ends the sleep of a cursor that is woken by a poke or the end of its
+// context.
+func (cur *Cursor) stopSleeping(wake *wakeup) {
 	c := cur.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if wake.roused {
-		cur.goOn(wake.from)
+	if wake.taken {
+		cur.moveTo(wake.from)
 		return
 	}
-	c.alarms.leave(cur, wake)
-	cur.goOn(place{c.revisionLocked(), c.log.end, c.log.section})
+	c.wakeups.cancel(cur, wake)
+	cur.moveTo(logPosition{c.revisionLocked(), c.log.end, c.log.section})
 }
 
-// available returns what there is. Where that is nothing, and the cursor is to sleep,
-// wake is what it is woken by.
-func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, wake *alarm, err error) {
+// available returns the available changes. If there are none and sleep is set, it returns
+// the wakeup that the cursor now sleeps on.
+func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, wake *wakeup, err error) {
 	c := cur.cache
 	for {
 		c.mu.Lock()
 		switch {
-		case cur.era != c.era:
-			err = cur.survive()
+		case cur.epoch != c.epoch:
+			err = cur.checkReset()
 			c.mu.Unlock()
 			if err != nil {
 				return Changes{}, nil, err
@@ -123,16 +122,16 @@ func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, 
 			if err := c.Load(ctx); err != nil {
 				return Changes{}, nil, err
 			}
-		case cur.forgottenLocked():
+		case cur.behindLogLocked():
 			c.mu.Unlock()
-			changes, err := cur.fromHistory(ctx)
+			changes, err := cur.readHistory(ctx)
 			if err != nil || len(changes.List) > 0 {
 				return changes, nil, err
 			}
 		default:
 			changes, more := cur.readLocked()
 			if sleep && len(changes.List) == 0 && !more {
-				wake = c.alarms.sleep(cur)
+				wake = c.wakeups.sleep(cur)
 			}
 			c.mu.Unlock()
 			if len(changes.List) > 0 || !more {
@@ -142,26 +141,26 @@ func (cur *Cursor) available(ctx context.Context, sleep bool) (changes Changes, 
 	}
 }
 
-// forgottenLocked tells, with the cache's lock held, whether the log has not all that the
-// cursor has not read.
-func (cur *Cursor) forgottenLocked() bool {
+// behindLogLocked reports whether the log has dropped changes that the cursor has not read.
+// It needs the cache's lock.
+func (cur *Cursor) behindLogLocked() bool {
 	log := &cur.cache.log
 	return (cur.section != log.section || cur.number < log.first()) && cur.revision < log.floor
 }
 
-// survive is called, with the cache's lock held, after the cache has begun anew: what this
-// cursor has not read may be lost, if there was a reset that it was not ahead of.
-func (cur *Cursor) survive() error {
+// checkReset takes the cursor to a new epoch of the cache, whose lock is held. It fails if
+// changes that the cursor has not read may be lost.
+func (cur *Cursor) checkReset() error {
 	c := cur.cache
-	if cur.history != c.history || cur.era < c.resetEra && cur.revision < c.resetAt {
-		return &ExpiredError{Wanted: cur.revision, Oldest: c.resetAt}
+	if cur.incarnation != c.incarnation || cur.epoch < c.resetEpoch && cur.revision < c.resetRevision {
+		return &ExpiredError{Wanted: cur.revision, Oldest: c.resetRevision}
 	}
-	cur.era = c.era
+	cur.epoch = c.epoch
 	return nil
 }
 
-// readLocked reads from the log, which has all there is after the cursor. The
-// cache's lock is held. more tells that there is more than what is returned.
+// readLocked reads from the log, which has all changes after the cursor's revision; more
+// reports whether it has more changes than returned. It needs the cache's lock.
 func (cur *Cursor) readLocked() (changes Changes, more bool) {
 	c := cur.cache
 	if cur.section != c.log.section || cur.number < c.log.first() {
@@ -174,7 +173,7 @@ func (cur *Cursor) readLocked() (changes Changes, more bool) {
 		revision = list[len(list)-1].Revision
 	}
 	for len(list) > 0 && list[0].Revision <= cur.revision {
-		list = list[1:] // the client asked for a revision that was yet to come
+		list = list[1:] // the client asked for a future revision
 	}
 	cur.revision = max(cur.revision, revision)
 	return Changes{List: list, Revision: cur.revision}, more

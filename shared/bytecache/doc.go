@@ -1,53 +1,64 @@
-// Package bytecache keeps the stored bytes of every object that is read in this
-// process, and the changes that were made to them lately.
+// Package bytecache keeps the stored bytes of every object that this process reads, and
+// the recent changes to these objects.
 //
-// A [Space] is the key space of one etcd. It takes what the event log says, in
-// order, by Apply and Reset, and hands each change to the [Cache] of the resource
-// whose prefix the key has. A Cache is empty until somebody needs it; then it reads
-// its keys from etcd once and follows the changes from there ("load-then-follow").
+// # Types
 //
-// Nothing here is decoded. An [Entry] is a key, a revision and the bytes that etcd
-// has, decrypted if they were encrypted. What is derived from them (JSON, frames of
-// watch events) is made by those who serve, once per form, hung on the entry, and
-// dropped when the common budget is used up.
+// A [Space] is the key space of one etcd. The event log feeds it in order, through Apply
+// and Reset, and the Space passes each change to the [Cache] that owns the prefix of the
+// key. A Cache is empty until it is first needed. Then it reads its keys from etcd once
+// and follows the changes from there (load-then-follow).
 //
-// Where all stored bytes together are more than a bound, those that were not read
-// lately are held compressed ([Space.Pack]), each object by itself, with a dictionary
-// made of others of its resource. [Entry.Data] restores them for the caller; only what
-// is read again soon is held as it is again, within the bound, so that a LIST of
-// everything fills nothing.
+// An [Entry] is a key, a revision and the bytes in etcd, decrypted if they were encrypted.
+// Nothing here decodes them. The packages that serve objects derive other forms from an
+// Entry or a [Change], such as JSON or watch event frames. Each form is rendered once,
+// attached to its Entry or Change, and dropped when the shared [Budget] is used up.
 //
-// The entries of a Cache live in a copy-on-write tree. A [Snapshot] is that tree at
-// one revision; it costs nothing to take, and what changes later does not touch it.
-// A [Cursor] reads the changes after a revision: all that there are at once, and
-// then it waits. It owns no buffer, so a reader that does not read holds nothing; if
-// the log has moved on meanwhile, it continues from the history of the event log. One
-// that says what it is interested in ([Interest]) sleeps through everything else, and
-// goes on behind it. For one that can be pushed to ([Cursor.PushTo]) changes are handed on
-// while its owner sleeps, by one goroutine for many; the owner is woken for what cannot be
-// handed on without waiting.
+// The entries of a Cache are in a copy-on-write tree. A [Snapshot] is that tree at one
+// revision: it costs nothing to take, and later changes do not affect it.
 //
-// What a reset of the event log does: every Cache reads its keys again. A Cursor that
-// has read everything up to the reset goes on, any other one ends with an
-// [ExpiredError]. If etcd itself is another one (a restored backup, see
-// [Space.Replace]), all of them end.
+// A [Cursor] reads the changes after a revision: first all available changes, then each new
+// one as it arrives. It owns no buffer, so an idle reader retains nothing. If the log has
+// discarded changes that the cursor has not read, the cursor reads them from the history of
+// the event log. A cursor with an [Interest] is woken only by matching changes and skips the
+// others. A cursor with a [Pusher] (see [Cursor.PushTo]) has changes delivered while its
+// owner sleeps, by one goroutine for many cursors; the owner wakes up only for changes that
+// cannot be pushed without blocking.
 //
-// What is bounded, in bytes: the log of each Cache and the states it keeps for pages
-// of LISTs (see [Config]), and all derived forms together ([Budget]). What is not:
-// the stored bytes themselves, compressed or not, a Snapshot for as long as somebody holds it, and the
-// block of the log, of 256 kB or one revision, in which a reader is stuck.
+// # Compression
 //
-// Locks, in the order in which they are taken: that of a Cursor that can be pushed to,
-// which its owner holds while it is awake; a Space's; a Cache's. Neither of the latter is held
-// while etcd or the event log is asked, a value is decrypted by a key management service,
-// an index is built or cursors are woken.
+// When the stored bytes of all caches exceed a limit, [Space.RunCompressor] compresses the
+// entries that were not read recently. Each entry is compressed by itself, with a
+// dictionary made from other entries of its resource. [Entry.Data] decompresses them for
+// the caller. Only entries that are read again soon are stored uncompressed again, within
+// the limit, so that a LIST of everything does not fill the memory.
 //
-// A Cache whose values a key management service decrypts takes its changes by way of a
-// queue, bounded like its log, so that a service that hangs makes this Cache late and no
-// other. What is late is not told: its [Cache.Revision] stays behind, and who needs more
-// waits in [Cache.Await] for as long as he wants to.
+// # Resets
 //
-// Order is promised for every Cache: changes come in the order of their revisions,
-// a revision is never split over two calls, and what Snapshot and Cursor call their
-// revision is complete: nothing at or before it is still to come.
+// After a reset of the event log every Cache reads its keys again. A Cursor that has read
+// everything up to the reset continues; any other cursor ends with an [ExpiredError]. If
+// etcd itself was replaced (a restored backup, see [Space.Replace]), every cursor ends.
+//
+// # Limits
+//
+// The log of each Cache and its snapshots pinned for pages of LISTs are bounded in bytes
+// (see [Config]), as are all derived forms together ([Budget]). Not bounded are the stored
+// bytes themselves, compressed or not, a Snapshot for as long as it is referenced, and the
+// log block (256 kB or one revision) that a stalled reader retains.
+//
+// # Concurrency
+//
+// All types are safe for concurrent use unless their comment says otherwise. Locks are
+// taken in this order: the lock of a pushable Cursor, which its owner holds while it is
+// awake; the Space's; the Cache's. The locks of Space and Cache are not held during requests
+// to etcd, the event log or a key management service, while an index is built, or while
+// cursors are woken.
+//
+// A Cache whose values are decrypted by a key management service receives its changes
+// through a queue, bounded like its log, so that a hanging service delays this Cache only.
+// [Cache.Revision] does not include queued changes; a caller that needs them waits in
+// [Cache.Await] until its own context ends.
+//
+// Every Cache receives changes in the order of their revisions, and never a part of a
+// revision. The revision reported by a Snapshot or Cursor is complete: no change at or
+// before it is still to come.
 package bytecache

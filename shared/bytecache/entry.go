@@ -5,43 +5,42 @@ import (
 	"sync/atomic"
 )
 
-// Entry is one object at one revision. It never changes, except for what is
-// derived from it and the way in which its bytes are held; it is safe for concurrent
-// use.
+// Entry is one object at one revision. It never changes, except for its derived forms and
+// for whether its bytes are compressed. It is safe for concurrent use.
 type Entry struct {
 	// Key is the object's key in etcd.
 	Key string
-	held
-	// Revision is its mod revision, 0 where it is not known: the previous state in
-	// a change that comes from history.
+	storedBytes
+	// Revision is the object's mod revision. It is 0 if unknown, for the previous state in
+	// a change that was read from history.
 	Revision int64
-	// Err says why there are no bytes: the stored ones could not be decrypted.
+	// Err is the decryption error of an entry without bytes.
 	Err error
-	// Stale: what is stored is not what would be written for the same object,
-	// because it is encrypted with a key that is no longer the one to use.
+	// Stale reports that the stored value is encrypted with a key that is no longer used
+	// for writing.
 	Stale bool
 
-	// absent are the bits that the Sketch of its labels does not have; 0 if there is none.
-	absent Sketch
-	// hash is that of the key, 0 until it was asked for.
+	// absent is the complement of the label filter, 0 if there is no filter.
+	absent LabelFilter
+	// hash is the hash of Key, 0 until KeyHash computes it.
 	hash atomic.Uint64
 
 	labels, fields attributes
-	// mark is a Kind and a number, packed; 0 if there is none.
+	// mark is a FormID and a number, packed into one word, or 0.
 	mark  atomic.Uint64
 	forms forms
 }
 
-// NewEntry makes an entry that belongs to no cache. It keeps data, which nobody may
-// change.
+// NewEntry returns an entry that belongs to no cache. It retains data, which must not be
+// modified.
 func NewEntry(key string, revision int64, data []byte) *Entry {
 	e := &Entry{Key: key, Revision: revision}
 	e.hold(data)
 	return e
 }
 
-// KeyHash is a number that depends on the key alone, and is another one in every process.
-// It is found without following a pointer.
+// KeyHash returns a hash of the key, seeded per process. It needs no pointer to be
+// followed.
 func (e *Entry) KeyHash() uint64 {
 	if known := e.hash.Load(); known != 0 {
 		return known
@@ -53,25 +52,25 @@ func (e *Entry) KeyHash() uint64 {
 
 var keySeed = maphash.MakeSeed()
 
-// Mark returns the number that SetMark has put on the entry for a form.
-func (e *Entry) Mark(kind Kind) (uint32, bool) {
+// Mark returns the number that SetMark stored for a form.
+func (e *Entry) Mark(id FormID) (uint32, bool) {
 	mark := e.mark.Load()
-	return uint32(mark), Kind(mark>>32) == kind
+	return uint32(mark), FormID(mark>>32) == id
 }
 
-// SetMark says of a form that needs no bytes of its own what else there is to know of
-// it. It is found without following a pointer, and never dropped. An entry has room
-// for one; ok is false if another form has it.
-func (e *Entry) SetMark(kind Kind, number uint32) (ok bool) {
-	mark := uint64(kind)<<32 | uint64(number)
+// SetMark stores a number for a form that needs no bytes of its own. Reading it follows no
+// pointer, and it is never dropped. An entry has room for one mark; ok is false if another
+// form already uses it.
+func (e *Entry) SetMark(id FormID, number uint32) (ok bool) {
+	mark := uint64(id)<<32 | uint64(number)
 	return e.mark.CompareAndSwap(0, mark) || e.mark.Load() == mark
 }
 
-// Attributes are what selectors are judged by: the labels of an object, or its
+// Attributes are the values that selectors match: the labels of an object, or its
 // selectable fields.
 type Attributes = map[string]string
 
-// attributes are found out when they are first needed.
+// attributes are computed on first use.
 type attributes struct{ known atomic.Pointer[Attributes] }
 
 func (a *attributes) get(e *Entry, find func(*Entry) (Attributes, error)) (Attributes, error) {
@@ -89,11 +88,11 @@ func (a *attributes) get(e *Entry, find func(*Entry) (Attributes, error)) (Attri
 	return found, nil
 }
 
-// Form returns the derived bytes of the given form, made at the first call and
-// whenever they have been dropped since. Two callers may make them at the same
-// time; one of the results is kept. Errors are not kept.
-func (e *Entry) Form(budget *Budget, kind Kind, render func(*Entry) ([]byte, error)) ([]byte, error) {
-	if data, ok := e.forms.get(kind); ok {
+// Form returns the given derived form, which render makes on the first call and again after
+// the budget has dropped it. Concurrent callers may both render it; one of the results is
+// cached. Errors are not cached.
+func (e *Entry) Form(budget *Budget, id FormID, render func(*Entry) ([]byte, error)) ([]byte, error) {
+	if data, ok := e.forms.get(id); ok {
 		return data, nil
 	}
 	if e.Err != nil {
@@ -103,15 +102,14 @@ func (e *Entry) Form(budget *Budget, kind Kind, render func(*Entry) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	e.forms.put(budget, kind, data)
+	e.forms.put(budget, id, data)
 	return data, nil
 }
 
-// Kept returns a form only if it has been made and not been dropped since.
-func (e *Entry) Kept(kind Kind) (data []byte, ok bool) { return e.forms.get(kind) }
+// CachedForm returns a form if it is cached; it never renders.
+func (e *Entry) CachedForm(id FormID) (data []byte, ok bool) { return e.forms.get(id) }
 
-// size is what the entry holds of memory as long as it is not compressed, without
-// what is derived.
+// size returns the memory of the uncompressed entry in bytes, without its derived forms.
 func (e *Entry) size() int64 {
 	const overhead = 168 // the entry, its place in the tree, the headers
 	return int64(len(e.Key)) + int64(e.Size()) + overhead

@@ -2,9 +2,9 @@ package bytecache
 
 import "testing"
 
-// TestMarkHasRoomForOneForm: the others find theirs among the forms with bytes.
+// TestMarkHasRoomForOneForm checks that a second form cannot set a mark.
 func TestMarkHasRoomForOneForm(t *testing.T) {
-	first, second := NewKind(), NewKind()
+	first, second := NewFormID(), NewFormID()
 	e := NewEntry("/k", 0, []byte("v"))
 	if _, ok := e.Mark(first); ok {
 		t.Error("a new entry has a mark")

@@ -2,60 +2,60 @@ package bytecache
 
 import "sync/atomic"
 
-// Kind tells apart the forms of one entry or change: one number per version,
-// media type and whatever else decides about the bytes. See [NewKind].
-type Kind uint32
+// FormID identifies a derived form of an entry or change: one number for each API version,
+// media type and every other property that determines the bytes. See [NewFormID].
+type FormID uint32
 
-var kinds atomic.Uint32
+var lastFormID atomic.Uint32
 
-// NewKind returns a number that no other kind has. Kinds are made per resource and
-// encoding, not per request: they are never reused.
-func NewKind() Kind { return Kind(kinds.Add(1)) }
+// NewFormID returns an unused FormID. IDs are never reused, so they are allocated for each
+// resource and encoding, not for each request.
+func NewFormID() FormID { return FormID(lastFormID.Add(1)) }
 
-// form is one derived encoding.
+// form is one derived form.
 type form struct {
-	kind Kind
+	id   FormID
 	data []byte
 	next *form
-	// used since the budget last looked at it.
+	// used is set by reads and cleared by the budget.
 	used atomic.Bool
 }
 
-// forms are the derived encodings of one thing, which is small until there are
-// any. The budget knows only the list, lest it keep alive an object that is no more.
+// forms are the derived forms of one entry or change. The budget references only the list,
+// so that it does not keep a discarded entry alive.
 type forms struct{ list atomic.Pointer[formList] }
 
-func (f *forms) get(kind Kind) ([]byte, bool) {
+func (f *forms) get(id FormID) ([]byte, bool) {
 	if list := f.list.Load(); list != nil {
-		return list.get(kind)
+		return list.get(id)
 	}
 	return nil, false
 }
 
-func (f *forms) put(budget *Budget, kind Kind, data []byte) {
+func (f *forms) put(budget *Budget, id FormID, data []byte) {
 	list := f.list.Load()
 	if list == nil {
 		f.list.CompareAndSwap(nil, &formList{})
 		list = f.list.Load()
 	}
-	list.put(budget, kind, data)
+	list.put(budget, id, data)
 }
 
-// formList is a linked list, for there are few. It is replaced as a whole, so that
-// readers need no lock.
+// formList is a linked list, because there are few forms. Readers need no lock: the head is
+// replaced atomically.
 type formList struct{ first atomic.Pointer[form] }
 
-func (l *formList) find(kind Kind) *form {
+func (l *formList) find(id FormID) *form {
 	for at := l.first.Load(); at != nil; at = at.next {
-		if at.kind == kind {
+		if at.id == id {
 			return at
 		}
 	}
 	return nil
 }
 
-func (l *formList) get(kind Kind) ([]byte, bool) {
-	found := l.find(kind)
+func (l *formList) get(id FormID) ([]byte, bool) {
+	found := l.find(id)
 	if found == nil {
 		return nil, false
 	}
@@ -65,12 +65,12 @@ func (l *formList) get(kind Kind) ([]byte, bool) {
 	return found.data, true
 }
 
-func (l *formList) put(budget *Budget, kind Kind, data []byte) {
-	added := &form{kind: kind, data: data}
+func (l *formList) put(budget *Budget, id FormID, data []byte) {
+	added := &form{id: id, data: data}
 	for {
 		added.next = l.first.Load()
 		for at := added.next; at != nil; at = at.next {
-			if at.kind == kind {
+			if at.id == id {
 				return
 			}
 		}
@@ -81,25 +81,25 @@ func (l *formList) put(budget *Budget, kind Kind, data []byte) {
 	}
 }
 
-// spare tells whether the form was used since the last call.
-func (l *formList) spare(kind Kind) bool {
-	found := l.find(kind)
+// clearUsed reports whether the form was used since the last call.
+func (l *formList) clearUsed(id FormID) bool {
+	found := l.find(id)
 	return found != nil && found.used.Swap(false)
 }
 
-// drop takes one form out of the list. Only the budget calls it, one at a time.
-func (l *formList) drop(kind Kind) {
+// drop removes one form from the list. Only the budget calls it, one call at a time.
+func (l *formList) drop(id FormID) {
 	for {
 		first := l.first.Load()
-		var kept *form
+		var remaining *form
 		for at := first; at != nil; at = at.next {
-			if at.kind != kind {
-				copied := &form{kind: at.kind, data: at.data, next: kept}
+			if at.id != id {
+				copied := &form{id: at.id, data: at.data, next: remaining}
 				copied.used.Store(at.used.Load())
-				kept = copied
+				remaining = copied
 			}
 		}
-		if l.first.CompareAndSwap(first, kept) {
+		if l.first.CompareAndSwap(first, remaining) {
 			return
 		}
 	}

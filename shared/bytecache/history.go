@@ -8,38 +8,38 @@ import (
 )
 
 const (
-	// historyBytes and historyEvents bound what is read of history at once.
+	// historyBytes and historyEvents bound one read of history.
 	historyBytes  = 4 << 20
 	historyEvents = 4096
 )
 
-// errEnough ends a read of history.
-var errEnough = errors.New("enough history")
+// errPageFull ends a read of history.
+var errPageFull = errors.New("enough history")
 
-// fromHistory returns what the log has forgotten, up to the log's floor at most. It
-// returns nothing where there is nothing, or the log is another one by now. One cursor
-// at a time reads; the others then find what it has read.
-func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
+// readHistory returns changes that the log has dropped, at most up to the floor of the log.
+// It returns no changes if there are none, or if the log was reset meanwhile. One cursor at
+// a time reads; the others then find its window.
+func (cur *Cursor) readHistory(ctx context.Context) (Changes, error) {
 	c := cur.cache
-	if w, _ := c.space.windows.at(c, cur.revision); w != nil {
+	if w, _ := c.space.windows.find(c, cur.revision); w != nil {
 		return cur.readWindow(w), nil
 	}
 	select {
-	case c.historyTurn <- struct{}{}:
-		defer func() { <-c.historyTurn }()
+	case c.historySem <- struct{}{}:
+		defer func() { <-c.historySem }()
 	case <-ctx.Done():
 		return Changes{}, ctx.Err()
 	}
-	found, next := c.space.windows.at(c, cur.revision)
+	found, next := c.space.windows.find(c, cur.revision)
 	if found != nil {
 		return cur.readWindow(found), nil
 	}
 	c.mu.Lock()
 	floor := c.log.floor
-	outdated := c.era != cur.era || c.phase != live || cur.revision >= floor
+	outdated := c.epoch != cur.epoch || c.phase != live || cur.revision >= floor
 	c.mu.Unlock()
 	if outdated {
-		return Changes{}, nil // there was a reset
+		return Changes{}, nil // reset meanwhile
 	}
 	if next == 0 || next > floor {
 		next = floor
@@ -48,9 +48,9 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 	err := c.space.config.Feed.Since(ctx, c.prefix, w.after, w.upTo, func(e kv.Event) error {
 		full := w.size > c.space.historyBytes || len(w.changes) >= c.space.historyEvents
 		if full && e.Revision != w.changes[len(w.changes)-1].Revision {
-			return errEnough
+			return errPageFull
 		}
-		change := c.historic(ctx, e)
+		change := c.historicChange(ctx, e)
 		w.size += change.size()
 		if change.Now != nil {
 			w.size += change.Now.size()
@@ -58,14 +58,14 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 		w.changes = append(w.changes, change)
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errPageFull) {
 		w.upTo, err = w.changes[len(w.changes)-1].Revision, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.era != cur.era:
-		return Changes{}, nil // what was read may be of a history that is no more
+	case c.epoch != cur.epoch:
+		return Changes{}, nil // the history may be that of a replaced etcd
 	case err != nil:
 		return Changes{}, expired(err, cur.revision, floor)
 	}
@@ -73,7 +73,7 @@ func (cur *Cursor) fromHistory(ctx context.Context) (Changes, error) {
 	return cur.readWindow(w), nil
 }
 
-// windowOverhead is what a window holds of memory beside its changes.
+// windowOverhead is the memory of a window, in bytes, beside its changes.
 const windowOverhead = 128
 
 func (cur *Cursor) readWindow(w *window) Changes {
@@ -82,9 +82,9 @@ func (cur *Cursor) readWindow(w *window) Changes {
 	return Changes{List: list, Revision: cur.revision}
 }
 
-// historic makes the change of an event that is older than the log, and shares nothing
-// with the tree. Only the event itself knows the state before it.
-func (c *Cache) historic(ctx context.Context, e kv.Event) *Change {
+// historicChange returns the change of an event from history. It shares nothing with the
+// tree, since only the event has the state before it.
+func (c *Cache) historicChange(ctx context.Context, e kv.Event) *Change {
 	change := &Change{Kind: e.Kind, Key: e.Key, Revision: e.Revision}
 	if e.Kind != kv.Deleted {
 		change.Now = c.entry(ctx, e.Key, e.Value, e.Revision)

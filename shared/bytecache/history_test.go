@@ -28,14 +28,14 @@ type watcher struct {
 	cursor *Cursor
 	cache  *Cache
 	line   *timeline
-	// state at revision, nil for a watch from the future that has not begun.
+	// state is the state at revision, nil while revision is in the future.
 	state    map[string]string
 	revision int64
-	// doomed: it must be told that its history is gone; unsure: it may be.
+	// A doomed watcher must get an ExpiredError, an unsure one may.
 	doomed, unsure bool
 }
 
-// valuesAt is the model's answer to what a watcher has rebuilt.
+// valuesAt returns the state that a watcher must have rebuilt.
 func (l *timeline) valuesAt(prefix string, revision int64) map[string]string {
 	out := map[string]string{}
 	for key, at := range l.states[revision].below(prefix) {
@@ -44,13 +44,13 @@ func (l *timeline) valuesAt(prefix string, revision int64) map[string]string {
 	return out
 }
 
-// take checks what a cursor has returned and applies it.
-func (at *watcher) take(w *world, changes Changes) error {
+// receive checks the result of a cursor and applies it.
+func (at *watcher) receive(w *world, changes Changes) error {
 	if changes.Revision < at.revision {
 		return w.fault("revision %d after %d", changes.Revision, at.revision)
 	}
 	if len(changes.List) > 0 && at.state == nil {
-		// The watch from the future begins.
+		// The revision is no longer in the future.
 		at.state = at.line.valuesAt(at.cache.prefix, at.revision)
 	}
 	last := at.revision
@@ -87,7 +87,7 @@ func (at *watcher) take(w *world, changes Changes) error {
 	return nil
 }
 
-// read makes one call and checks its result; over says that the watcher is done.
+// read makes one call and checks its result; over reports whether the watcher has ended.
 func (at *watcher) read(w *world, next func() (Changes, error)) (changes Changes, over bool) {
 	w.reading, w.compacted = at, false
 	doomed, unsure := at.doomed, at.unsure
@@ -98,7 +98,7 @@ func (at *watcher) read(w *world, next func() (Changes, error)) (changes Changes
 	case err == nil && doomed && !unsure:
 		_ = w.fault("watcher of %s from %d goes on over a reset", at.cache.prefix, at.revision)
 	case err == nil:
-		_ = at.take(w, changes)
+		_ = at.receive(w, changes)
 	case errors.As(err, &gone):
 		if !at.doomed && !at.unsure && !w.compacted {
 			_ = w.fault("watcher of %s from %d: %v, but history is there", at.cache.prefix, at.revision, err)
@@ -112,8 +112,8 @@ func (at *watcher) read(w *world, next func() (Changes, error)) (changes Changes
 	return changes, false
 }
 
-// isInjected tells whether an error is one that the model makes: a failure, or a
-// restore between the pages of a load.
+// isInjected reports whether the model has caused an error: a failure, or a restore between
+// the pages of a load.
 func isInjected(err error) bool {
 	return errors.Is(err, errInjected) || errors.Is(err, rpctypes.ErrFutureRev)
 }
@@ -132,21 +132,21 @@ var reading = []operation{
 		}
 		h := w.checkSnapshot(s, c)
 		if r.IntN(2) == 0 {
-			c.Keep(s)
+			c.Pin(s)
 			w.mustKeep(h, true)
 		}
 	}},
 	{"look at old lists", 4, func(w *world, _ *rand.Rand) {
-		for _, h := range w.held {
+		for _, h := range w.checked {
 			_ = w.check(h)
 		}
-		w.kept = slices.DeleteFunc(w.kept, func(k keptRevision) bool { return k.era != k.cache.era })
-		if len(w.kept) > maxKept {
-			w.kept = nil
+		w.pinned = slices.DeleteFunc(w.pinned, func(k pinnedRevision) bool { return k.epoch != k.cache.epoch })
+		if len(w.pinned) > maxPinned {
+			w.pinned = nil
 		}
-		for _, k := range w.kept {
+		for _, k := range w.pinned {
 			if _, ok := k.cache.SnapshotAt(k.revision); !ok {
-				_ = w.fault("%s: the state at %d was not kept", k.cache.prefix, k.revision)
+				_ = w.fault("%s: the snapshot at %d is not pinned", k.cache.prefix, k.revision)
 			}
 			w.readAt(k.cache, k.revision)
 		}
@@ -197,8 +197,8 @@ var reading = []operation{
 		if !known {
 			want = nil
 		}
-		if s.Known != known || !slices.Equal(got, want) {
-			_ = w.fault("select %+v in %s at %d: %q, %t, want %q, %t", t, c.prefix, s.Revision, got, s.Known, want, known)
+		if s.Indexed != known || !slices.Equal(got, want) {
+			_ = w.fault("select %+v in %s at %d: %q, %t, want %q, %t", t, c.prefix, s.Revision, got, s.Indexed, want, known)
 		}
 	}},
 	{"watch", 4, func(w *world, r *rand.Rand) {
@@ -250,7 +250,7 @@ var reading = []operation{
 			if !at.mustHaveMore(w) {
 				break
 			}
-			// Whoever sleeps although there is something to read sleeps for an hour.
+			// A cursor that sleeps in spite of unread changes sleeps for an hour.
 			next = func() (Changes, error) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 				defer cancel()
@@ -310,7 +310,7 @@ var reading = []operation{
 	}},
 }
 
-// mustHaveMore tells whether a watcher has changes to read in any case.
+// mustHaveMore reports whether a watcher has unread changes in any case.
 func (at *watcher) mustHaveMore(w *world) bool {
 	if at.doomed || at.unsure || at.line != w.etcd {
 		return false
@@ -325,7 +325,7 @@ func (at *watcher) mustHaveMore(w *world) bool {
 	return false
 }
 
-// read reports a reader's error and tells whether there was none.
+// read records a reader's error and reports whether there was none.
 func (w *world) read(err error) bool {
 	if err != nil && !isInjected(err) {
 		_ = w.fault("read: %v", err)
@@ -333,14 +333,14 @@ func (w *world) read(err error) bool {
 	return err == nil
 }
 
-// step is one of a history. It is as random as its seed, whatever was before it, so
-// that a history stays what it is when others are left out.
+// step is one step of a history. It depends on its own seed only, so that a history stays
+// the same when other steps are left out.
 type step struct {
 	operation
 	seed uint64
 }
 
-// history makes the steps of a seed.
+// history returns the steps of a seed.
 func history(seed uint64) []step {
 	r := rand.New(rand.NewPCG(seed, 1))
 	all := slices.Concat(writing, reading)
@@ -361,7 +361,7 @@ func history(seed uint64) []step {
 	return steps
 }
 
-// play runs a history in a new world, whose sizes are as random as its seed.
+// play runs a history in a new world, whose sizes depend on its seed.
 func play(seed uint64, steps []step, trace func(string, ...any)) error {
 	r := rand.New(rand.NewPCG(seed, 2))
 	pick := func(from ...int64) int64 { return from[r.IntN(len(from))] }
@@ -378,13 +378,13 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 			_ = w.fault("%s at %d does not fit", key, revision)
 		}}
 		if r.IntN(2) == 0 {
-			o.Label, o.Field = one(o.Labels), one(o.Fields)
+			o.Label, o.Field = single(o.Labels), single(o.Fields)
 		}
 		if r.IntN(2) == 0 {
 			o.Indexes = []Term{{Key: "l"}, {Field: true, Key: "n"}}
 		}
-		if o.Slow = r.IntN(2) == 0; o.Slow {
-			o.Open = w.open
+		if o.SlowDecrypt = r.IntN(2) == 0; o.SlowDecrypt {
+			o.Decrypt = w.open
 		}
 		c, err := w.space.Cache(prefix, o)
 		if err != nil {
@@ -412,7 +412,7 @@ func play(seed uint64, steps []step, trace func(string, ...any)) error {
 	return nil
 }
 
-// bounds checks what must hold of the caches' sizes at all times.
+// bounds checks the sizes of the caches.
 func (w *world) bounds() {
 	var counted int64
 	defer func() {
@@ -422,11 +422,11 @@ func (w *world) bounds() {
 	}()
 	for _, c := range w.caches {
 		s := c.Stats()
-		if held := c.log.budget.held.Load(); held > c.log.budget.limit && len(c.log.blocks) > 1 {
-			_ = w.fault("%s: the log holds %d bytes of %d", c.prefix, s.LogBytes, held)
+		if used := c.log.budget.bytes.Load(); used > c.log.budget.limit && len(c.log.blocks) > 1 {
+			_ = w.fault("%s: the log holds %d bytes of %d", c.prefix, s.LogBytes, used)
 		}
-		if s.KeptBytes > c.kept.limit || s.Kept > maxKept {
-			_ = w.fault("%s: %d states are kept, with %d bytes", c.prefix, s.Kept, s.KeptBytes)
+		if s.PinnedBytes > c.pinned.limit || s.Pinned > maxPinned {
+			_ = w.fault("%s: %d snapshots are pinned, with %d bytes", c.prefix, s.Pinned, s.PinnedBytes)
 		}
 		var bytes, logged int64
 		had := map[*Entry]bool{}
@@ -454,10 +454,10 @@ func (w *world) bounds() {
 		delete(had, nil)
 		var plain int64
 		for e := range had {
-			if e.era != c.era+1 {
-				_ = w.fault("%s: %s is of era %d, the cache of %d", c.prefix, e.Key, e.era-1, c.era)
+			if e.epoch != c.epoch+1 {
+				_ = w.fault("%s: %s is of epoch %d, the cache of %d", c.prefix, e.Key, e.epoch-1, c.epoch)
 			}
-			if e.countedLocked() {
+			if e.compressibleLocked() {
 				plain += int64(e.length)
 			}
 		}
@@ -471,7 +471,7 @@ func (w *world) bounds() {
 	}
 }
 
-// shrink leaves out steps for as long as the history fails.
+// shrink leaves out steps as long as the history still fails.
 func shrink(seed uint64, steps []step) []step {
 	quiet := func(string, ...any) {}
 	for size := len(steps) / 2; size > 0; size /= 2 {
@@ -487,10 +487,9 @@ func shrink(seed uint64, steps []step) []step {
 	return steps
 }
 
-// TestHistories: whatever happens to etcd, the event log and the readers, in
-// whatever order, what they read is what etcd was at the revision they are told,
-// and changes come once, in order, by whole revisions. A history is random, and
-// the same for the same seed.
+// TestHistories runs random histories, reproducible by their seed, of etcd, the event log
+// and readers. Every read returns the state of etcd at the reported revision, and every
+// change comes once, in order, by whole revisions.
 func TestHistories(t *testing.T) {
 	count := 50000
 	if testing.Short() {

@@ -9,93 +9,93 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// maxIndexes bounds the indexes of one resource. The one that was not asked for
-// longest gives way.
+// maxIndexes bounds the indexes of one resource. The least recently used one is replaced.
 const maxIndexes = 16
 
-// index finds the entries by the values of one label or field.
+// index finds entries by the value of one label or field.
 type index struct {
 	field bool
 	key   string
-	// tree is ordered by value, then by key. Like the cache's it is copied on write.
-	tree *btree.BTreeG[indexed]
-	// unread is how many entries there are of which the value cannot be found out.
-	unread int
-	// asked is the number of the query that used it last.
-	asked uint64
-	// bits are those of every object that has the label.
-	bits Sketch
+	// tree is ordered by value, then by key. It is copy-on-write.
+	tree *btree.BTreeG[indexEntry]
+	// unreadable is the number of entries whose value cannot be read.
+	unreadable int
+	// lastQuery is the number of the query that last used the index.
+	lastQuery uint64
+	// filter is set in the filter of every object that has the label.
+	filter LabelFilter
 }
 
-// indexed is a place in an index.
-type indexed struct {
+// indexEntry is an entry of an index.
+type indexEntry struct {
 	value string
 	entry *Entry
 }
 
 func newIndex(field bool, key string) *index {
-	less := func(a, b indexed) bool {
+	less := func(a, b indexEntry) bool {
 		if order := cmp.Compare(a.value, b.value); order != 0 {
 			return order < 0
 		}
 		return a.entry.Key < b.entry.Key
 	}
-	bits, _ := (&Term{Field: field, Key: key}).bits()
-	return &index{field: field, key: key, bits: bits, tree: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
+	filter, _ := (&Term{Field: field, Key: key}).filter()
+	return &index{field: field, key: key, filter: filter, tree: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 }
 
-// covers tells whether the index answers a term.
+// covers reports whether the index answers a term.
 func (ix *index) covers(t Term) bool { return ix.field == t.Field && ix.key == t.Key }
 
-// place finds an entry's place, at every call the same; ok is false if it has none. unread
-// is 1 where that cannot be found out, else 0.
-func (ix *index) place(c *Cache, e *Entry) (at indexed, ok bool, unread int) {
-	if e == nil || e.absent&ix.bits != 0 {
-		return indexed{}, false, 0
+// entryFor returns the index entry of e; ok is false if there is none. It returns the same
+// result on every call. unreadable is 1 if the value cannot be read, else 0.
+func (ix *index) entryFor(c *Cache, e *Entry) (at indexEntry, ok bool, unreadable int) {
+	if e == nil || e.absent&ix.filter != 0 {
+		return indexEntry{}, false, 0
 	}
 	value, has, err := c.valueOf(e, ix.field, ix.key)
 	if err != nil {
-		return indexed{}, false, 1
+		return indexEntry{}, false, 1
 	}
-	return indexed{value: value, entry: e}, has, 0
+	return indexEntry{value: value, entry: e}, has, 0
 }
 
-// valueOf finds out one label or field of an entry. It reads no more than that where it can,
-// unless all of them are known already.
+// valueOf returns one label or field of an entry. It reads no other attributes if that is
+// possible, unless all are already known.
 func (c *Cache) valueOf(e *Entry, field bool, key string) (value string, has bool, err error) {
-	one, found := c.options.Label, &e.labels
+	lookup, all := c.options.Label, &e.labels
 	if field {
-		one, found = c.options.Field, &e.fields
+		lookup, all = c.options.Field, &e.fields
 	}
-	if one != nil && found.known.Load() == nil {
-		if value, has, known := one(e, key); known {
+	if lookup != nil && all.known.Load() == nil {
+		if value, has, known := lookup(e, key); known {
 			return value, has, nil
 		}
 	}
-	all, err := c.attributesOf(e, field)
-	value, has = all[key]
+	attributes, err := c.attributesOf(e, field)
+	value, has = attributes[key]
 	return value, has, err
 }
 
-// indexing is an index that is built of entries in the order of their keys.
-type indexing struct {
+// indexBuilder builds an index from entries in the order of their keys.
+type indexBuilder struct {
 	*index
-	// places has a place for each entry, groups the number of its value.
-	places []indexed
-	groups []int
-	// values are all there are, sizes how many entries have them.
+	// entries and groups are parallel; groups has the group number of each entry's value.
+	entries []indexEntry
+	groups  []int
+	// values maps each value to its group number, sizes has the number of entries in each
+	// group.
 	values map[string]int
 	sizes  []int
 }
 
-func newIndexing(t Term) *indexing {
-	// The term is a part of a request that may be much longer.
-	return &indexing{index: newIndex(t.Field, strings.Clone(t.Key)), values: map[string]int{}}
+func newIndexBuilder(t Term) *indexBuilder {
+	// The key is a substring of a request that may be much longer.
+	return &indexBuilder{index: newIndex(t.Field, strings.Clone(t.Key)), values: map[string]int{}}
 }
 
-func (b *indexing) add(c *Cache, e *Entry) {
-	at, ok, unread := b.place(c, e)
-	b.unread += unread
+func (b *indexBuilder) add(c *Cache, e *Entry) {
+	at, ok, unreadable := b.entryFor(c, e)
+	b.unreadable += unreadable
 	if !ok {
 		return
 	}
@@ -106,36 +106,36 @@ func (b *indexing) add(c *Cache, e *Entry) {
 		b.sizes = append(b.sizes, 0)
 	}
 	b.sizes[group]++
-	b.places = append(b.places, at)
+	b.entries = append(b.entries, at)
 	b.groups = append(b.groups, group)
 }
 
-// done returns the index. Only the values are sorted: the entries came in order.
-func (b *indexing) done() *index {
-	next := make([]int, len(b.sizes)) // where the next place of a group belongs
+// done returns the index. Only the values need sorting, because the entries came in order.
+func (b *indexBuilder) done() *index {
+	next := make([]int, len(b.sizes)) // the position of the next entry of each group
 	at := 0
 	for _, value := range slices.Sorted(maps.Keys(b.values)) {
 		group := b.values[value]
 		next[group] = at
 		at += b.sizes[group]
 	}
-	sorted := make([]indexed, len(b.places))
-	for i, place := range b.places {
+	sorted := make([]indexEntry, len(b.entries))
+	for i, logPosition := range b.entries {
 		group := b.groups[i]
-		sorted[next[group]] = place
+		sorted[next[group]] = logPosition
 		next[group]++
 	}
-	for _, place := range sorted {
-		b.tree.Load(place)
+	for _, logPosition := range sorted {
+		b.tree.Load(logPosition)
 	}
 	return b.index
 }
 
-// follow brings the index to the state after a change.
+// follow applies a change to the index.
 func (ix *index) follow(c *Cache, change *Change) {
-	before, was, unread := ix.place(c, change.Before)
-	now, is, stillUnread := ix.place(c, change.Now)
-	ix.unread += stillUnread - unread
+	before, was, unreadable := ix.entryFor(c, change.Before)
+	now, is, nowUnreadable := ix.entryFor(c, change.Now)
+	ix.unreadable += nowUnreadable - unreadable
 	if was && (!is || before.value != now.value) {
 		ix.tree.Delete(before)
 	}
@@ -144,18 +144,18 @@ func (ix *index) follow(c *Cache, change *Change) {
 	}
 }
 
-// noEntry is before every other in an index's order of keys.
+// noEntry sorts before every other entry of the same value.
 var noEntry = &Entry{}
 
-// ofValue calls yield for the entries that have a value, in the order of keys.
-func ofValue(tree *btree.BTreeG[indexed], value string, yield func(*Entry) bool) {
-	tree.Ascend(indexed{value: value, entry: noEntry}, func(at indexed) bool {
+// ascendValue calls yield for the entries with a value, in the order of keys.
+func ascendValue(tree *btree.BTreeG[indexEntry], value string, yield func(*Entry) bool) {
+	tree.Ascend(indexEntry{value: value, entry: noEntry}, func(at indexEntry) bool {
 		return at.value == value && yield(at.entry)
 	})
 }
 
-// followIndexesLocked brings the indexes to the state after a change.
-func (c *Cache) followIndexesLocked(change *Change) {
+// updateIndexesLocked applies a change to all indexes.
+func (c *Cache) updateIndexesLocked(change *Change) {
 	for _, ix := range c.indexes {
 		ix.follow(c, change)
 	}

@@ -12,7 +12,8 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// firstByte is the selectable field of the objects below; "!" cannot be read.
+// firstByte returns the selectable field of the objects below; "!" stands for an unreadable
+// object.
 func firstByte(e *Entry) (Attributes, error) {
 	if e.Data()[0] == '!' {
 		return nil, errors.New("unreadable")
@@ -20,15 +21,15 @@ func firstByte(e *Entry) (Attributes, error) {
 	return Attributes{"f": string(e.Data()[:1])}, nil
 }
 
-// named is the n-th revision after 100, of an object below a collection with two
+// named returns the n-th event after revision 100, of an object in a collection of two
 // namespaces.
 func named(kind kv.Kind, n int64, name, value string) kv.Event {
 	return kv.Event{Kind: kind, Key: "/r/" + name, Revision: 100 + n, Value: []byte(value)}
 }
 
-// TestWokenForWhatConcerns: what a cursor is not interested in does not wake it, and is
-// not what it is told when something else does.
-func TestWokenForWhatConcerns(t *testing.T) {
+// TestCursorWakesForMatchingChanges checks that only changes that match the Interest wake a
+// cursor, and that the others are skipped.
+func TestCursorWakesForMatchingChanges(t *testing.T) {
 	created := []kv.Event{named(kv.Created, 1, "a/x", "1"), named(kv.Created, 2, "a/y", "2"), named(kv.Created, 3, "b/x", "1")}
 	for _, tc := range []struct {
 		name     string
@@ -84,31 +85,31 @@ func TestWokenForWhatConcerns(t *testing.T) {
 				if !tc.wakes {
 					close(poke)
 				}
-				// One that hears of everything has been woken by the change before.
+				// A cursor without an Interest was woken by the change before.
 				changes, everything := <-got, cursor.interest == Interest{} || cursor.interest == Interest{Field: "g"}
 				switch {
 				case everything && (len(changes.List) != 1 || changes.Revision != 104):
 					t.Errorf("%d changes up to %d", len(changes.List), changes.Revision)
 				case everything:
 				case changes.Revision != 105:
-					t.Errorf("it is told of revision %d", changes.Revision)
+					t.Errorf("it has read revision %d", changes.Revision)
 				case tc.wakes && (len(changes.List) != 1 || changes.List[0].Revision != 105):
 					t.Errorf("%d changes", len(changes.List))
 				case !tc.wakes && len(changes.List) != 0:
-					t.Errorf("%d changes that it slept through", len(changes.List))
+					t.Errorf("%d changes that did not match", len(changes.List))
 				}
-				if n := len(c.alarms.each) + len(c.alarms.fields); n != 0 {
-					t.Errorf("%d alarms are left", n)
+				if n := len(c.wakeups.byInterest) + len(c.wakeups.fieldCount); n != 0 {
+					t.Errorf("%d wakeups are left", n)
 				}
 			})
 		})
 	}
 }
 
-// TestSleepsThroughTheLog: who sleeps through more than the log remembers, and through
-// what etcd has compacted since, has missed nothing; and a reset after that is none of
-// its business if it comes without a gap.
-func TestSleepsThroughTheLog(t *testing.T) {
+// TestCursorSleepsThroughCompaction checks that a cursor loses nothing by sleeping while
+// the log drops, and etcd compacts, changes that do not match; and that it then survives a
+// reset without a gap.
+func TestCursorSleepsThroughCompaction(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reset=%t", reset), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -149,8 +150,8 @@ func TestSleepsThroughTheLog(t *testing.T) {
 	}
 }
 
-// watchSome watches one key or one last digit, asleep until a change or a poke, and must
-// be told of every change of it.
+// watchSome watches one key or one last digit. It sleeps until a matching change or a poke,
+// and must see every matching change.
 func (o *lockedEtcd) watchSome(ctx context.Context, t *testing.T, cache *Cache, r *rand.Rand, last int64, pokes <-chan struct{}) {
 	for !t.Failed() {
 		s, err := cache.Snapshot(ctx)
@@ -180,13 +181,13 @@ func (o *lockedEtcd) watchSome(ctx context.Context, t *testing.T, cache *Cache, 
 				t.Error(err)
 				return
 			}
-			told := map[int64]bool{}
+			seen := map[int64]bool{}
 			for _, c := range changes.List {
-				told[c.Revision] = true
+				seen[c.Revision] = true
 			}
 			for ; at < changes.Revision; at++ {
-				if concerns(at+1) && !told[at+1] {
-					t.Errorf("with an interest in %+v it was not told of revision %d", interest, at+1)
+				if concerns(at+1) && !seen[at+1] {
+					t.Errorf("with interest %+v it missed revision %d", interest, at+1)
 					return
 				}
 			}

@@ -12,38 +12,38 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// loadPage is how many keys a load reads at once.
+// loadPage is the number of keys in one request of a load.
 const loadPage = 500
 
-// loadLimit bounds one attempt to load. Who waits has a deadline of his own; this one
-// frees the turn when etcd does not answer and nobody waits any more.
+// loadLimit bounds one load. Callers have deadlines of their own; this one releases loadSem
+// if etcd does not answer.
 const loadLimit = 2 * time.Minute
 
-// Load reads the resource from etcd, unless that is done. Whoever comes meanwhile
-// waits for it. A load goes on when the one who began it gives up: clients with little
-// patience would else begin a large resource again and again. It fails with etcd's
-// error or, for the one it belongs to, the context's; the next call tries again.
+// Load reads the resource from etcd, unless the cache is live. Concurrent callers wait for
+// the same load. The load continues when the caller that began it gives up; otherwise
+// impatient clients would restart the load of a large resource again and again. Load fails
+// with the error of etcd or of ctx, and the next call tries again.
 func (c *Cache) Load(ctx context.Context) error {
 	for {
 		if c.isLive() {
 			return nil
 		}
 		select {
-		case c.loadTurn <- struct{}{}:
+		case c.loadSem <- struct{}{}:
 		case <-ctx.Done():
 			return fmt.Errorf("load %s: %w", c.prefix, ctx.Err())
 		}
 		if c.isLive() {
-			<-c.loadTurn
+			<-c.loadSem
 			return nil
 		}
 		loaded := make(chan error, 1)
 		go func() {
-			defer func() { <-c.loadTurn }()
+			defer func() { <-c.loadSem }()
 			lasting, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadLimit)
 			defer cancel()
 			err := c.load(lasting)
-			c.space.trimLogs() // of what came meanwhile
+			c.space.trimLogs() // of the changes received meanwhile
 			loaded <- err
 		}()
 		select {
@@ -63,29 +63,29 @@ func (c *Cache) isLive() bool {
 	return c.phase == live
 }
 
-// load is load-then-follow. From the moment the cache is loading no event of the
-// log is lost to it, and what the log said before is in what is read: the first
-// page is read linearizably, so its revision R is not before the log's. What comes
-// at or before R is dropped, what comes after R is applied.
+// load implements load-then-follow. Once the phase is loading, the cache collects every
+// event of the log. Earlier events are included in the read, because the first page is read
+// linearizably and so its revision R is not before the revision of the log. Changes at or
+// before R are dropped, changes after R are applied.
 func (c *Cache) load(ctx context.Context) error {
 	if err := c.space.awaitStart(ctx); err != nil {
 		return fmt.Errorf("load %s: %w", c.prefix, err)
 	}
-	era, known := c.beginLoad()
-	loaded, err := c.read(ctx, known, era)
+	epoch, known := c.beginLoad()
+	loaded, err := c.read(ctx, known, epoch)
 	var indexes []*index
 	for _, building := range loaded.indexes {
 		indexes = append(indexes, building.done())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.era != era {
-		return nil // a reset came between; the caller tries again
+	if c.epoch != epoch {
+		return nil // reset meanwhile; the caller tries again
 	}
-	aside := c.aside
-	c.aside = nil
+	pending := c.pending
+	c.pending = nil
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		// It took longer than etcd remembers: the caller begins anew.
+		// etcd was compacted during the load; the caller tries again.
 		c.phase = idle
 		return nil
 	}
@@ -94,52 +94,54 @@ func (c *Cache) load(ctx context.Context) error {
 		return fmt.Errorf("load %s: %w", c.prefix, err)
 	}
 	c.phase = live
-	c.tree, c.stored, c.changed = loaded.tree, loaded.stored, loaded.revision
+	c.tree, c.treeBytes, c.changed = loaded.tree, loaded.treeBytes, loaded.revision
 	c.snapshot = nil
 	c.indexes = indexes
-	c.log.restart(loaded.revision)
-	c.addLocked(loaded.plain)
-	c.press = loaded.press
-	if _, ok := c.followLocked(aside); !ok {
-		c.restartLocked(c.revisionLocked(), false)
+	c.log.reset(loaded.revision)
+	c.addPlainLocked(loaded.plain)
+	c.dictionary = loaded.dictionary
+	if _, ok := c.updateLocked(pending); !ok {
+		c.resetLocked(c.revisionLocked(), false)
 	}
 	return nil
 }
 
-// beginLoad returns the reset count and the revision from which on changes are put
-// aside. The space's lock keeps a batch from being half before and half after it.
-func (c *Cache) beginLoad() (era int32, known int64) {
+// beginLoad returns the epoch, and the revision after which changes are collected. The
+// space's lock keeps a batch from being split by it.
+func (c *Cache) beginLoad() (epoch int32, known int64) {
 	c.space.mu.Lock()
 	defer c.space.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.phase = loading
-	c.aside = nil
-	return c.era, c.space.revision.Load()
+	c.pending = nil
+	return c.epoch, c.space.revision.Load()
 }
 
+// loaded is the result of a read.
 type loaded struct {
-	tree     *btree.BTreeG[*Entry]
-	stored   int64
-	revision int64
-	// indexes are those of Options.
-	indexes []*indexing
-	// plain and press are what they are in Cache.
-	plain int64
-	press *press
+	tree      *btree.BTreeG[*Entry]
+	treeBytes int64
+	revision  int64
+	// indexes are those in Options.Indexes.
+	indexes []*indexBuilder
+	// plain and dictionary become the fields of Cache.
+	plain      int64
+	dictionary *dictionary
 }
 
-// read reads all keys. The entries are of the era that was when it began; what there
-// is no room for is compressed at once, lest a large resource be held twice.
-func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error) {
+// read reads all keys. Entries that exceed PlainBytes are compressed at once, so that a
+// large resource is never in memory twice. The entries get the epoch in which the read
+// began.
+func (c *Cache) read(ctx context.Context, known int64, epoch int32) (loaded, error) {
 	out := loaded{tree: newTree()}
 	for _, t := range c.options.Indexes {
-		out.indexes = append(out.indexes, newIndexing(t))
+		out.indexes = append(out.indexes, newIndexBuilder(t))
 	}
 	defer func() {
-		if out.press != nil {
-			out.press.rest()
-			c.space.callPacker() // it gives back what this has left
+		if out.dictionary != nil {
+			out.dictionary.release()
+			c.space.wakeCompressor() // to return the garbage of this load
 		}
 	}()
 	r := kv.PrefixRange(c.prefix, "")
@@ -151,22 +153,22 @@ func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error
 		}
 		if out.revision == 0 {
 			if page.Revision < known {
-				// etcd was replaced by an older one; the log will say so by a reset.
+				// etcd was replaced by an older copy, and a reset will follow.
 				return out, fmt.Errorf("etcd is at revision %d, behind the event log at %d", page.Revision, known)
 			}
 			out.revision = page.Revision
 		}
 		for _, item := range page.KVs {
 			e := c.entry(ctx, string(item.Key), item.Value, item.ModRevision)
-			e.era = era + 1
+			e.epoch = epoch + 1
 			for _, building := range out.indexes {
 				building.add(c, e)
 			}
-			if err := out.pack(c, e); err != nil {
+			if err := out.compress(c, e); err != nil {
 				return out, err
 			}
 			out.tree.Load(e)
-			out.stored += e.size()
+			out.treeBytes += e.size()
 		}
 		if !page.More() || len(page.KVs) == 0 {
 			return out, nil
@@ -176,33 +178,33 @@ func (c *Cache) read(ctx context.Context, known int64, era int32) (loaded, error
 	}
 }
 
-// pack compresses an entry that nobody else has seen yet, if there is no room for its
+// compress compresses an entry that is not shared yet, if there is no room for its plain
 // bytes.
-func (l *loaded) pack(c *Cache, e *Entry) error {
-	if !e.countedLocked() {
+func (l *loaded) compress(c *Cache, e *Entry) error {
+	if !e.compressibleLocked() {
 		return nil
 	}
-	if !c.space.packs() || c.space.plain.Load()+l.plain+int64(e.length) <= c.space.config.PlainBytes {
+	if !c.space.compresses() || c.space.plain.Load()+l.plain+int64(e.length) <= c.space.config.PlainBytes {
 		l.plain += int64(e.length)
 		return nil
 	}
-	if l.press == nil {
+	if l.dictionary == nil {
 		var err error
-		if l.press, err = newPress(c, []*Entry{e}); err != nil {
+		if l.dictionary, err = newDictionary(c, []*Entry{e}); err != nil {
 			return err
 		}
 	}
-	result, err := l.press.pack(e.Plain())
+	result, err := l.dictionary.compress(e.Plain())
 	if err != nil {
 		return err
 	}
 	if result == nil {
-		e.solid = true
+		e.incompressible = true
 		return nil
 	}
-	e.packed.Store(result)
+	e.compressed.Store(result)
 	e.plain.Store(nil)
-	e.used.Store(0)
-	c.space.left.Store(true)
+	e.recentlyRead.Store(0)
+	c.space.garbageLeft.Store(true)
 	return nil
 }

@@ -5,49 +5,50 @@ import (
 	"time"
 )
 
-// changeLog is the recent changes of one resource, in order of their revisions. It
-// is made of blocks: a reader that is stuck with a part of the log keeps one block
-// alive and not the whole log, and forgetting the oldest copies nothing.
+// changeLog is the recent changes of one resource, in the order of their revisions. It
+// consists of blocks, so that a stalled reader retains one block instead of the whole log,
+// and dropping the oldest changes copies nothing.
 type changeLog struct {
-	// blocks, oldest first; none is empty, and no revision is in two of them.
+	// blocks is sorted, oldest first. No block is empty, and no revision is in two blocks.
 	blocks []*block
-	// end is the number of the next change; changes are numbered within a section.
+	// end is the number of the next change. Changes are numbered within a section.
 	end int64
-	// section counts the restarts: a number means nothing in another section.
+	// section counts the resets of the log, which invalidate the numbers.
 	section int64
-	// floor: every change after this revision is in the log.
+	// floor is the revision after which the log has every change.
 	floor int64
 	bytes int64
-	// budget is that of all logs of the space.
+	// budget is shared by all logs of the space.
 	budget *logBudget
 }
 
-// block is a part of a log. What has been appended is never written again, so a
-// part of changes can be read without a lock after it was taken under one.
+// block is a part of a log. Appended changes are never overwritten, so a slice of changes
+// that was taken under the lock can be read without it.
 type block struct {
 	changes []*Change
 	// first is the number of changes[0].
 	first int64
 	bytes int64
-	// at is when the last of changes came.
+	// at is the time at which the last change was appended.
 	at time.Time
 }
 
 // A block is full, and the next revision begins another one, at either bound.
 const (
+	// A block is full at either limit; the next revision then begins another block.
 	blockChanges = 256
 	blockBytes   = 256 << 10
 )
 
 func (b *block) last() int64 { return b.changes[len(b.changes)-1].Revision }
 
-// full tells whether the next revision goes to another block. The second bound is
-// smaller in a small log, for it is forgotten by blocks.
+// full reports whether the next revision goes to another block. The limit in bytes is lower
+// in a small log, because the log drops whole blocks.
 func (b *block) full(limit int64) bool {
 	return len(b.changes) >= blockChanges || b.bytes >= min(blockBytes, limit/8)
 }
 
-// first is the number of the oldest change that is known.
+// first returns the number of the oldest change in the log.
 func (l *changeLog) first() int64 {
 	if len(l.blocks) == 0 {
 		return l.end
@@ -55,10 +56,10 @@ func (l *changeLog) first() int64 {
 	return l.blocks[0].first
 }
 
-// length is the number of changes that are known.
+// length returns the number of changes in the log.
 func (l *changeLog) length() int { return int(l.end - l.first()) }
 
-// append adds the changes of complete revisions, which have come now.
+// append adds the changes of complete revisions.
 func (l *changeLog) append(now time.Time, changes ...*Change) {
 	l.blocks = fill(l.blocks, changes, l.end, l.budget.limit, now)
 	l.end += int64(len(changes))
@@ -67,13 +68,13 @@ func (l *changeLog) append(now time.Time, changes ...*Change) {
 	}
 }
 
-// count notes that the log holds so many bytes more.
+// count adds to the size of the log.
 func (l *changeLog) count(bytes int64) {
 	l.bytes += bytes
-	l.budget.held.Add(bytes)
+	l.budget.bytes.Add(bytes)
 }
 
-// fill adds changes, the first of which has the given number, to blocks.
+// fill appends changes, which begin at the given number, to blocks.
 func fill(blocks []*block, changes []*Change, number, limit int64, now time.Time) []*block {
 	for at, c := range changes {
 		begins := at == 0 || c.Revision != changes[at-1].Revision
@@ -88,8 +89,9 @@ func fill(blocks []*block, changes []*Change, number, limit int64, now time.Time
 	return blocks
 }
 
-// oldest returns when the oldest block came, if it may be forgotten: the newest one,
-// which sleepers are being woken for, not before it is older than since.
+// oldest returns the time of the oldest block; ok reports whether it may be dropped. The
+// newest block, for which cursors are being woken, may be dropped only if it is from before
+// since.
 func (l *changeLog) oldest(since time.Time) (at time.Time, ok bool) {
 	if len(l.blocks) == 0 {
 		return time.Time{}, false
@@ -98,9 +100,8 @@ func (l *changeLog) oldest(since time.Time) (at time.Time, ok bool) {
 	return at, len(l.blocks) > 1 || at.Before(since)
 }
 
-// forgetOldest forgets the oldest block. It calls forget for each change that is no longer
-// known.
-func (l *changeLog) forgetOldest(forget func(*Change)) {
+// dropOldest drops the oldest block, and calls forget for each of its changes.
+func (l *changeLog) dropOldest(forget func(*Change)) {
 	oldest := l.blocks[0]
 	l.count(-oldest.bytes)
 	l.floor = oldest.last()
@@ -111,7 +112,7 @@ func (l *changeLog) forgetOldest(forget func(*Change)) {
 	l.blocks = l.blocks[1:]
 }
 
-// after returns the number of the first change beyond a revision.
+// after returns the number of the first change after a revision.
 func (l *changeLog) after(revision int64) int64 {
 	at := sort.Search(len(l.blocks), func(i int) bool { return l.blocks[i].last() > revision })
 	if at == len(l.blocks) {
@@ -121,13 +122,13 @@ func (l *changeLog) after(revision int64) int64 {
 	return b.first + int64(sort.Search(len(b.changes), func(i int) bool { return b.changes[i].Revision > revision }))
 }
 
-// from returns changes from a number on, which must be known or the next one, up to
-// the end of their block; more tells that there are others after them.
+// from returns the changes from a number on, up to the end of their block; more reports
+// whether there are later blocks. The number must be in the log or equal to end.
 func (l *changeLog) from(number int64) (changes []*Change, more bool) {
 	if number == l.end {
 		return nil, false
 	}
-	// The newest block is what nearly all who read want.
+	// Nearly all readers want the newest block.
 	at := len(l.blocks) - 1
 	if l.blocks[at].first > number {
 		at = sort.Search(at, func(i int) bool { return l.blocks[i].first > number }) - 1
@@ -136,8 +137,8 @@ func (l *changeLog) from(number int64) (changes []*Change, more bool) {
 	return b.changes[number-b.first : len(b.changes) : len(b.changes)], at < len(l.blocks)-1
 }
 
-// restart forgets everything: what comes is after revision.
-func (l *changeLog) restart(revision int64) {
+// reset drops all changes; the next ones are after revision.
+func (l *changeLog) reset(revision int64) {
 	l.count(-l.bytes)
 	l.blocks, l.floor = nil, revision
 	l.section++

@@ -6,59 +6,61 @@ import (
 )
 
 const (
-	// DefaultLogBytes is the default of Config.LogBytes: what changes in 75 seconds where
-	// 1,000 leases, 500 pods of 3.5 kB, 33 nodes of 12 kB and 200 others change each second.
+	// DefaultLogBytes is the default of Config.LogBytes. It holds the changes of 75 seconds
+	// if each second 1,000 leases, 500 pods of 3.5 kB, 33 nodes of 12 kB and 200 other
+	// objects change.
 	DefaultLogBytes = 256 << 20
-	// logShare bounds, in bytes, what the log of one resource remembers for longer than
-	// logFresh, which is how far back kube-apiserver's watch cache aims to reach.
-	logShare = 8 << 20
-	logFresh = 75 * time.Second
-	// logLook is the time between two looks at all logs for what is no longer fresh.
-	logLook = time.Second
+	// retainedLogBytes is how much of the log of one resource is retained longer than
+	// logRetention, which is the period that the watch cache of kube-apiserver aims to
+	// cover.
+	retainedLogBytes = 8 << 20
+	logRetention     = 75 * time.Second
+	// trimInterval is the time between two scans of all logs for outdated changes.
+	trimInterval = time.Second
 )
 
-// logBudget bounds what the logs of all resources remember together. The oldest changes
-// go first, whichever resource they are of, so that all logs reach about as far back.
+// logBudget bounds the logs of all resources together. The oldest changes are dropped
+// first, regardless of their resource, so that all logs reach back about equally far.
 type logBudget struct {
 	limit int64
-	// share and fresh are logShare and logFresh, but for tests.
-	share int64
-	fresh time.Duration
-	// held is what all logs hold.
-	held atomic.Int64
-	// looked is when all logs were looked at; guarded by the space's mu.
-	looked time.Time
+	// perCache and retention are retainedLogBytes and logRetention, except in tests.
+	perCache  int64
+	retention time.Duration
+	// bytes is the size of all logs.
+	bytes atomic.Int64
+	// lastTrim is the time of the last scan of all logs; guarded by the space's mu.
+	lastTrim time.Time
 }
 
-// trimLogs is called by those who add changes to a log without the space's lock.
+// trimLogs is for callers that have added changes to a log without the space's lock.
 func (s *Space) trimLogs() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trimLogsLocked(time.Now())
 }
 
-// trimLogsLocked makes the logs forget what they should not hold. It needs mu.
+// trimLogsLocked drops outdated changes, and the oldest changes beyond the limit.
 func (s *Space) trimLogsLocked(now time.Time) {
 	b := &s.logs
-	if b.held.Load() <= b.limit && now.Sub(b.looked) < logLook {
+	if b.bytes.Load() <= b.limit && now.Sub(b.lastTrim) < trimInterval {
 		return
 	}
-	b.looked = now
-	since := now.Add(-b.fresh)
+	b.lastTrim = now
+	since := now.Add(-b.retention)
 	for _, c := range s.caches {
 		c.trimLog(since)
 	}
-	for b.held.Load() > b.limit {
+	for b.bytes.Load() > b.limit {
 		c := s.oldestLogLocked(since)
 		if c == nil {
 			return
 		}
-		c.forgetOldest()
+		c.dropOldest()
 	}
 }
 
-// oldestLogLocked returns the cache whose log has the oldest block of all that may be
-// forgotten, nil if there is none.
+// oldestLogLocked returns the cache with the oldest block that may be dropped, nil if there
+// is none.
 func (s *Space) oldestLogLocked(since time.Time) (oldest *Cache) {
 	var first time.Time
 	for _, c := range s.caches {
@@ -72,19 +74,19 @@ func (s *Space) oldestLogLocked(since time.Time) (oldest *Cache) {
 	return oldest
 }
 
-// trimLog forgets what came before since, but for this resource's share.
+// trimLog drops changes from before since, but leaves the log perCache bytes.
 func (c *Cache) trimLog(since time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.log.bytes > c.space.logs.share && c.log.blocks[0].at.Before(since) {
-		c.log.forgetOldest(c.forgetLocked)
+	for c.log.bytes > c.space.logs.perCache && c.log.blocks[0].at.Before(since) {
+		c.log.dropOldest(c.dropChangeLocked)
 	}
 }
 
-func (c *Cache) forgetOldest() {
+func (c *Cache) dropOldest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.log.blocks) > 0 { // it may have been loaded anew meanwhile
-		c.log.forgetOldest(c.forgetLocked)
+	if len(c.log.blocks) > 0 { // it may have been reset meanwhile
+		c.log.dropOldest(c.dropChangeLocked)
 	}
 }

@@ -46,8 +46,8 @@ func (l *logged) change(resource string, size int) {
 	l.Apply(kv.Batch{Events: []kv.Event{e}, Revision: e.Revision})
 }
 
-// At the load that the default is meant for, every resource remembers what is younger
-// than logFresh.
+// At the load that DefaultLogBytes is made for, every resource retains the changes of
+// logRetention.
 func TestLogsHoldThePlannedLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		load := []struct {
@@ -60,7 +60,7 @@ func TestLogsHoldThePlannedLoad(t *testing.T) {
 		}
 		l := newLogged(t, Config{}, resources...)
 		var began []int64 // the revision at which each second began
-		for range 5 * int(logFresh/time.Second) / 4 {
+		for range 5 * int(logRetention/time.Second) / 4 {
 			began = append(began, l.etcd.now)
 			for _, r := range load {
 				for range r.second {
@@ -69,22 +69,22 @@ func TestLogsHoldThePlannedLoad(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		fresh := began[len(began)-int(logFresh/time.Second)]
+		fresh := began[len(began)-int(logRetention/time.Second)]
 		for _, r := range load {
 			s := l.caches[r.resource].Stats()
 			if s.LogFloor > fresh {
-				t.Errorf("%s: what came after %d is forgotten, want all after %d: %+v", r.resource, s.LogFloor, fresh, s)
+				t.Errorf("%s: floor %d, want at most %d: %+v", r.resource, s.LogFloor, fresh, s)
 			}
 		}
-		if held := l.logs.held.Load(); held > DefaultLogBytes {
-			t.Errorf("the logs hold %d bytes", held)
+		if used := l.logs.bytes.Load(); used > DefaultLogBytes {
+			t.Errorf("the logs hold %d bytes", used)
 		}
 	})
 }
 
-// Beyond the bound of all logs the oldest changes go first, whichever resource they
-// are of: no log is shorter because another resource is busier.
-func TestLogsShareTheirBudget(t *testing.T) {
+// Beyond the limit of all logs the oldest changes are dropped first, regardless of their
+// resource: no log reaches back less because another resource is busier.
+func TestOldestChangesAreDroppedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 4 << 20
 		l := newLogged(t, Config{LogBytes: limit}, "busy", "quiet", "silent")
@@ -94,8 +94,8 @@ func TestLogsShareTheirBudget(t *testing.T) {
 			if i%20 == 0 {
 				l.change("quiet", 1000)
 			}
-			if held := l.logs.held.Load(); held > limit {
-				t.Fatalf("the logs hold %d bytes after %d changes", held, i)
+			if used := l.logs.bytes.Load(); used > limit {
+				t.Fatalf("the logs hold %d bytes after %d changes", used, i)
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -104,42 +104,42 @@ func TestLogsShareTheirBudget(t *testing.T) {
 			t.Errorf("the busy resource may hold more: %+v", busy)
 		}
 		if quiet.LogFloor > busy.LogFloor {
-			t.Errorf("the quiet resource has forgotten what came after %d, the busy one what came after %d", quiet.LogFloor, busy.LogFloor)
+			t.Errorf("the floor of the quiet resource is %d, that of the busy one %d", quiet.LogFloor, busy.LogFloor)
 		}
 		if silent.LogChanges != 1 {
-			t.Errorf("what is not yet %s old is forgotten: %+v", logFresh, silent)
+			t.Errorf("changes younger than %s were dropped: %+v", logRetention, silent)
 		}
 	})
 }
 
-// What is no longer fresh is forgotten even if there is room, but for a share of each
-// resource, and even if that resource does not change any more.
-func TestLogsForgetWhatIsNotFresh(t *testing.T) {
+// Changes older than logRetention are dropped even if there is room, except for a share of
+// each resource, and even if the resource does not change any more.
+func TestLogsDropOutdatedChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged(t, Config{LogBytes: 1 << 30}, "busy", "other")
 		for range 3000 {
 			l.change("busy", 10_000)
 		}
 		if s := l.caches["busy"].Stats(); s.LogChanges != 3000 {
-			t.Fatalf("fresh changes are forgotten: %+v", s)
+			t.Fatalf("recent changes were dropped: %+v", s)
 		}
-		time.Sleep(logFresh + time.Second)
+		time.Sleep(logRetention + time.Second)
 		l.change("other", 1)
 		s := l.caches["busy"].Stats()
-		if s.LogBytes > logShare || s.LogBytes < logShare*3/4 {
-			t.Errorf("%s later the log holds %+v", logFresh, s)
+		if s.LogBytes > retainedLogBytes || s.LogBytes < retainedLogBytes*3/4 {
+			t.Errorf("%s later the log holds %+v", logRetention, s)
 		}
 	})
 }
 
-// A cache that is released gives back its part of the budget.
-func TestReleasedLogsGiveBack(t *testing.T) {
+// A released cache returns its part of the budget.
+func TestReleaseReturnsLogBudget(t *testing.T) {
 	l := newLogged(t, Config{}, "a", "b")
 	for i := range 10 {
 		l.change(fmt.Sprintf("%c", 'a'+i%2), 1000)
 	}
 	l.caches["a"].Release()
-	if held, b := l.logs.held.Load(), l.caches["b"].Stats(); held != b.LogBytes {
-		t.Errorf("%d bytes are counted, there are %+v", held, b)
+	if used, b := l.logs.bytes.Load(), l.caches["b"].Stats(); used != b.LogBytes {
+		t.Errorf("%d bytes are counted, there are %+v", used, b)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// stored is a key's value and mod revision.
+// stored is the value of a key, and its mod revision.
 type stored struct {
 	value    string
 	revision int64
@@ -24,7 +24,7 @@ type stored struct {
 // state is all keys at one revision.
 type state map[string]stored
 
-// below returns the values of the keys below a prefix.
+// below returns the keys with a prefix.
 func (s state) below(prefix string) map[string]stored {
 	out := map[string]stored{}
 	for key, at := range s {
@@ -35,13 +35,13 @@ func (s state) below(prefix string) map[string]stored {
 	return out
 }
 
-// timeline is the reference model: everything an etcd has been, by revision. A
-// restored backup is another timeline.
+// timeline is the reference model: every state of an etcd, by revision. A restored backup
+// is another timeline.
 type timeline struct {
 	states []state
 	events [][]kv.Event
-	// compacted: etcd cannot be read before it; floor: the event log has no history
-	// after an earlier revision.
+	// etcd cannot be read before compacted; the event log has no history after a revision
+	// before floor.
 	compacted, floor int64
 }
 
@@ -51,7 +51,7 @@ func newTimeline() *timeline {
 
 func (l *timeline) now() int64 { return int64(len(l.states)) - 1 }
 
-// backup is a copy as it was at a revision.
+// backup returns a copy of the timeline up to a revision.
 func (l *timeline) backup(revision int64) *timeline {
 	return &timeline{
 		states: slices.Clone(l.states[:revision+1]), events: slices.Clone(l.events[:revision+1]),
@@ -59,7 +59,7 @@ func (l *timeline) backup(revision int64) *timeline {
 	}
 }
 
-// commit makes one revision of writes; "" deletes.
+// commit makes one revision of writes; "" deletes a key.
 func (l *timeline) commit(writes map[string]string) {
 	next := maps.Clone(l.states[l.now()])
 	revision := l.now() + 1
@@ -99,7 +99,7 @@ func (l *timeline) between(after, upTo int64) []kv.Event {
 	return out
 }
 
-// list is etcd's answer to a read.
+// list answers a read as etcd does.
 func (l *timeline) list(r kv.Range) (kv.Page, error) {
 	at := r.Revision
 	switch {
@@ -124,8 +124,8 @@ func (l *timeline) list(r kv.Range) (kv.Page, error) {
 	return page, nil
 }
 
-// A value is a label, a number that no other value has, and padding. The label "-"
-// stands for none, "!" for an object that cannot be read.
+// labelsOf returns the label of an entry. A value is a label, a unique number, and padding.
+// The label "-" stands for no label, "!" for an unreadable object.
 func labelsOf(e *Entry) (Attributes, error) {
 	label, _, _ := strings.Cut(string(e.Data()), "|")
 	switch label {
@@ -141,16 +141,16 @@ func fieldsOf(e *Entry) (Attributes, error) {
 	return Attributes{"n": e.Key[len(e.Key)-1:]}, nil
 }
 
-// one finds out one of all attributes, where they can be found out and not always then.
-func one(of func(*Entry) (Attributes, error)) func(*Entry, string) (string, bool, bool) {
+// single returns a function that looks up one attribute, and sometimes does not know it.
+func single(attributes func(*Entry) (Attributes, error)) func(*Entry, string) (string, bool, bool) {
 	return func(e *Entry, name string) (value string, has, known bool) {
-		all, err := of(e)
+		all, err := attributes(e)
 		value, has = all[name]
 		return value, has, err == nil && value != "y"
 	}
 }
 
-// unreadable tells whether there is an object whose labels cannot be found out.
+// unreadable reports whether there is an unreadable object.
 func (w *world) unreadable(c *Cache, revision int64) bool {
 	for _, at := range w.etcd.states[revision].below(c.prefix) {
 		if label, _, _ := strings.Cut(at.value, "|"); label == "!" {
@@ -160,7 +160,7 @@ func (w *world) unreadable(c *Cache, revision int64) bool {
 	return false
 }
 
-// meets is what Select must find, said in another way.
+// meets is an independent implementation of Match.
 func meets(t Term, key, value string) bool {
 	has := key[len(key)-1:]
 	if !t.Field {
@@ -174,61 +174,63 @@ func meets(t Term, key, value string) bool {
 
 // The space has caches for these prefixes, and events also of keys beside them.
 var (
+	// The space has caches for these prefixes, and receives events of other keys, too.
 	prefixes = []string{"/a/", "/ab/", "/b/"}
 	modelKey = func(r *rand.Rand) string {
-		beside := []string{"/a/", "/a/", "/ab/", "/ab/", "/b/", "/b/", "/a0", "/aa/", "/"}
-		return beside[r.IntN(len(beside))] + string(rune('a'+r.IntN(6)))
+		keys := []string{"/a/", "/a/", "/ab/", "/ab/", "/b/", "/b/", "/a0", "/aa/", "/"}
+		return keys[r.IntN(len(keys))] + string(rune('a'+r.IntN(6)))
 	}
 	modelLabels = []string{"x", "y", "z", "-", "", "x", "y", "z", "-", "", "x", "y", "!"}
 )
 
-// modelPlain is Config.PlainBytes where anything is compressed.
+// modelPlain is Config.PlainBytes where compression is enabled.
 const modelPlain = 2000
 
 var errInjected = errors.New("injected failure")
 
-// world is a Space, the etcd and event log it is fed by, and those who read.
+// world is a Space, the etcd and event log that feed it, and their readers.
 type world struct {
 	etcd *timeline
-	// delivered: the event log has told the space everything up to it.
+	// delivered is the revision up to which the event log has fed the space.
 	delivered int64
 	space     *Space
 	caches    []*Cache
 	watchers  []*watcher
-	held      []heldSnapshot
-	kept      []keptRevision
-	// resets counts them; nothing that must hold within an era holds over one.
+	checked   []checkedSnapshot
+	pinned    []pinnedRevision
+	// resets counts the resets.
 	resets int
 	value  int
 	// reading is the watcher whose call is in progress.
 	reading *watcher
-	// compacted: the feed has said so during the call.
+	// compacted is set when the feed returns a CompactedError.
 	compacted bool
-	// nested has steps that happen within calls of the space's to etcd and the log.
+	// nested is the source of the steps that are made within requests of the space to etcd
+	// and the log.
 	nested *rand.Rand
 	depth  int
-	// fail: so many calls from now on, one fails.
+	// failList and failSince count down to a failing call.
 	failList, failSince int
-	// selecting is the cache whose Select is in progress, decrypting the one whose queue
-	// is being worked on.
+	// selecting is the cache whose Select is in progress, decrypting the one whose queue is
+	// being drained.
 	selecting, decrypting *Cache
 	trouble               error
 	trace                 func(string, ...any)
 }
 
-type heldSnapshot struct {
+type checkedSnapshot struct {
 	snapshot *Snapshot
 	prefix   string
 	want     map[string]stored
 	cache    *Cache
-	era      int32
+	epoch    int32
 }
 
-// keptRevision must be readable for as long as the cache does not begin anew.
-type keptRevision struct {
+// pinnedRevision must be readable until the cache is reset.
+type pinnedRevision struct {
 	cache    *Cache
 	revision int64
-	era      int32
+	epoch    int32
 }
 
 func (w *world) fault(format string, args ...any) error {
@@ -238,7 +240,7 @@ func (w *world) fault(format string, args ...any) error {
 	return w.trouble
 }
 
-// List is Origin's.
+// List implements Origin.
 func (w *world) List(_ context.Context, r kv.Range) (kv.Page, error) {
 	w.interfere()
 	if w.failList--; w.failList == 0 {
@@ -249,13 +251,13 @@ func (w *world) List(_ context.Context, r kv.Range) (kv.Page, error) {
 	return page, err
 }
 
-// RequestProgress is Feed's.
+// RequestProgress implements Feed.
 func (w *world) RequestProgress(context.Context) error {
 	w.deliver(w.etcd.now(), true)
 	return nil
 }
 
-// Since is Feed's.
+// Since implements Feed.
 func (w *world) Since(_ context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
 	w.interfere()
 	line := w.etcd
@@ -264,7 +266,7 @@ func (w *world) Since(_ context.Context, prefix string, after, upTo int64, yield
 		return &kv.CompactedError{Wanted: after, Oldest: line.floor}
 	}
 	if upTo > line.now() {
-		return errInjected // asked for by one that does not know of a restore yet
+		return errInjected // the caller does not know of a restore yet
 	}
 	for _, e := range line.between(after, upTo) {
 		if !strings.HasPrefix(e.Key, prefix) {
@@ -281,20 +283,19 @@ func (w *world) Since(_ context.Context, prefix string, after, upTo int64, yield
 	return nil
 }
 
-// find is Options.Labels and Options.Fields: others do something while an index is
-// built, but not where that is done with the cache locked.
-func (w *world) find(of func(*Entry) (Attributes, error)) func(*Entry) (Attributes, error) {
+// find wraps Options.Labels and Options.Fields: other steps are made while an index is
+// built, but not while the cache is locked.
+func (w *world) find(attributes func(*Entry) (Attributes, error)) func(*Entry) (Attributes, error) {
 	return func(e *Entry) (Attributes, error) {
 		if w.selecting != nil && w.depth == 0 && w.selecting.mu.TryLock() {
 			w.selecting.mu.Unlock()
 			w.interfere()
 		}
-		return of(e)
+		return attributes(e)
 	}
 }
 
-// open is Options.Open of a cache that decrypts its changes later: others do something
-// while it is at it.
+// open is Options.Decrypt of a cache with SlowDecrypt; other steps are made meanwhile.
 func (w *world) open(_ context.Context, _ string, stored []byte) ([]byte, bool, error) {
 	if w.decrypting != nil && w.depth == 0 {
 		w.interfere()
@@ -302,10 +303,10 @@ func (w *world) open(_ context.Context, _ string, stored []byte) ([]byte, bool, 
 	return stored, false, nil
 }
 
-// decrypt works on the queue of a cache, until so many batches are left.
+// decrypt drains the queue of a cache down to the given number of batches.
 func (w *world) decrypt(c *Cache, left int) {
 	if w.decrypting != nil {
-		return // it has one goroutine
+		return // there is one goroutine for each queue
 	}
 	w.decrypting = c
 	for len(c.queue.batches) > left {
@@ -314,7 +315,7 @@ func (w *world) decrypt(c *Cache, left int) {
 	w.decrypting = nil
 }
 
-// complete is the revision up to which a cache must know everything.
+// complete returns the revision up to which a cache must have every change.
 func (w *world) complete(c *Cache) int64 {
 	if first, waiting := c.queue.first(); waiting {
 		return min(w.space.Revision(), first-1)
@@ -322,7 +323,7 @@ func (w *world) complete(c *Cache) int64 {
 	return w.space.Revision()
 }
 
-// interfere does what others do while the space waits for etcd or the log.
+// interfere makes other steps while the space waits for etcd or the log.
 func (w *world) interfere() {
 	if w.nested == nil || w.depth > 0 || w.nested.IntN(3) > 0 {
 		return
@@ -336,8 +337,7 @@ func (w *world) interfere() {
 	w.depth--
 }
 
-// deliver tells the space everything up to a revision, and overwrites afterwards
-// what was lent to it.
+// deliver feeds the space up to a revision, and overwrites the borrowed events afterwards.
 func (w *world) deliver(upTo int64, progress bool) {
 	if upTo <= w.delivered {
 		return
@@ -345,10 +345,10 @@ func (w *world) deliver(upTo int64, progress bool) {
 	events := w.etcd.between(w.delivered, upTo)
 	w.trace("    deliver %d..%d", w.delivered+1, upTo)
 	w.delivered = upTo
-	w.lend(kv.Batch{Events: events, Revision: upTo, Progress: progress && len(events) == 0})
+	w.apply(kv.Batch{Events: events, Revision: upTo, Progress: progress && len(events) == 0})
 }
 
-func (w *world) lend(batch kv.Batch) {
+func (w *world) apply(batch kv.Batch) {
 	before := w.space.Revision()
 	w.space.Apply(batch)
 	if now := w.space.Revision(); now != max(before, batch.Revision) {
@@ -364,7 +364,7 @@ func (w *world) lend(batch kv.Batch) {
 	}
 }
 
-// reset tells the space of one, and the watchers what to expect of it.
+// reset resets the space, and notes what the watchers must observe.
 func (w *world) reset(revision int64, replaced bool) {
 	w.resets++
 	w.delivered = revision
@@ -392,7 +392,7 @@ type operation struct {
 	do     func(*world, *rand.Rand)
 }
 
-// writing are the steps that no reader takes.
+// writing are the steps that are not reads.
 var writing = []operation{
 	{"write", 14, func(w *world, r *rand.Rand) {
 		for range 1 + r.IntN(4) {
@@ -424,10 +424,10 @@ var writing = []operation{
 		w.decrypt(c, max(0, len(c.queue.batches)-1-r.IntN(4)))
 	}},
 	{"deliver again", 2, func(w *world, r *rand.Rand) {
-		// After the log has changed its source, batches overlap.
+		// Batches overlap after the log has changed its source.
 		from := r.Int64N(w.delivered + 1)
 		upTo := from + r.Int64N(w.etcd.now()-from+1)
-		w.lend(kv.Batch{Events: w.etcd.between(from, upTo), Revision: upTo})
+		w.apply(kv.Batch{Events: w.etcd.between(from, upTo), Revision: upTo})
 		w.delivered = max(w.delivered, upTo)
 	}},
 	{"reset", 1, func(w *world, r *rand.Rand) {
@@ -455,7 +455,7 @@ var writing = []operation{
 		}
 	}},
 	{"compress", 2, func(w *world, r *rand.Rand) {
-		if !w.space.packs() {
+		if !w.space.compresses() {
 			return
 		}
 		p := pass{space: w.space, target: r.Int64N(2 * modelPlain), rounds: 1 + r.IntN(2)}
@@ -464,9 +464,9 @@ var writing = []operation{
 		}
 	}},
 	{"keep what was read", 2, func(w *world, r *rand.Rand) {
-		if len(w.held) > 0 {
-			h := w.held[r.IntN(len(w.held))]
-			h.cache.Keep(h.snapshot)
+		if len(w.checked) > 0 {
+			h := w.checked[r.IntN(len(w.checked))]
+			h.cache.Pin(h.snapshot)
 			w.mustKeep(h, h.cache.log.budget.limit > 1<<18)
 		}
 	}},
@@ -487,18 +487,18 @@ func (w *world) write(r *rand.Rand, keys int) {
 		w.value++
 		padding := r.IntN(200)
 		if r.IntN(4) == 0 {
-			padding += minPacked
+			padding += minCompressBytes
 		}
 		writes[key] = fmt.Sprintf("%s|%d|%s", modelLabels[r.IntN(len(modelLabels))], w.value, strings.Repeat("p", padding))
 	}
 	w.etcd.commit(writes)
 }
 
-// mustKeep notes that a revision must stay readable; sure says whether the cache
-// could know that nothing had changed, or what.
-func (w *world) mustKeep(h heldSnapshot, sure bool) {
-	if sure && h.era == h.cache.era && h.cache.kept.limit > 1<<18 && h.cache.isLive() {
-		w.kept = append(w.kept, keptRevision{h.cache, h.snapshot.Revision, h.era})
+// mustKeep notes that a revision must stay readable; sure says that the cache had the
+// changes since the snapshot.
+func (w *world) mustKeep(h checkedSnapshot, sure bool) {
+	if sure && h.epoch == h.cache.epoch && h.cache.pinned.limit > 1<<18 && h.cache.isLive() {
+		w.pinned = append(w.pinned, pinnedRevision{h.cache, h.snapshot.Revision, h.epoch})
 	}
 }
 
@@ -512,23 +512,23 @@ func (w *world) readAt(c *Cache, revision int64) {
 	}
 }
 
-// checkSnapshot compares a snapshot with the model, and holds it for later.
-func (w *world) checkSnapshot(s *Snapshot, c *Cache) heldSnapshot {
-	h := heldSnapshot{snapshot: s, prefix: c.prefix, cache: c, era: c.era}
+// checkSnapshot compares a snapshot with the model, and remembers it.
+func (w *world) checkSnapshot(s *Snapshot, c *Cache) checkedSnapshot {
+	h := checkedSnapshot{snapshot: s, prefix: c.prefix, cache: c, epoch: c.epoch}
 	if s.Revision > w.etcd.now() {
 		_ = w.fault("%s: snapshot at %d, etcd is at %d", c.prefix, s.Revision, w.etcd.now())
 		return h
 	}
 	h.want = w.etcd.states[s.Revision].below(c.prefix)
 	_ = w.check(h)
-	w.held = append(w.held, h)
-	if len(w.held) > 8 {
-		w.held = w.held[1:]
+	w.checked = append(w.checked, h)
+	if len(w.checked) > 8 {
+		w.checked = w.checked[1:]
 	}
 	return h
 }
 
-func (w *world) check(h heldSnapshot) error {
+func (w *world) check(h checkedSnapshot) error {
 	got := map[string]stored{}
 	last := ""
 	h.snapshot.Ascend("", func(e *Entry) bool {

@@ -5,27 +5,28 @@ import (
 	"sync"
 )
 
-// Pusher hands on changes in the place of a cursor's owner, while that sleeps: to wake
-// a goroutine for a change that hundreds are to hear of costs more than to tell them.
+// Pusher delivers changes while the owner of a cursor sleeps. For a change that matches
+// hundreds of cursors, delivering it is cheaper than waking their goroutines.
 type Pusher interface {
-	// Push hands on all of the changes and returns true, or nothing of them and returns
-	// false; then the owner is woken, and has them from Next. It is called in any
-	// goroutine, but never while another call or the owner is awake, and must not block.
+	// Push delivers all of the changes and returns true, or none of them and returns false.
+	// In that case the owner is woken and gets them from Next. Push may be called in any
+	// goroutine, but never concurrently and never while the owner is awake. It must not
+	// block.
 	Push(changes Changes, batch *Batch) bool
 }
 
-// Batch is what a number of calls of Push, one after another, have in common.
+// Batch is shared by a number of successive calls of Push.
 type Batch struct {
-	// Pieces is for whoever pushes, and nobody reads what is left in it.
+	// Pieces is scratch space for Push; its content is ignored.
 	Pieces [][]byte
 
 	flush []Flusher
 }
 
-// Flusher sends what has been handed on to it; it does not wait for that.
+// Flusher sends buffered data, without waiting for the transmission.
 type Flusher interface{ Flush() }
 
-// Flush has f flushed after some more calls.
+// Flush schedules a call of f.Flush after some more calls of Push.
 func (b *Batch) Flush(f Flusher) {
 	if last := len(b.flush) - 1; last < 0 || b.flush[last] != f {
 		b.flush = append(b.flush, f)
@@ -41,118 +42,119 @@ func (b *Batch) end() {
 }
 
 const (
-	// pushedAtOnce is how many cursors a goroutine is pushed to by, which takes it less than
-	// a millisecond: others wait for the processor meanwhile.
-	pushedAtOnce = 1024
-	// flushedAfter is how many may be pushed to before what they have been given is sent.
-	flushedAfter = 256
+	// pushChunk is the number of cursors that one goroutine pushes to. It takes less than a
+	// millisecond, because other goroutines wait for the processor meanwhile.
+	pushChunk = 1024
+	// flushEvery is the number of cursors after which the scheduled flushes are made.
+	flushEvery = 256
 )
 
-// push is what a cursor has that can be pushed to.
+// push is the state of a pushable cursor.
 type push struct {
 	to Pusher
-	// wake is what the owner sleeps on, with room for one.
+	// wake wakes the owner; it has a buffer of one.
 	wake chan struct{}
-	// moving is held by who may move the cursor: the owner while it is awake, or who pushes.
-	// It is locked before the cache's mu.
-	moving sync.Mutex
-	// alarm is what the cursor sleeps on, at an index of its list; guarded by the cache's
-	// mu. It is nil while the cursor is awake.
-	alarm *alarm
-	at    int
+	// moveMu is held by the goroutine that may move the cursor: the owner while it is
+	// awake, or a pusher. It is locked before the cache's mu.
+	moveMu sync.Mutex
+	// wakeup is the wakeup that the cursor sleeps on, and index its index in wakeup.pushed.
+	// wakeup is nil while the cursor is awake. Both are guarded by the cache's mu.
+	wakeup *wakeup
+	index  int
 }
 
-// PushTo has changes handed to p while Next waits. wake, which needs room for one, takes
-// the place of the poke of Next: the owner is woken by it for what could not be pushed, too.
-// It is called by the owner, at most once.
+// PushTo has changes pushed to p while Next waits. The channel wake, with a buffer of one,
+// replaces the poke of Next: it also wakes the owner for changes that could not be pushed.
+// The owner calls PushTo at most once.
 func (cur *Cursor) PushTo(p Pusher, wake chan struct{}) {
 	cur.push = &push{to: p, wake: wake}
-	cur.push.moving.Lock()
+	cur.push.moveMu.Lock()
 }
 
-// nextPushed is Next for a cursor that can be pushed to.
+// nextPushed is Next for a pushable cursor.
 func (cur *Cursor) nextPushed(ctx context.Context) (Changes, error) {
 	changes, wake, err := cur.available(ctx, true)
 	if wake == nil {
 		return changes, err
 	}
-	cur.push.moving.Unlock()
+	cur.push.moveMu.Unlock()
 	select {
 	case <-cur.push.wake:
-		cur.awake()
+		cur.reclaim()
 		return cur.Available(ctx)
 	case <-ctx.Done():
-		cur.awake()
+		cur.reclaim()
 		return Changes{}, ctx.Err()
 	}
 }
 
-// awake takes the cursor back.
-func (cur *Cursor) awake() {
-	cur.push.moving.Lock()
+// reclaim returns a woken cursor to its owner.
+func (cur *Cursor) reclaim() {
+	cur.push.moveMu.Lock()
 	c := cur.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch a := cur.push.alarm; {
-	case a == nil: // it could not be pushed to
-	case a.roused:
-		cur.push.alarm = nil // whoever pushes finds that it does not sleep any more
-		cur.goOn(a.from)
+	switch w := cur.push.wakeup; {
+	case w == nil: // it was woken because a push failed
+	case w.taken:
+		cur.push.wakeup = nil // so that the pusher leaves the cursor alone
+		cur.moveTo(w.from)
 	default:
-		c.alarms.leave(cur, a)
-		cur.goOn(place{c.revisionLocked(), c.log.end, c.log.section})
+		c.wakeups.cancel(cur, w)
+		cur.moveTo(logPosition{c.revisionLocked(), c.log.end, c.log.section})
 	}
 }
 
-// push pushes to cursors that slept on an alarm which has been roused.
-func (a *alarm) push(cursors []*Cursor) {
+// pushAll pushes to cursors that slept on a taken wakeup.
+func (w *wakeup) pushAll(cursors []*Cursor) {
 	var batch Batch
 	for i, cur := range cursors {
-		cur.pushed(a, &batch)
-		if i%flushedAfter == flushedAfter-1 {
+		cur.pushOrWake(w, &batch)
+		if i%flushEvery == flushEvery-1 {
 			batch.end()
 		}
 	}
 	batch.end()
 }
 
-// pushed pushes what there is for a cursor, which goes on sleeping, or wakes its owner.
-func (cur *Cursor) pushed(a *alarm, batch *Batch) {
+// pushOrWake pushes the available changes to a cursor, which then sleeps on, or wakes its
+// owner.
+func (cur *Cursor) pushOrWake(w *wakeup, batch *Batch) {
 	p := cur.push
-	if !p.moving.TryLock() {
-		cur.wakeOwner() // it is awake already, or about to fall asleep on this alarm
+	if !p.moveMu.TryLock() {
+		cur.wakeOwner() // it is awake, or about to sleep on this wakeup
 		return
 	}
-	defer p.moving.Unlock()
-	if !cur.rise(a) {
+	defer p.moveMu.Unlock()
+	if !cur.takeOff(w) {
 		return
 	}
 	for cur.pushOnce(batch) {
 	}
 }
 
-// rise takes a cursor off an alarm that has been roused. It returns false if that is not
-// the one it sleeps on.
-func (cur *Cursor) rise(a *alarm) bool {
+// takeOff removes a cursor from a taken wakeup. It returns false if the cursor does not
+// sleep on it.
+func (cur *Cursor) takeOff(w *wakeup) bool {
 	c := cur.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cur.push.alarm != a {
+	if cur.push.wakeup != w {
 		return false
 	}
-	cur.push.alarm = nil
-	cur.goOn(a.from)
+	cur.push.wakeup = nil
+	cur.moveTo(w.from)
 	return true
 }
 
-// pushOnce returns true if there may be more to push.
+// pushOnce pushes once, and reports whether there may be more to push.
 func (cur *Cursor) pushOnce(batch *Batch) (more bool) {
 	before, settled := *cur, false
 	defer func() {
 		if settled {
 			return
 		}
-		_ = recover() // the owner meets the same, where it is dealt with
+		_ = recover() // the owner panics on the same changes, where the panic is handled
 		cur.revision, cur.number, cur.section = before.revision, before.number, before.section
 		cur.wakeOwner()
 	}()
@@ -162,18 +164,18 @@ func (cur *Cursor) pushOnce(batch *Batch) (more bool) {
 	return more
 }
 
-// pushable returns the changes that come next. Where there are none the cursor sleeps
-// again; where they are not at hand there are none, and it does not.
+// pushable returns the next changes to push. If there are none it puts the cursor to sleep
+// again. If they are not in memory it returns no changes, and asleep is false.
 func (cur *Cursor) pushable() (changes Changes, asleep bool) {
 	c := cur.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if cur.era != c.era || c.phase != live || cur.forgottenLocked() {
+	if cur.epoch != c.epoch || c.phase != live || cur.behindLogLocked() {
 		return Changes{}, false
 	}
 	changes, more := cur.readLocked()
 	if len(changes.List) == 0 && !more {
-		c.alarms.sleep(cur)
+		c.wakeups.sleep(cur)
 		return Changes{}, true
 	}
 	return changes, false
@@ -182,6 +184,6 @@ func (cur *Cursor) pushable() (changes Changes, asleep bool) {
 func (cur *Cursor) wakeOwner() {
 	select {
 	case cur.push.wake <- struct{}{}:
-	default: // it is about to wake
+	default: // a wakeup is pending
 	}
 }

@@ -10,56 +10,56 @@ import (
 	"testing/synctest"
 )
 
-// hearer is a Pusher that takes what it wants.
-type hearer struct {
+// recordingPusher is a Pusher that records the pushed revisions.
+type recordingPusher struct {
 	refuses bool
-	heard   []int64
+	pushed  []int64
 	flushed int
 }
 
-func (h *hearer) Push(changes Changes, batch *Batch) bool {
+func (h *recordingPusher) Push(changes Changes, batch *Batch) bool {
 	if h.refuses {
 		return false
 	}
 	for _, c := range changes.List {
-		h.heard = append(h.heard, c.Revision)
+		h.pushed = append(h.pushed, c.Revision)
 	}
 	batch.Flush(h)
 	return true
 }
 
-func (h *hearer) Flush() { h.flushed++ }
+func (h *recordingPusher) Flush() { h.flushed++ }
 
-// TestPushed: a cursor whose owner sleeps is told what it would be woken for; the owner is
-// woken for what is refused, and by its own channel, and finds the cursor after all that
-// was taken.
-func TestPushed(t *testing.T) {
+// TestPushesWhileOwnerSleeps checks that changes are pushed while the owner sleeps; that
+// the owner is woken by its channel and for refused changes; and that its cursor is then
+// after the pushed changes.
+func TestPushesWhileOwnerSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := loadedCache(t, filled(5, 10), Config{}, Options{})
 		cursor, err := c.Cursor(t.Context(), 100)
 		if err != nil {
 			t.Fatal(err)
 		}
-		h, poke := &hearer{}, make(chan struct{}, 1)
+		h, poke := &recordingPusher{}, make(chan struct{}, 1)
 		cursor.PushTo(h, poke)
-		type told struct {
+		type seen struct {
 			Changes
 			err error
 		}
-		answers := make(chan told, 1)
+		answers := make(chan seen, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		next := func() {
 			go func() {
 				changes, err := cursor.Next(ctx, nil)
-				answers <- told{changes, err}
+				answers <- seen{changes, err}
 			}()
 			synctest.Wait()
 		}
 		heard := func(want ...int64) {
 			t.Helper()
 			synctest.Wait()
-			if len(h.heard) != len(want) || len(want) > 0 && h.heard[len(want)-1] != want[len(want)-1] {
-				t.Errorf("heard %v, want %v", h.heard, want)
+			if len(h.pushed) != len(want) || len(want) > 0 && h.pushed[len(want)-1] != want[len(want)-1] {
+				t.Errorf("pushed %v, want %v", h.pushed, want)
 			}
 		}
 		next()
@@ -74,15 +74,15 @@ func TestPushed(t *testing.T) {
 		apply(c, modify(3, 603, "x"))
 		heard(601, 602)
 		if got := <-answers; got.err != nil || len(got.List) != 1 || got.List[0].Revision != 603 || got.Revision != 603 {
-			t.Errorf("what was refused: %+v", got)
+			t.Errorf("after a refused push: %+v", got)
 		}
-		// While the owner is awake nobody else is told.
+		// Nothing is pushed while the owner is awake.
 		h.refuses = false
 		apply(c, modify(4, 604, "x"))
 		heard(601, 602)
 		next()
 		if got := <-answers; got.err != nil || len(got.List) != 1 || got.List[0].Revision != 604 {
-			t.Errorf("what came meanwhile: %+v", got)
+			t.Errorf("after a push: %+v", got)
 		}
 		next()
 		poke <- struct{}{}
@@ -96,14 +96,15 @@ func TestPushed(t *testing.T) {
 		if got := <-answers; !errors.Is(got.err, context.Canceled) {
 			t.Errorf("the end: %+v", got)
 		}
-		if n := len(c.alarms.each); n != 0 {
-			t.Errorf("%d alarms are left", n)
+		if n := len(c.wakeups.byInterest); n != 0 {
+			t.Errorf("%d wakeups are left", n)
 		}
 	})
 }
 
-// TestPushPanics: the owner is woken, and meets it itself.
-func TestPushPanics(t *testing.T) {
+// TestPushPanicWakesOwner checks that a panic in Push wakes the owner, which gets the same
+// changes.
+func TestPushPanicWakesOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := loadedCache(t, filled(5, 10), Config{}, Options{})
 		cursor, err := c.Cursor(t.Context(), 100)
@@ -128,8 +129,8 @@ type panicking struct{}
 
 func (panicking) Push(Changes, *Batch) bool { panic("a bug") }
 
-// listener is pushed to at random, and hears the rest from Next.
-type listener struct {
+// randomPusher accepts some changes, and reads the others with Next.
+type randomPusher struct {
 	t        *testing.T
 	o        *lockedEtcd
 	concerns func(int64) bool
@@ -137,18 +138,19 @@ type listener struct {
 	last     int64
 	wake     chan struct{}
 
-	at     int64 // belongs to whoever may move the cursor
+	// at is guarded by the cursor's moveMu.
+	at     int64
 	pushed *atomic.Int64
 }
 
-func (l *listener) Push(changes Changes, _ *Batch) bool {
+func (l *randomPusher) Push(changes Changes, _ *Batch) bool {
 	switch l.random.IntN(40) {
 	case 0, 1, 2, 3:
 		return false
 	case 4:
 		panic("now and then")
 	}
-	if !l.hear(changes) {
+	if !l.check(changes) {
 		return false
 	}
 	l.pushed.Add(1)
@@ -161,27 +163,27 @@ func (l *listener) Push(changes Changes, _ *Batch) bool {
 	return true
 }
 
-// hear checks that nothing was left out.
-func (l *listener) hear(changes Changes) bool {
-	told := map[int64]bool{}
+// check reports missing changes.
+func (l *randomPusher) check(changes Changes) bool {
+	seen := map[int64]bool{}
 	for _, c := range changes.List {
 		if c.Revision <= l.at {
-			l.t.Errorf("told of revision %d after %d", c.Revision, l.at)
+			l.t.Errorf("revision %d after %d", c.Revision, l.at)
 			return false
 		}
-		told[c.Revision] = true
+		seen[c.Revision] = true
 	}
 	for ; l.at < changes.Revision; l.at++ {
-		if l.concerns(l.at+1) && !told[l.at+1] {
-			l.t.Errorf("not told of revision %d", l.at+1)
+		if l.concerns(l.at+1) && !seen[l.at+1] {
+			l.t.Errorf("missed revision %d", l.at+1)
 			return false
 		}
 	}
 	return true
 }
 
-// listenToTheEnd is pushed to, and lists again whenever history is gone.
-func (o *lockedEtcd) listenToTheEnd(ctx context.Context, t *testing.T, cache *Cache, r *rand.Rand, last int64, pushed *atomic.Int64) {
+// watchWithPusher watches with a Pusher, and lists again whenever history is gone.
+func (o *lockedEtcd) watchWithPusher(ctx context.Context, t *testing.T, cache *Cache, r *rand.Rand, last int64, pushed *atomic.Int64) {
 	for !t.Failed() {
 		s, err := cache.Snapshot(ctx)
 		if err != nil {
@@ -191,7 +193,7 @@ func (o *lockedEtcd) listenToTheEnd(ctx context.Context, t *testing.T, cache *Ca
 		if s.Revision >= last {
 			return // nothing will wake it any more
 		}
-		l := &listener{t: t, o: o, random: r, last: last, wake: make(chan struct{}, 1), at: s.Revision, pushed: pushed}
+		l := &randomPusher{t: t, o: o, random: r, last: last, wake: make(chan struct{}, 1), at: s.Revision, pushed: pushed}
 		interest, digit := Interest{}, r.Int64N(10)
 		l.concerns = func(int64) bool { return true }
 		if r.IntN(2) == 0 {
@@ -220,7 +222,7 @@ func (o *lockedEtcd) listenToTheEnd(ctx context.Context, t *testing.T, cache *Ca
 				t.Error(err)
 				return
 			}
-			if err == nil && !l.hear(changes) {
+			if err == nil && !l.check(changes) {
 				return
 			}
 			o.seen.Store(max(o.seen.Load(), l.at))

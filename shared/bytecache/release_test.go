@@ -7,7 +7,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// A CRD that is deleted must not leave its objects, nor be fed.
+// The cache of a deleted CRD must not keep its objects, nor receive changes.
 func TestRelease(t *testing.T) {
 	empty := pages(func(kv.Range) (kv.Page, error) { return kv.Page{Revision: 5}, nil })
 	s := New(Config{Origin: empty, Feed: noHistory{}})

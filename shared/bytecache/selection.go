@@ -9,39 +9,39 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Term is one term of a selector: a label or field that has one of some values,
-// or exists at all. Terms that say "not" have no index.
+// Term is a requirement of a selector: a label or field that has one of some values, or
+// exists. Negative requirements have no index.
 type Term struct {
-	// Field tells a selectable field from a label.
+	// Field is true for a selectable field, false for a label.
 	Field bool
 	Key   string
-	// Values are the wanted ones; nil means any.
+	// Values are the accepted values; nil accepts every value.
 	Values []string
 }
 
-func (t *Term) wants(value string) bool { return t.Values == nil || slices.Contains(t.Values, value) }
+func (t *Term) allows(value string) bool { return t.Values == nil || slices.Contains(t.Values, value) }
 
-// Selection is the answer to Select.
+// Selection is a result of Select.
 type Selection struct {
-	// Entries are in the order of their keys.
+	// Entries are sorted by key.
 	Entries  []*Entry
 	Revision int64
-	// Known is false where an index would not help, because a large part of all
-	// objects meets the term, or of some it cannot be found out whether they do: scan a
-	// Snapshot instead.
-	Known bool
+	// Indexed reports whether Entries are valid. It is false if an index does not help,
+	// because too many objects match the term or some cannot be read; the caller then scans
+	// a Snapshot.
+	Indexed bool
 }
 
-// alwaysSelected is the number of entries up to which an index is good enough,
-// however large a part of all objects they are.
-const alwaysSelected = 64
+// alwaysSelective is the number of matches up to which an index is used regardless of their
+// share of all objects.
+const alwaysSelective = 64
 
-// copiedSelected is the number of entries beyond which they are collected from a
-// copy of the index, without the lock. A copy makes the writes that follow dearer.
-const copiedSelected = 256
+// maxLockedSelect is the number of matches up to which they are collected under the lock.
+// More are collected from a copy of the index, which makes the next writes more expensive.
+const maxLockedSelect = 256
 
-// Select returns the entries that meet a term, by an index that the first such
-// query builds. It loads the cache first if need be.
+// Select returns the entries that match a term. The first query of a label or field builds
+// an index of it. Select loads the cache first if necessary.
 func (c *Cache) Select(ctx context.Context, t Term) (Selection, error) {
 	values := t.Values
 	if len(values) > 1 {
@@ -61,57 +61,57 @@ func (c *Cache) Select(ctx context.Context, t Term) (Selection, error) {
 			return Selection{}, err
 		}
 		c.mu.Lock()
-		if c.adoptLocked(ix, snapshot) {
+		if c.installIndexLocked(ix, snapshot) {
 			return c.selectLocked(ix, t, values), nil
 		}
 		c.mu.Unlock()
 	}
 }
 
-// maxOnce bounds the terms that are remembered because they were asked for once.
-const maxOnce = 4 * maxIndexes
+// maxAskedOnce bounds the terms remembered after one query.
+const maxAskedOnce = 4 * maxIndexes
 
-// Recurs tells whether it was asked this before of a term for the same label or field, or
-// there is an index of it. To look at each object once takes less than to build an index,
-// which is worth it the second time.
-func (c *Cache) Recurs(t Term) bool {
+// WorthIndex reports whether Select should answer the term: there is an index of its label
+// or field, or WorthIndex was called for it before. Looking at each object once is cheaper
+// than building an index, which pays off from the second query on.
+func (c *Cache) WorthIndex(t Term) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	same := func(o Term) bool { return o.Field == t.Field && o.Key == t.Key }
-	if c.coveredLocked(t) || slices.ContainsFunc(c.once, same) {
+	if c.hasIndexLocked(t) || slices.ContainsFunc(c.askedOnce, same) {
 		return true
 	}
-	if len(c.once) == maxOnce {
-		c.once = slices.Delete(c.once, 0, 1)
+	if len(c.askedOnce) == maxAskedOnce {
+		c.askedOnce = slices.Delete(c.askedOnce, 0, 1)
 	}
-	c.once = append(c.once, Term{Field: t.Field, Key: strings.Clone(t.Key)}) // of a request that may be much longer
+	c.askedOnce = append(c.askedOnce, Term{Field: t.Field, Key: strings.Clone(t.Key)}) // not a substring of a long request
 	return false
 }
 
-// Indexed tells whether there is an index of the label or field of a term.
+// Indexed reports whether there is an index of the label or field of a term.
 func (c *Cache) Indexed(t Term) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.coveredLocked(t)
+	return c.hasIndexLocked(t)
 }
 
-func (c *Cache) coveredLocked(t Term) bool {
+func (c *Cache) hasIndexLocked(t Term) bool {
 	return slices.ContainsFunc(c.indexes, func(ix *index) bool { return ix.covers(t) })
 }
 
-// selectLocked reads an index. It unlocks mu, as soon as it has a copy of the index
-// where it has to look at more than a few of its entries.
+// selectLocked reads an index. It unlocks mu: before it returns, or as soon as it has
+// copied the index to collect many matches.
 func (c *Cache) selectLocked(ix *index, t Term, values []string) Selection {
 	s := Selection{Revision: c.revisionLocked()}
-	if ix.unread > 0 {
+	if ix.unreadable > 0 {
 		c.mu.Unlock()
 		return s
 	}
-	limit := max(alwaysSelected, c.tree.Len()/4)
+	limit := max(alwaysSelective, c.tree.Len()/4)
 	if t.Values != nil {
-		if entries, ok := collect(ix.tree, values, min(limit, copiedSelected)); ok {
+		if entries, ok := collect(ix.tree, values, min(limit, maxLockedSelect)); ok {
 			c.mu.Unlock()
-			s.Entries, s.Known = entries, true
+			s.Entries, s.Indexed = entries, true
 			sortByKey(s.Entries, len(values))
 			return s
 		}
@@ -119,10 +119,10 @@ func (c *Cache) selectLocked(ix *index, t Term, values []string) Selection {
 	tree := ix.tree.Copy()
 	c.mu.Unlock()
 	if t.Values != nil {
-		s.Entries, s.Known = collect(tree, values, limit)
-	} else if s.Known = tree.Len() <= limit; s.Known {
+		s.Entries, s.Indexed = collect(tree, values, limit)
+	} else if s.Indexed = tree.Len() <= limit; s.Indexed {
 		s.Entries = make([]*Entry, 0, tree.Len())
-		tree.Scan(func(at indexed) bool {
+		tree.Scan(func(at indexEntry) bool {
 			s.Entries = append(s.Entries, at.entry)
 			return true
 		})
@@ -131,12 +131,12 @@ func (c *Cache) selectLocked(ix *index, t Term, values []string) Selection {
 	return s
 }
 
-// collect returns the entries that have one of the values; ok is false if they are
-// more than the limit.
-func collect(tree *btree.BTreeG[indexed], values []string, limit int) (entries []*Entry, ok bool) {
+// collect returns the entries with one of the values; ok is false if there are more than
+// limit.
+func collect(tree *btree.BTreeG[indexEntry], values []string, limit int) (entries []*Entry, ok bool) {
 	tooMany := false
 	for _, value := range values {
-		ofValue(tree, value, func(e *Entry) bool {
+		ascendValue(tree, value, func(e *Entry) bool {
 			if tooMany = len(entries) == limit; !tooMany {
 				entries = append(entries, e)
 			}
@@ -149,7 +149,7 @@ func collect(tree *btree.BTreeG[indexed], values []string, limit int) (entries [
 	return entries, true
 }
 
-// sortByKey sorts what an index gave for so many values, any number if 0.
+// sortByKey sorts the matches of a number of values; values is 0 if every value matches.
 func sortByKey(entries []*Entry, values int) {
 	if values != 1 {
 		slices.SortFunc(entries, func(a, b *Entry) int { return strings.Compare(a.Key, b.Key) })
@@ -162,15 +162,15 @@ func (c *Cache) indexLocked(t Term) *index {
 	if at < 0 {
 		return nil
 	}
-	c.asked++
-	c.indexes[at].asked = c.asked
+	c.queries++
+	c.indexes[at].lastQuery = c.queries
 	return c.indexes[at]
 }
 
-// buildIndex makes the index for a term as it is in a snapshot. No lock is held:
-// attributes are found out here, which may take decoding.
+// buildIndex builds the index for a term from a snapshot. It holds no lock, because
+// attributes may have to be decoded.
 func (c *Cache) buildIndex(ctx context.Context, t Term, snapshot *Snapshot) (*index, error) {
-	building := newIndexing(t)
+	building := newIndexBuilder(t)
 	snapshot.Ascend("", func(e *Entry) bool {
 		building.add(c, e)
 		return ctx.Err() == nil
@@ -181,10 +181,10 @@ func (c *Cache) buildIndex(ctx context.Context, t Term, snapshot *Snapshot) (*in
 	return building.done(), nil
 }
 
-// adoptLocked brings an index from the state of a snapshot to that of now, and puts
-// it among the others. It returns false where what came between is not known.
-func (c *Cache) adoptLocked(ix *index, from *Snapshot) bool {
-	if c.phase != live || c.era != from.era || from.changed < c.log.floor {
+// installIndexLocked updates an index from a snapshot to the current state and installs it.
+// It returns false if the log does not have all changes since the snapshot.
+func (c *Cache) installIndexLocked(ix *index, from *Snapshot) bool {
+	if c.phase != live || c.epoch != from.epoch || from.changed < c.log.floor {
 		return false
 	}
 	for number := c.log.after(from.changed); number < c.log.end; {
@@ -194,14 +194,14 @@ func (c *Cache) adoptLocked(ix *index, from *Snapshot) bool {
 		}
 		number += int64(len(changes))
 	}
-	c.asked++
-	ix.asked = c.asked
-	// Two may have built the same one.
+	c.queries++
+	ix.lastQuery = c.queries
+	// Another query may have built the same index.
 	c.indexes = slices.DeleteFunc(c.indexes, func(other *index) bool {
 		return other.field == ix.field && other.key == ix.key
 	})
 	if len(c.indexes) >= maxIndexes {
-		oldest := slices.MinFunc(c.indexes, func(a, b *index) int { return cmp.Compare(a.asked, b.asked) })
+		oldest := slices.MinFunc(c.indexes, func(a, b *index) int { return cmp.Compare(a.lastQuery, b.lastQuery) })
 		c.indexes = slices.DeleteFunc(c.indexes, func(other *index) bool { return other == oldest })
 	}
 	c.indexes = append(c.indexes, ix)

@@ -7,22 +7,22 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Snapshot is a resource at one revision. It never changes and needs no closing;
-// it is safe for concurrent use.
+// Snapshot is a resource at one revision. It never changes and needs no closing. It is safe
+// for concurrent use.
 type Snapshot struct {
 	tree *btree.BTreeG[*Entry]
-	// Revision is the one it is true at.
+	// Revision is the revision of the state.
 	Revision int64
-	// changed is the revision of the last change in it.
+	// changed is the revision of the last change before it.
 	changed int64
-	// era is the cache's when it was taken.
-	era int32
-	// History counts how often the etcd behind it was replaced by another one, where the
-	// same key may mean something else at the same revision.
-	History int
+	// epoch is the cache's epoch at the time of the snapshot.
+	epoch int32
+	// Incarnation counts the replacements of etcd. The same key may have another meaning at
+	// the same revision of another incarnation.
+	Incarnation int
 }
 
-// Len returns the number of all objects.
+// Len returns the number of objects.
 func (s *Snapshot) Len() int { return s.tree.Len() }
 
 // Get returns the entry of a key, nil if there is none.
@@ -31,13 +31,13 @@ func (s *Snapshot) Get(key string) *Entry {
 	return entry
 }
 
-// Ascend calls yield for the entries from the key from on, in the order of keys,
-// until it returns false.
+// Ascend calls yield for the entries whose keys are at or after from, in the order of keys,
+// until yield returns false.
 func (s *Snapshot) Ascend(from string, yield func(*Entry) bool) {
 	s.tree.Ascend(&Entry{Key: from}, yield)
 }
 
-// CountFrom counts the keys that begin with prefix, from the key from on.
+// CountFrom returns the number of keys with the prefix that are at or after from.
 func (s *Snapshot) CountFrom(prefix, from string) int64 {
 	var count int64
 	s.Ascend(max(prefix, from), func(e *Entry) bool {
@@ -50,7 +50,7 @@ func (s *Snapshot) CountFrom(prefix, from string) int64 {
 	return count
 }
 
-// Snapshot returns the state of now. It loads the cache first if need be.
+// Snapshot returns the current state. It loads the cache first if necessary.
 func (c *Cache) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := c.lockLive(ctx); err != nil {
 		return nil, err
@@ -59,21 +59,21 @@ func (c *Cache) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return c.snapshotLocked(), nil
 }
 
-// snapshotLocked copies the tree, which is shared until one of the two changes; a
-// second call before the next change shares that copy.
+// snapshotLocked copies the tree, which is shared until one of the copies changes. Calls
+// between two changes share one copy.
 func (c *Cache) snapshotLocked() *Snapshot {
 	revision := c.revisionLocked()
 	switch {
 	case c.snapshot == nil:
-		c.snapshot = &Snapshot{tree: c.tree.Copy(), Revision: revision, changed: c.changed, era: c.era, History: c.history}
+		c.snapshot = &Snapshot{tree: c.tree.Copy(), Revision: revision, changed: c.changed, epoch: c.epoch, Incarnation: c.incarnation}
 	case c.snapshot.Revision != revision:
-		c.snapshot = &Snapshot{tree: c.snapshot.tree, Revision: revision, changed: c.changed, era: c.era, History: c.history}
+		c.snapshot = &Snapshot{tree: c.snapshot.tree, Revision: revision, changed: c.changed, epoch: c.epoch, Incarnation: c.incarnation}
 	}
 	return c.snapshot
 }
 
-// SnapshotAt returns the state at a revision that has been, if it is still known.
-// It does not load.
+// SnapshotAt returns the state at a past revision, if it is the newest state or pinned. It
+// does not load the cache.
 func (c *Cache) SnapshotAt(revision int64) (*Snapshot, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,32 +81,32 @@ func (c *Cache) SnapshotAt(revision int64) (*Snapshot, bool) {
 		return nil, false
 	}
 	if revision >= c.changed {
-		return &Snapshot{tree: c.snapshotLocked().tree, Revision: revision, changed: c.changed, era: c.era, History: c.history}, true
+		return &Snapshot{tree: c.snapshotLocked().tree, Revision: revision, changed: c.changed, epoch: c.epoch, Incarnation: c.incarnation}, true
 	}
-	kept, ok := c.kept.at(revision)
+	pinned, ok := c.pinned.find(revision)
 	if !ok {
 		return nil, false
 	}
-	return &Snapshot{tree: kept.tree, Revision: revision, changed: kept.from, era: c.era, History: c.history}, true
+	return &Snapshot{tree: pinned.tree, Revision: revision, changed: pinned.from, epoch: c.epoch, Incarnation: c.incarnation}, true
 }
 
-// Keep remembers the state that a snapshot shows, for the pages that follow.
-func (c *Cache) Keep(s *Snapshot) {
+// Pin retains the state of a snapshot for the next pages of a LIST.
+func (c *Cache) Pin(s *Snapshot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.phase != live || c.era != s.era {
+	if c.phase != live || c.epoch != s.epoch {
 		return
 	}
 	if c.changed == s.changed {
-		// Still the newest: it is put among the kept ones when a change comes.
+		// The state is still the newest. The next change moves it to the pinned snapshots.
 		c.snapshotLocked()
-		c.kept.wanted = s.changed
+		c.pinned.newestPin = s.changed
 		return
 	}
-	if _, ok := c.kept.at(s.changed); ok || s.changed < c.log.floor {
+	if _, ok := c.pinned.find(s.changed); ok || s.changed < c.log.floor {
 		return
 	}
-	// Changes came meanwhile; the log knows which, unless it forgot.
+	// The log has the changes since then.
 	next, replaced := int64(0), int64(0)
 	for number := c.log.after(s.changed); number < c.log.end; {
 		later, _ := c.log.from(number)
@@ -116,18 +116,18 @@ func (c *Cache) Keep(s *Snapshot) {
 		}
 		for _, change := range later {
 			if change.Before != nil {
-				replaced += change.Before.size() + nodeOverhead
+				replaced += change.Before.size() + treeNodeOverhead
 			}
 		}
 	}
-	c.kept.add(keptSnapshot{tree: s.tree, from: s.changed, until: next, base: c.kept.replaced - replaced})
+	c.pinned.add(pinnedSnapshot{tree: s.tree, from: s.changed, until: next, base: c.pinned.replaced - replaced})
 }
 
-// retireSnapshotLocked is called before the tree changes to what it is at revision.
+// retireSnapshotLocked is called before the tree changes to its state at revision.
 func (c *Cache) retireSnapshotLocked(revision int64) {
-	if c.snapshot != nil && c.kept.wanted == c.changed {
-		c.kept.add(keptSnapshot{tree: c.snapshot.tree, from: c.changed, until: revision, base: c.kept.replaced})
+	if c.snapshot != nil && c.pinned.newestPin == c.changed {
+		c.pinned.add(pinnedSnapshot{tree: c.snapshot.tree, from: c.changed, until: revision, base: c.pinned.replaced})
 	}
 	c.snapshot = nil
-	c.kept.wanted = 0
+	c.pinned.newestPin = 0
 }

@@ -15,57 +15,54 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// Origin is the etcd that a Space is a copy of. It is safe for concurrent use.
+// Origin is the etcd that a Space copies. It is safe for concurrent use.
 type Origin interface {
-	// List reads a range of keys; kv.Client explains it and its errors.
+	// List reads a range of keys; see kv.Client for its errors.
 	List(ctx context.Context, r kv.Range) (kv.Page, error)
 }
 
-// Feed is what a Space asks of the event log that it is fed by. It is safe for
-// concurrent use.
+// Feed is the event log that feeds a Space. It is safe for concurrent use.
 type Feed interface {
-	// RequestProgress asks the log to say how far it is. The answer comes to Apply.
+	// RequestProgress asks the log to report its revision by a call of Apply.
 	RequestProgress(ctx context.Context) error
-	// Since yields, in order, the events of the keys below a prefix after one
-	// revision and up to another; yield's error ends it and is returned. It fails
-	// with a *kv.CompactedError where that history is gone. The events, with their
-	// previous values, are the caller's to keep.
+	// Since yields the events of the keys below prefix, in order, after one revision and up
+	// to another. An error of yield ends the call and is returned. It fails with a
+	// *kv.CompactedError if that history is gone. The caller may retain the events,
+	// including their previous values.
 	Since(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error
 }
 
-// Config says what a Space is a copy of, and how much it may hold. The zero value
-// of a limit means its default.
+// Config configures a Space. Zero limits mean their defaults.
 type Config struct {
 	Origin Origin
 	Feed   Feed
-	// LogBytes bounds the changes that all resources together remember, by the bytes of
-	// the states that only the logs hold, before these are compressed; DefaultLogBytes by
-	// default. The oldest are forgotten first.
+	// LogBytes bounds the changes in the logs of all resources together, by the
+	// uncompressed size of the states that only the logs retain; by default
+	// DefaultLogBytes. The oldest changes are dropped first.
 	LogBytes int64
-	// SnapshotBytes bounds what each resource keeps for the pages of LISTs that
-	// have begun; 32 MiB by default.
+	// SnapshotBytes bounds the snapshots that each resource pins for the pages of LISTs in
+	// progress; by default 32 MiB.
 	SnapshotBytes int64
-	// HistoryBytes bounds what is remembered, for all resources together, of history that
-	// the logs have forgotten and somebody has read; 32 MiB by default.
+	// HistoryBytes bounds the cached history of all resources together, which is read when
+	// the logs have dropped changes that a cursor needs; by default 32 MiB.
 	HistoryBytes int64
-	// FormBytes bounds everything that is derived from all entries; 64 MiB by
-	// default.
+	// FormBytes bounds the derived forms of all entries and changes; by default 64 MiB.
 	FormBytes int64
-	// PlainBytes bounds the stored bytes of all resources together, and of their
-	// logs, that are held as they are; beyond it, what was not read lately is held
-	// compressed, if Pack runs. 64 MiB by default; below 0 nothing is compressed.
+	// PlainBytes bounds the uncompressed stored bytes of all resources and their logs
+	// together. Beyond it, RunCompressor compresses the entries that were not read
+	// recently. By default 64 MiB; nothing is compressed if it is negative.
 	PlainBytes int64
 }
 
-// Space is the key space of one etcd in this process. It is safe for concurrent
-// use, except that Apply, Reset and Replace are called by one goroutine.
+// Space is the cached key space of one etcd. It is safe for concurrent use, except that
+// Apply, Reset and Replace must be called by one goroutine.
 type Space struct {
 	config Config
 	budget *Budget
-	// windows is the history that was read last.
+	// windows caches the history that was read recently.
 	windows windows
 	logs    logBudget
-	// Bounds that only tests change.
+	// The next three limits are changed by tests only.
 	loadPage      int64
 	historyBytes  int64
 	historyEvents int
@@ -73,31 +70,34 @@ type Space struct {
 	// revision is complete in every cache.
 	revision atomic.Int64
 
-	// plain sums up what its caches count; beyond trigger the packer is called.
+	// plain is the sum of the caches' plain counters. The compressor is woken when it
+	// exceeds trigger.
 	plain, trigger atomic.Int64
-	// added is how much has ever come that plain counts; what only changes how it is
-	// held does not.
-	added atomic.Int64
-	// wanted: there was no room for something that is read again and again.
-	wanted atomic.Bool
-	// left: compressing has left something to the collector.
-	left atomic.Bool
-	// packer is how Pack is woken.
-	packer chan struct{}
-	// hand is the prefix of the cache that Pack was at last. Only Pack uses it.
-	hand string
+	// plainAdded is the total of new bytes ever counted in plain, without entries that were
+	// only decompressed.
+	plainAdded atomic.Int64
+	// roomWanted is set when an entry that is read repeatedly found no room to be stored
+	// uncompressed.
+	roomWanted atomic.Bool
+	// garbageLeft is set when compression has produced garbage.
+	garbageLeft atomic.Bool
+	// compressWake wakes the compressor.
+	compressWake chan struct{}
+	// compressAt is the prefix of the cache at which the compressor continues. Only
+	// RunCompressor uses it.
+	compressAt string
 
 	mu sync.Mutex
-	// begun: Reset has been called once. Guarded by mu, as is all below.
+	// begun is set by the first Reset. Guarded by mu, as are all fields below.
 	begun bool
-	// caches by prefix, in order.
+	// caches is sorted by prefix.
 	caches  []*Cache
 	waiters []waiter
 	// started is closed when begun is set.
 	started chan struct{}
 }
 
-// New makes a Space. It knows nothing until Reset and Apply are called.
+// New returns an empty Space. It is usable after the first Reset.
 func New(c Config) *Space {
 	if c.LogBytes == 0 {
 		c.LogBytes = DefaultLogBytes
@@ -115,14 +115,14 @@ func New(c Config) *Space {
 		c.PlainBytes = DefaultPlainBytes
 	}
 	s := &Space{
-		packer: make(chan struct{}, 1),
-		config: c, budget: NewBudget(c.FormBytes), started: make(chan struct{}),
+		compressWake: make(chan struct{}, 1),
+		config:       c, budget: NewBudget(c.FormBytes), started: make(chan struct{}),
 		loadPage: loadPage, historyBytes: historyBytes, historyEvents: historyEvents,
 	}
 	s.windows.limit = c.HistoryBytes
-	s.logs.limit, s.logs.share, s.logs.fresh = c.LogBytes, min(logShare, c.LogBytes), logFresh
+	s.logs.limit, s.logs.perCache, s.logs.retention = c.LogBytes, min(retainedLogBytes, c.LogBytes), logRetention
 	s.trigger.Store(c.PlainBytes)
-	if !s.packs() {
+	if !s.compresses() {
 		s.trigger.Store(math.MaxInt64)
 	}
 	return s
@@ -131,17 +131,17 @@ func New(c Config) *Space {
 // DefaultPlainBytes is the default of Config.PlainBytes.
 const DefaultPlainBytes = 64 << 20
 
-// Budget bounds the derived forms of everything in this space.
+// Budget returns the budget of the derived forms of this space.
 func (s *Space) Budget() *Budget { return s.budget }
 
-// Revision is the newest revision that is complete in every cache, 0 before the
-// event log has said anything.
+// Revision returns the newest revision that is complete in every cache, 0 before the event
+// log has started.
 func (s *Space) Revision() int64 { return s.revision.Load() }
 
-// Cache returns the cache of the keys below prefix, which ends with a slash and
-// neither contains nor is contained in another one's: the same cache for the same
-// prefix, with the options of the first call. Each call is to be followed by one of
-// Release when the cache is no longer needed.
+// Cache returns the cache of the keys below prefix. The prefix ends with a slash and must
+// not contain, or be contained in, the prefix of another cache. Calls with the same prefix
+// return the same cache, with the options of the first call. The caller must call Release
+// when it no longer needs the cache.
 func (s *Space) Cache(prefix string, o Options) (*Cache, error) {
 	if !strings.HasSuffix(prefix, "/") {
 		return nil, fmt.Errorf("byte cache: prefix %q does not end with a slash", prefix)
@@ -167,8 +167,8 @@ func (s *Space) Cache(prefix string, o Options) (*Cache, error) {
 	return c, nil
 }
 
-// Release gives back what Space.Cache returned. After the last user's, the space feeds
-// the cache no more and forgets it; its cursors end.
+// Release undoes one call of Space.Cache. After the last one the space drops the cache and
+// its cursors end.
 func (c *Cache) Release() {
 	s := c.space
 	s.mu.Lock()
@@ -178,12 +178,12 @@ func (c *Cache) Release() {
 		return
 	}
 	s.caches = slices.DeleteFunc(s.caches, func(other *Cache) bool { return other == c })
-	asleep := c.restart(s.revision.Load(), true)
+	wakeups := c.reset(s.revision.Load(), true)
 	s.mu.Unlock()
-	ringAll(asleep)
+	fireAll(wakeups)
 }
 
-// Each calls visit for every cache there is.
+// Each calls visit for every cache.
 func (s *Space) Each(visit func(*Cache)) {
 	s.mu.Lock()
 	all := slices.Clone(s.caches)
@@ -193,8 +193,8 @@ func (s *Space) Each(visit func(*Cache)) {
 	}
 }
 
-// owner returns the cache a key belongs to, nil if nobody reads it. It needs mu.
-func (s *Space) ownerLocked(key string) *Cache {
+// cacheForLocked returns the cache that owns a key, nil if there is none.
+func (s *Space) cacheForLocked(key string) *Cache {
 	at := sort.Search(len(s.caches), func(i int) bool { return s.caches[i].prefix > key })
 	if at == 0 || !strings.HasPrefix(key, s.caches[at-1].prefix) {
 		return nil
@@ -202,15 +202,16 @@ func (s *Space) ownerLocked(key string) *Cache {
 	return s.caches[at-1]
 }
 
-// Apply takes the next batch of the event log: complete revisions, none of which
-// came before, or is left out. What it says is visible in all caches before Revision says so.
+// Apply takes the next batch of the event log: complete revisions, without gaps. Revisions
+// that were already applied are skipped. All caches have the changes before Revision
+// reports them.
 func (s *Space) Apply(batch kv.Batch) {
-	ringAll(s.apply(batch))
+	fireAll(s.apply(batch))
 }
 
-// apply holds mu all the time, so that a cache which begins to load sees either all
-// or nothing of the batch. It returns the alarms to ring.
-func (s *Space) apply(batch kv.Batch) []*alarm {
+// apply holds mu throughout, so that a cache that starts to load sees either all of the
+// batch or nothing. It returns the wakeups to fire.
+func (s *Space) apply(batch kv.Batch) []*wakeup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := s.revision.Load()
@@ -221,62 +222,62 @@ func (s *Space) apply(batch kv.Batch) []*alarm {
 	for len(events) > 0 && events[0].Revision <= known {
 		events = events[1:]
 	}
-	var asleep []*alarm
-	for _, g := range s.byOwnerLocked(events) {
-		asleep = append(asleep, g.owner.take(g.events, batch.Revision)...)
+	var wakeups []*wakeup
+	for _, g := range s.splitLocked(events) {
+		wakeups = append(wakeups, g.cache.receive(g.events, batch.Revision)...)
 	}
 	s.trimLogsLocked(time.Now())
 	s.advanceLocked(batch.Revision)
-	return asleep
+	return wakeups
 }
 
-// share is the part of a batch that belongs to one cache.
-type share struct {
-	owner  *Cache
+// cacheEvents are the events of a batch that belong to one cache.
+type cacheEvents struct {
+	cache  *Cache
 	events []kv.Event
 }
 
-// byOwnerLocked divides events by cache, each in order: a cache must see a revision
-// as a whole, and a lease that expires deletes keys of many resources at one.
-func (s *Space) byOwnerLocked(events []kv.Event) []share {
-	var shares []share
+// splitLocked groups events by cache, each group in order. A cache must see a revision as a
+// whole, and an expired lease deletes keys of many resources at one revision.
+func (s *Space) splitLocked(events []kv.Event) []cacheEvents {
+	var split []cacheEvents
 	for len(events) > 0 {
-		owner := s.ownerLocked(events[0].Key)
+		cache := s.cacheForLocked(events[0].Key)
 		run := 1
-		for run < len(events) && s.ownerLocked(events[run].Key) == owner {
+		for run < len(events) && s.cacheForLocked(events[run].Key) == cache {
 			run++
 		}
-		if owner != nil {
-			at := slices.IndexFunc(shares, func(sh share) bool { return sh.owner == owner })
+		if cache != nil {
+			at := slices.IndexFunc(split, func(e cacheEvents) bool { return e.cache == cache })
 			if at < 0 {
-				shares = append(shares, share{owner: owner, events: events[:run:run]})
+				split = append(split, cacheEvents{cache: cache, events: events[:run:run]})
 			} else {
-				shares[at].events = append(shares[at].events, events[:run]...)
+				split[at].events = append(split[at].events, events[:run]...)
 			}
 		}
 		events = events[run:]
 	}
-	return shares
+	return split
 }
 
-// Reset says that the event log goes on after revision and cannot tell what
-// happened since the last batch. Every cache reads its keys again. Cursors that have
-// read up to revision go on, the others end with an ExpiredError. A revision before
-// the last batch's means that etcd was replaced by an older copy, see Replace.
+// Reset says that the event log continues after revision, with a gap since the last batch.
+// Every cache reads its keys again. Cursors that have read up to revision continue, the
+// others end with an ExpiredError. A revision before the last batch means that etcd was
+// replaced by an older copy, see Replace.
 func (s *Space) Reset(revision int64) { s.reset(revision, false) }
 
-// Replace is Reset for an etcd that was replaced by another one, such as a restored
-// backup: the same revision may mean something else now, so every cursor ends.
+// Replace is Reset for an etcd that was replaced, for example by a restored backup: the
+// same revision may have another meaning now, so every cursor ends.
 func (s *Space) Replace(revision int64) { s.reset(revision, true) }
 
 func (s *Space) reset(revision int64, replaced bool) {
-	var asleep []*alarm
-	defer func() { ringAll(asleep) }()
+	var wakeups []*wakeup
+	defer func() { fireAll(wakeups) }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	replaced = replaced || revision < s.revision.Load()
 	for _, c := range s.caches {
-		asleep = append(asleep, c.restart(revision, replaced)...)
+		wakeups = append(wakeups, c.reset(revision, replaced)...)
 	}
 	if !s.begun {
 		s.begun = true
@@ -285,7 +286,7 @@ func (s *Space) reset(revision int64, replaced bool) {
 	s.advanceLocked(revision)
 }
 
-// advanceLocked also goes backward: an etcd that was restored begins again.
+// advanceLocked may also move backward, to the revision of a restored etcd.
 func (s *Space) advanceLocked(revision int64) {
 	s.revision.Store(revision)
 	s.waiters = slices.DeleteFunc(s.waiters, func(w waiter) bool {
@@ -297,8 +298,9 @@ func (s *Space) advanceLocked(revision int64) {
 	})
 }
 
-// ExpiredError says that the changes after a revision are no longer known, neither
-// here nor in the event log nor in etcd. Clients are told 410 Expired.
+// ExpiredError says that the changes after revision Wanted are lost: neither the cache nor
+// the event log nor etcd has them. Oldest is the oldest revision after which changes are
+// known. The response to clients is 410 Expired.
 type ExpiredError struct {
 	Wanted, Oldest int64
 }
@@ -307,7 +309,7 @@ func (e *ExpiredError) Error() string {
 	return fmt.Sprintf("changes after revision %d are gone (oldest known %d)", e.Wanted, e.Oldest)
 }
 
-// expired turns the feed's word for missing history into ours.
+// expired translates the Feed's error for missing history into an ExpiredError.
 func expired(err error, wanted, oldest int64) error {
 	var compacted *kv.CompactedError
 	if errors.As(err, &compacted) {

@@ -17,19 +17,18 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// lockedEtcd is an etcd and event log for concurrent use. Each object says in its
-// value at which revision it was written, so that a reader can tell by itself
-// whether what it sees is true: key i holds the newest multiple of keys, plus i,
-// that is not beyond the revision.
+// lockedEtcd is an etcd and event log for concurrent use. The value of each object has the
+// revision at which it was written, so that a reader can verify what it sees: key i has the
+// newest multiple of keys, plus i, that is not beyond the revision.
 type lockedEtcd struct {
 	keys     int64
 	revision atomic.Int64
 	floor    atomic.Int64
-	// seen is the newest revision that a watcher has been told.
+	// seen is the newest revision that a watcher has seen.
 	seen atomic.Int64
 }
 
-// writtenAt is the revision at which key i had been written last at a revision.
+// writtenAt returns the mod revision of key i at a revision.
 func (o *lockedEtcd) writtenAt(i, revision int64) int64 { return revision - (revision-i)%o.keys }
 
 func (o *lockedEtcd) key(i int64) string { return fmt.Sprintf("/s/%04d", i) }
@@ -76,8 +75,8 @@ func (o *lockedEtcd) Since(_ context.Context, _ string, after, upTo int64, yield
 	return nil
 }
 
-// TestConcurrentReaders: what TestHistories proves one step after the other holds
-// where all happens at once. Cursors sleep here and must be woken.
+// TestConcurrentReaders checks with concurrent goroutines what TestHistories checks step by
+// step. Cursors sleep here and must be woken.
 func TestConcurrentReaders(t *testing.T) {
 	last := int64(60_000)
 	if testing.Short() {
@@ -122,7 +121,7 @@ func TestConcurrentReaders(t *testing.T) {
 		group.Go(func() { watchToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 5)), last) })
 		group.Go(func() { readToTheEnd(ctx, t, o, cache, rand.New(rand.NewPCG(reader, 6)), last) })
 		group.Go(func() { o.watchSome(ctx, t, cache, rand.New(rand.NewPCG(reader, 8)), last, pokes) })
-		group.Go(func() { o.listenToTheEnd(ctx, t, cache, rand.New(rand.NewPCG(reader, 9)), last, &pushed) })
+		group.Go(func() { o.watchWithPusher(ctx, t, cache, rand.New(rand.NewPCG(reader, 9)), last, &pushed) })
 	}
 	r := rand.New(rand.NewPCG(7, 7))
 	for at := o.revision.Load(); at < last; {
@@ -141,8 +140,7 @@ func TestConcurrentReaders(t *testing.T) {
 		} else {
 			space.Apply(batch)
 		}
-		// Now and then all are asleep before it goes on, and towards the end until somebody
-		// was pushed to.
+		// Sometimes, and near the end until a push has succeeded, it waits for all to sleep.
 		for (r.IntN(20) == 0 || to > last-3000 && pushed.Load() == 0) && o.seen.Load() < to {
 			runtime.Gosched()
 		}
@@ -150,15 +148,15 @@ func TestConcurrentReaders(t *testing.T) {
 	}
 	close(over)
 	group.Wait()
-	if held := space.Budget().Held(); held > 20_000 {
-		t.Errorf("%d bytes of forms are held", held)
+	if used := space.Budget().Used(); used > 20_000 {
+		t.Errorf("%d bytes of forms are cached", used)
 	}
 	if pushed.Load() == 0 {
 		t.Error("nothing was pushed")
 	}
 }
 
-// watchToTheEnd lists and watches, again whenever history is gone.
+// watchToTheEnd lists and watches, and starts again whenever history is gone.
 func watchToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache, r *rand.Rand, last int64) {
 	for !t.Failed() {
 		s, err := cache.Snapshot(ctx)
@@ -166,7 +164,7 @@ func watchToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cach
 			t.Error(err)
 			return
 		}
-		// Some resume from before, some from the future.
+		// Some watches resume from before, some from a future revision.
 		at := min(last-1, s.Revision-40+r.Int64N(50))
 		cursor, err := cache.Cursor(ctx, at)
 		if err != nil {
@@ -190,7 +188,7 @@ func watchToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cach
 				}
 			}
 			if changes.Revision != at {
-				t.Errorf("changes up to %d, told %d", at, changes.Revision)
+				t.Errorf("changes up to %d, Revision %d", at, changes.Revision)
 				return
 			}
 			o.seen.Store(max(o.seen.Load(), at))
@@ -203,7 +201,7 @@ func watchToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cach
 
 // readToTheEnd reads in all other ways.
 func readToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache, r *rand.Rand, last int64) {
-	kind := NewKind()
+	kind := NewFormID()
 	for !t.Failed() {
 		s, err := cache.Snapshot(ctx)
 		if err != nil {
@@ -211,7 +209,7 @@ func readToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache
 			return
 		}
 		if r.IntN(3) == 0 {
-			cache.Keep(s)
+			cache.Pin(s)
 		}
 		if older, ok := cache.SnapshotAt(s.Revision - r.Int64N(20)); ok {
 			s = older
@@ -236,7 +234,7 @@ func readToTheEnd(ctx context.Context, t *testing.T, o *lockedEtcd, cache *Cache
 		}
 		digit := strconv.Itoa(r.IntN(10))
 		selection, err := cache.Select(ctx, Term{Key: "last", Values: []string{digit}})
-		if err != nil || !selection.Known || int64(len(selection.Entries)) != o.keys/10 {
+		if err != nil || !selection.Indexed || int64(len(selection.Entries)) != o.keys/10 {
 			t.Errorf("%d entries end with %s: %v", len(selection.Entries), digit, err)
 			return
 		}

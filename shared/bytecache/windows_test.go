@@ -11,7 +11,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// countedHistory counts how often history is read, and how many events of it.
+// countedHistory counts the reads of history and the events in them.
 type countedHistory struct {
 	*sealedEtcd
 	reads, events atomic.Int64
@@ -25,8 +25,8 @@ func (h *countedHistory) Since(ctx context.Context, prefix string, after, upTo i
 	})
 }
 
-// herd returns a cache whose log has forgotten most of n changes of about 1 kB.
-func herd(t *testing.T, n int, config Config) (*countedHistory, *Cache) {
+// cacheWithHistory returns a cache whose log has dropped most of n changes of about 1 kB.
+func cacheWithHistory(t *testing.T, n int, config Config) (*countedHistory, *Cache) {
 	t.Helper()
 	history := &countedHistory{sealedEtcd: &sealedEtcd{now: 100, values: map[string]string{"/plain/a": "0"}}}
 	config.Origin, config.Feed = history, history
@@ -46,7 +46,7 @@ func herd(t *testing.T, n int, config Config) (*countedHistory, *Cache) {
 	return history, c
 }
 
-// resume reads everything after a revision, and expects all of it.
+// resume reads everything after a revision, and checks that it is complete.
 func resume(t *testing.T, c *Cache, after, last int64) {
 	t.Helper()
 	cursor, err := c.Cursor(t.Context(), after)
@@ -69,26 +69,26 @@ func resume(t *testing.T, c *Cache, after, last int64) {
 	}
 }
 
-// TestHerdReadsHistoryOnce: watches that resume at about the same time, from about the
-// same revision, cost one read of history, and share its changes.
-func TestHerdReadsHistoryOnce(t *testing.T) {
-	history, c := herd(t, 1000, Config{})
+// TestResumingCursorsShareOneHistoryRead checks that cursors that resume at about the same
+// time and revision cause one read of history and share its changes.
+func TestResumingCursorsShareOneHistoryRead(t *testing.T) {
+	history, c := cacheWithHistory(t, 1000, Config{})
 	var watches sync.WaitGroup
 	for i := range 200 {
 		watches.Go(func() { resume(t, c, 100+int64(i%10), 1100) })
 	}
 	watches.Wait()
-	// Where the first ones begin decides whether others read some revisions before it.
+	// A cursor that resumes before the first one reads the revisions between them, too.
 	if reads, events := history.reads.Load(), history.events.Load(); reads > 10 || events > 1000 {
 		t.Errorf("200 watches read history %d times, %d events, want 1,000 at most", reads, events)
 	}
 }
 
-// TestHistoryOfManyIsBounded: what is remembered of history stays within its bound, and
-// whoever needs more reads it again.
-func TestHistoryOfManyIsBounded(t *testing.T) {
+// TestHistoryWindowsAreBounded checks that cached history stays within its limit, and is
+// read again when it was evicted.
+func TestHistoryWindowsAreBounded(t *testing.T) {
 	const limit = 100_000
-	_, c := herd(t, 1000, Config{HistoryBytes: limit})
+	_, c := cacheWithHistory(t, 1000, Config{HistoryBytes: limit})
 	c.space.historyBytes = 10_000
 	for _, after := range []int64{100, 600, 100, 300} {
 		resume(t, c, after, 1100)
@@ -97,12 +97,12 @@ func TestHistoryOfManyIsBounded(t *testing.T) {
 		for _, w := range windows.byCache[c] {
 			size += w.size
 		}
-		if windows.bytes > limit || size != windows.bytes || len(windows.used) != len(windows.byCache[c]) {
-			t.Errorf("%d bytes are held, %d counted, of %d windows, %d in use", size, windows.bytes, len(windows.byCache[c]), len(windows.used))
+		if windows.bytes > limit || size != windows.bytes || len(windows.lru) != len(windows.byCache[c]) {
+			t.Errorf("%d bytes, %d counted, in %d windows, %d in the LRU list", size, windows.bytes, len(windows.byCache[c]), len(windows.lru))
 		}
 	}
 	c.space.Reset(1200)
-	if c.space.windows.bytes != 0 || len(c.space.windows.used) != 0 {
-		t.Errorf("%d bytes are held after a reset", c.space.windows.bytes)
+	if c.space.windows.bytes != 0 || len(c.space.windows.lru) != 0 {
+		t.Errorf("%d bytes after a reset", c.space.windows.bytes)
 	}
 }

@@ -63,9 +63,9 @@ func (l *Labels) OfEntry(e *bytecache.Entry) (labels map[string]string, ok bool)
 	return labels, ok
 }
 
-// Sketch is that of the labels of a stored object; ok is false where the bytes do not say
+// Filter is that of the labels of a stored object; ok is false where the bytes do not say
 // them plainly, or are JSON, of which all has to be read. It is meant for bytecache.Options.
-func (l *Labels) Sketch(data []byte) (s bytecache.Sketch, ok bool) {
+func (l *Labels) Filter(data []byte) (s bytecache.LabelFilter, ok bool) {
 	if !bytes.HasPrefix(data, protobufMagic) {
 		return 0, false
 	}

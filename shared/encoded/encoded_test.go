@@ -115,22 +115,22 @@ func TestSplice(t *testing.T) {
 	custom, customCodec := widgets(t, budget)
 	for _, revision := range []int64{1, 99, 100, 123456789, 1<<62 + 1} {
 		for size := range 300 {
-			held := budget.Held()
+			held := budget.Used()
 			check(t, built, entry(t, codec, configMap("a", size*60), revision), Protobuf)
 			m := configMap("a", 3)
 			m.Annotations = map[string]string{"x": strings.Repeat("y", size)}
 			check(t, built, entry(t, codec, m, revision), Protobuf)
 			u := customObject(map[string]any{"data": "resourceVersion", "spec": map[string]any{"size": strings.Repeat("z", size)}})
 			check(t, custom, entry(t, customCodec, u, revision), JSON)
-			if grown := budget.Held() - held; grown > 3*200 {
+			if grown := budget.Used() - held; grown > 3*200 {
 				t.Fatalf("%d bytes are kept of what is sent as it is stored", grown)
 			}
 		}
 	}
-	held := budget.Held()
+	held := budget.Used()
 	check(t, built, entry(t, codec, configMap("defaulted", 5000), 7), Protobuf)
 	check(t, built, entry(t, codec, configMap("a", 5000), 7), JSON)
-	if grown := budget.Held() - held; grown < 5000 {
+	if grown := budget.Used() - held; grown < 5000 {
 		t.Errorf("%d bytes are kept of what is not sent as it is stored", grown)
 	}
 	// Stored by hand, and so not as a server would store it.
@@ -212,7 +212,7 @@ func TestLabelsAllocateNothing(t *testing.T) {
 		if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = l.OneOfEntry(e, "app") }); got > 0 || keptOne != "x" {
 			t.Errorf("one label, %q, allocates %v times", keptOne, got)
 		}
-		if got := testing.AllocsPerRun(100, func() { _, _ = l.Sketch(e.Data()) }); got > 0 {
+		if got := testing.AllocsPerRun(100, func() { _, _ = l.Filter(e.Data()) }); got > 0 {
 			t.Errorf("a sketch allocates %v times", got)
 		}
 	}
@@ -286,11 +286,11 @@ func TestLabels(t *testing.T) {
 func sketched(t *testing.T, e *bytecache.Entry, labels map[string]string) {
 	t.Helper()
 	var l Labels
-	s, ok := l.Sketch(e.Data())
+	s, ok := l.Filter(e.Data())
 	if builtIn := bytes.HasPrefix(e.Data(), protobufMagic); ok != builtIn {
 		t.Fatalf("there is a sketch: %t, want %t", ok, builtIn)
 	}
-	var want bytecache.Sketch
+	var want bytecache.LabelFilter
 	for key, value := range labels {
 		want.Add([]byte(key), []byte(value))
 	}

@@ -40,7 +40,7 @@ func (v *Version) partialOfJSON(e *bytecache.Entry, gv schema.GroupVersion) (ren
 	if v.typeMeta == nil || annotatedByConversion[v.config.Kind.Kind] {
 		return nil, false
 	}
-	whole, _ := e.Kept(v.kinds[JSON])
+	whole, _ := e.CachedForm(v.kinds[JSON])
 	rest, ok := bytes.CutPrefix(whole, v.typeMeta)
 	if !ok {
 		return nil, false

@@ -87,7 +87,7 @@ type Version struct {
 	config    Config
 	versioner storage.APIObjectVersioner
 	encoders  [formats]runtime.Encoder // nil where the media type is not served
-	kinds     [formats]bytecache.Kind
+	kinds     [formats]bytecache.FormID
 	// typeMeta is what the JSON of an object of a built-in kind begins with.
 	typeMeta []byte
 	// prover is nil where objects must be decoded to tell.
@@ -108,7 +108,7 @@ func New(c Config) (*Version, error) {
 		if meta, ok := f.metadata(); ok {
 			serializer, gv = apihelpers.GetMetaInternalVersionCodecs(), meta
 		}
-		v.kinds[f] = bytecache.NewKind()
+		v.kinds[f] = bytecache.NewFormID()
 		if info, ok := runtime.SerializerInfoForMediaType(serializer.SupportedMediaTypes(), f.mediaType()); ok {
 			v.encoders[f] = serializer.EncoderForVersion(info.Serializer, gv)
 		}
@@ -230,7 +230,7 @@ func splice(dst []byte, e *bytecache.Entry, add func(dst, stored []byte) ([]byte
 		return add(dst, stored)
 	}
 	buffer := opened.Get().(*[]byte)
-	stored, grown := e.Open(*buffer)
+	stored, grown := e.DataInto(*buffer)
 	dst, err := add(dst, stored)
 	if cap(grown) > maxOpened {
 		grown = nil

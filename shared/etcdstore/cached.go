@@ -41,8 +41,8 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 	if transformer == nil {
 		transformer = identity.NewEncryptCheckTransformer()
 	}
-	o.Slow = c.Transformer != nil
-	o.Open = func(ctx context.Context, key string, stored []byte) ([]byte, bool, error) {
+	o.SlowDecrypt = c.Transformer != nil
+	o.Decrypt = func(ctx context.Context, key string, stored []byte) ([]byte, bool, error) {
 		return transformer.TransformFromStorage(ctx, stored, value.DefaultContext(key))
 	}
 	if c.Attributes == nil {
@@ -60,7 +60,7 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 		return c.Attributes(obj)
 	}
 	var plainLabels encoded.Labels
-	o.Label, o.Sketch = plainLabels.OneOfEntry, plainLabels.Sketch
+	o.Label, o.LabelFilter = plainLabels.OneOfEntry, plainLabels.Filter
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
 		if labels, ok := plainLabels.OfEntry(e); ok {
 			return labels, nil
@@ -137,7 +137,7 @@ func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions)
 		return cachedItem{}, err
 	}
 	if entry != nil && entry.Err != nil {
-		s.cache.Reopen(ctx, entry)
+		s.cache.RetryDecrypt(ctx, entry)
 		return cachedItem{}, nil // etcd's bytes, and the error they give now
 	}
 	if o.Serializable {
@@ -196,11 +196,11 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 		return true
 	})
 	if broken != nil {
-		s.cache.Reopen(ctx, broken)
+		s.cache.RetryDecrypt(ctx, broken)
 		return kv.Page{}, false, nil // etcd's bytes, and the error they give now
 	}
 	if page.More() {
-		s.cache.Keep(snapshot)
+		s.cache.Pin(snapshot)
 	}
 	l.entries = entries
 	return page, true, nil

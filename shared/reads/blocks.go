@@ -66,7 +66,7 @@ type block struct {
 // byte cache, in forms of entries that exist for that only.
 type blocks struct {
 	once  sync.Once
-	kind  bytecache.Kind
+	kind  bytecache.FormID
 	seeds [4]uint64
 
 	mu      sync.Mutex
@@ -83,7 +83,7 @@ type holder struct {
 
 func (b *blocks) init() {
 	b.once.Do(func() {
-		b.kind = bytecache.NewKind()
+		b.kind = bytecache.NewFormID()
 		for i := range b.seeds {
 			b.seeds[i] = rand.Uint64()
 		}
@@ -147,7 +147,7 @@ func (b *blocks) holder(id blockID) (h *holder, known bool) {
 // deflated returns a block, made by render unless it is kept.
 func (b *blocks) deflated(budget *bytecache.Budget, id blockID, render func() (block, error)) (block, error) {
 	h, _ := b.holder(id)
-	if data, ok := h.entry.Kept(b.kind); ok {
+	if data, ok := h.entry.CachedForm(b.kind); ok {
 		return unpack(data), nil
 	}
 	h.turn.Lock()
@@ -170,7 +170,7 @@ func (b *blocks) kept(id blockID) (data []byte, ok bool) {
 	if h == nil {
 		return nil, false
 	}
-	return h.entry.Kept(b.kind)
+	return h.entry.CachedForm(b.kind)
 }
 
 // keep keeps the block that render makes, if it was to be kept before: what is asked for
@@ -196,7 +196,7 @@ func (b *blocks) sweepLocked() {
 			continue
 		}
 		// Looking counts as a use, which spares the block once more; sweeps are rare.
-		if _, ok := h.entry.Kept(b.kind); !ok {
+		if _, ok := h.entry.CachedForm(b.kind); !ok {
 			delete(b.holders, id)
 		}
 		h.turn.Unlock()

@@ -159,7 +159,7 @@ func TestPlainBlocks(t *testing.T) {
 	b := &pods.handlers.blocks
 	made := func() (kept int) {
 		for _, h := range b.holders {
-			if _, ok := h.entry.Kept(b.kind); ok {
+			if _, ok := h.entry.CachedForm(b.kind); ok {
 				kept++
 			}
 		}

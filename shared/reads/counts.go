@@ -45,7 +45,7 @@ func (h *Handlers) countFrom(s *bytecache.Snapshot, p *plan) int64 {
 		return int64(s.Len())
 	}
 	if p.start != "" {
-		if count, ok := h.counts.of(countKey{s.History, s.Revision, p.prefix, p.start}); ok {
+		if count, ok := h.counts.of(countKey{s.Incarnation, s.Revision, p.prefix, p.start}); ok {
 			return count
 		}
 	}

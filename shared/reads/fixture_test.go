@@ -197,7 +197,7 @@ func (w *world) add(t testing.TB, c kindConfig) *resource {
 	}
 	plain := new(encoded.Labels)
 	r.cache, err = w.space.Cache("/registry"+prefix+"/", bytecache.Options{
-		Open: c.open, Labels: r.version.Labels, Fields: r.version.Fields, Label: plain.OneOfEntry, Sketch: plain.Sketch,
+		Decrypt: c.open, Labels: r.version.Labels, Fields: r.version.Fields, Label: plain.OneOfEntry, LabelFilter: plain.Filter,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ type Handlers struct {
 	config    Config
 	space     *bytecache.Space
 	versioner storage.APIObjectVersioner
-	ownFields bytecache.Kind
+	ownFields bytecache.FormID
 	choices   choices
 	blocks    blocks
 	counts    counts
@@ -90,7 +90,7 @@ func New(c Config) (*Handlers, error) {
 	if c.Patience == 0 {
 		c.Patience = 3 * time.Second
 	}
-	return &Handlers{config: c, space: c.Cache.Space(), ownFields: bytecache.NewKind()}, nil
+	return &Handlers{config: c, space: c.Cache.Space(), ownFields: bytecache.NewFormID()}, nil
 }
 
 // plain tells requests that may be served here from those that need what only

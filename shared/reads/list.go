@@ -55,7 +55,7 @@ func (h *Handlers) list(w http.ResponseWriter, req *http.Request) bool {
 		return false
 	}
 	if found.more && found.snapshot != nil {
-		h.config.Cache.Keep(found.snapshot)
+		h.config.Cache.Pin(found.snapshot)
 	}
 	if !c.table.Empty() {
 		return h.writeTable(w, req, c, found, meta)

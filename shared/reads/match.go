@@ -36,7 +36,7 @@ func (m *matched) history() int {
 	if m.snapshot == nil {
 		return 0
 	}
-	return m.snapshot.History
+	return m.snapshot.Incarnation
 }
 
 func (m *matched) each(yield func(*bytecache.Entry) bool) {
@@ -117,7 +117,7 @@ func (h *Handlers) matchAll(p *plan, m *matched) {
 		left--
 		return left > 0
 	})
-	h.counts.remember(countKey{m.snapshot.History, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
+	h.counts.remember(countKey{m.snapshot.Incarnation, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
 }
 
 // scan looks at every object, for a selector that has no index.
@@ -128,9 +128,9 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 	// What has an index that did not help is asked for again and again, of objects of which a
 	// large part meets it: their attributes are found out once and kept.
 	terms := slices.DeleteFunc(h.terms(p), h.config.Cache.Indexed)
-	judges := make([]bytecache.Judge, len(terms))
+	matchers := make([]bytecache.Matcher, len(terms))
 	for i, t := range terms {
-		judges[i] = h.config.Cache.Judge(t)
+		matchers[i] = h.config.Cache.Matcher(t)
 	}
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		if !p.below(e.Key) {
@@ -149,7 +149,7 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 			}
 		}
 		m.last = e.Key
-		if misses(judges, e) {
+		if misses(matchers, e) {
 			return true
 		}
 		var ok bool
@@ -236,9 +236,9 @@ func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
 
 // misses tells of an entry that it does not meet one of some terms, reading no more of it
 // than that takes.
-func misses(judges []bytecache.Judge, e *bytecache.Entry) bool {
-	for i := range judges {
-		if meets, err := judges[i].Meets(e); err == nil && !meets {
+func misses(matchers []bytecache.Matcher, e *bytecache.Entry) bool {
+	for i := range matchers {
+		if meets, err := matchers[i].Match(e); err == nil && !meets {
 			return true
 		}
 	}
@@ -262,14 +262,14 @@ func (h *Handlers) shortest(ctx context.Context, terms []bytecache.Term) (best b
 		if i >= maxTried {
 			break
 		}
-		if !h.config.Cache.Recurs(term) {
+		if !h.config.Cache.WorthIndex(term) {
 			continue
 		}
 		s, err := h.config.Cache.Select(ctx, term)
 		if err != nil {
 			return best, false
 		}
-		if !s.Known || ok && len(s.Entries) >= len(best.Entries) {
+		if !s.Indexed || ok && len(s.Entries) >= len(best.Entries) {
 			continue
 		}
 		if best, ok = s, true; len(s.Entries) <= few {

@@ -110,7 +110,7 @@ type frames struct {
 	version *encoded.Version
 	budget  *bytecache.Budget
 	objects objectScope
-	kinds   [maxFormats][eventTypes]bytecache.Kind
+	kinds   [maxFormats][eventTypes]bytecache.FormID
 	renders [maxFormats][eventTypes]func(*bytecache.Change) ([]byte, error)
 	// marks are the last bookmarks by format: watches are often at the same revision.
 	marks [maxFormats]lastBookmark
@@ -152,7 +152,7 @@ func newFrames(h *Handlers) *frames {
 	for format := range f.kinds {
 		for event := range eventTypes {
 			media := watchMedia{format: encoded.Format(format), protobuf: format%2 == 1}
-			f.kinds[format][event] = bytecache.NewKind()
+			f.kinds[format][event] = bytecache.NewFormID()
 			f.renders[format][event] = func(c *bytecache.Change) ([]byte, error) { return f.render(c, media, event) }
 		}
 	}

@@ -108,7 +108,7 @@ func (c *cluster) follow(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, f := range c.feeds {
 		group.Go(func() error { return f.reader.Run(ctx, sink{f.share.Space}) })
-		group.Go(func() error { return f.share.Space.Pack(ctx) })
+		group.Go(func() error { return f.share.Space.RunCompressor(ctx) })
 	}
 	if c.relay != nil {
 		group.Go(func() error { return c.relay.Run(ctx) })

@@ -42,7 +42,7 @@ func (c caches) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), label)
 	}
 	for _, f := range c.feeds() {
-		gauge(derivedBytes, f.share.Space.Budget().Held(), string(f.tier))
+		gauge(derivedBytes, f.share.Space.Budget().Used(), string(f.tier))
 		f.share.Space.Each(func(cache *bytecache.Cache) {
 			stats := cache.Stats()
 			if !stats.Live {
@@ -54,7 +54,7 @@ func (c caches) Collect(ch chan<- prometheus.Metric) {
 			gauge(plainBytes, stats.Plain, resource)
 			gauge(loggedChanges, int64(stats.LogChanges), resource)
 			gauge(loggedBytes, stats.LogBytes, resource)
-			gauge(keptBytes, stats.KeptBytes, resource)
+			gauge(keptBytes, stats.PinnedBytes, resource)
 		})
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSketch: what an object has is never said to be absent, and most of what it does not
-// have is.
-func TestSketch(t *testing.T) {
+// TestLabelFilterHasNoFalseNegatives checks that a filter never excludes a label of the
+// object, and excludes most other labels.
+func TestLabelFilterHasNoFalseNegatives(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	reads := 0
 	c := &Cache{}
@@ -16,7 +16,7 @@ func TestSketch(t *testing.T) {
 	absent := 0
 	for i := range objects {
 		labels := Attributes{}
-		var s Sketch
+		var s LabelFilter
 		for range random.IntN(6) {
 			key, value := fmt.Sprintf("key-%d", random.IntN(20)), fmt.Sprintf("value-%d", random.IntN(100))
 			labels[key] = value
@@ -30,19 +30,19 @@ func TestSketch(t *testing.T) {
 		}
 		for key, value := range labels {
 			for _, values := range [][]string{nil, {value}, {"another", value}} {
-				judge := c.Judge(Term{Key: key, Values: values})
-				if meets, err := judge.Meets(e); !meets || err != nil {
+				matcher := c.Matcher(Term{Key: key, Values: values})
+				if meets, err := matcher.Match(e); !meets || err != nil {
 					t.Fatalf("%v does not meet %s in %v: %v", labels, key, values, err)
 				}
 			}
 			ix := newIndex(false, key)
-			if at, ok, _ := ix.place(c, e); !ok || at.value != value {
+			if at, ok, _ := ix.entryFor(c, e); !ok || at.value != value {
 				t.Fatalf("%v has no place in an index of %s", labels, key)
 			}
 		}
 		reads = 0
-		judge := c.Judge(Term{Key: "none", Values: []string{"some", "other"}})
-		if meets, err := judge.Meets(e); meets || err != nil {
+		matcher := c.Matcher(Term{Key: "none", Values: []string{"some", "other"}})
+		if meets, err := matcher.Match(e); meets || err != nil {
 			t.Fatalf("%v meets what it does not have: %v", labels, err)
 		}
 		if reads == 0 {
@@ -54,9 +54,9 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// TestSketchOfFields: the sketch has nothing to say about fields, nor about an entry that has
-// none.
-func TestSketchOfFields(t *testing.T) {
+// TestLabelFilterIgnoresFields checks that neither a field nor an entry without a filter is
+// excluded.
+func TestLabelFilterIgnoresFields(t *testing.T) {
 	c := &Cache{options: Options{
 		Label: func(*Entry, string) (string, bool, bool) { return "x", true, true },
 		Field: func(*Entry, string) (string, bool, bool) { return "x", true, true },
@@ -65,11 +65,11 @@ func TestSketchOfFields(t *testing.T) {
 		term  Term
 		entry *Entry
 	}{
-		{Term{Field: true, Key: "a", Values: []string{"x"}}, &Entry{absent: ^Sketch(0)}},
+		{Term{Field: true, Key: "a", Values: []string{"x"}}, &Entry{absent: ^LabelFilter(0)}},
 		{Term{Key: "a", Values: []string{"x"}}, &Entry{}},
 	} {
-		judge := c.Judge(test.term)
-		if meets, err := judge.Meets(test.entry); !meets || err != nil {
+		matcher := c.Matcher(test.term)
+		if meets, err := matcher.Match(test.entry); !meets || err != nil {
 			t.Errorf("%+v is not met: %v", test.term, err)
 		}
 	}

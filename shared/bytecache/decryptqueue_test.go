@@ -15,7 +15,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// keyService decrypts what begins with "sealed:", in its own time.
+// keyService decrypts values that begin with "sealed:".
 type keyService struct {
 	mu sync.Mutex
 	// hung, if not nil, holds up every decryption until it is closed.
@@ -31,6 +31,7 @@ func (k *keyService) set(change func()) {
 
 func (k *keyService) open(ctx context.Context, _ string, stored []byte) ([]byte, bool, error) {
 	k.mu.Lock()
+	// hung, if not nil, blocks every decryption until it is closed.
 	hung, err := k.hung, k.err
 	k.mu.Unlock()
 	if hung != nil {
@@ -46,7 +47,7 @@ func (k *keyService) open(ctx context.Context, _ string, stored []byte) ([]byte,
 	return []byte(strings.TrimPrefix(string(stored), "sealed:")), false, nil
 }
 
-// sealedEtcd has one object of each of two resources, and remembers what changed.
+// sealedEtcd has one object of each of two resources, and their history.
 type sealedEtcd struct {
 	mu      sync.Mutex
 	now     int64
@@ -105,7 +106,7 @@ func sealedSpace(t *testing.T, config Config) (etcd *sealedEtcd, service *keySer
 	if plain, err = space.Cache("/plain/", Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if sealed, err = space.Cache("/sealed/", Options{Open: service.open, Slow: true}); err != nil {
+	if sealed, err = space.Cache("/sealed/", Options{Decrypt: service.open, SlowDecrypt: true}); err != nil {
 		t.Fatal(err)
 	}
 	space.Reset(100)
@@ -117,7 +118,7 @@ func sealedSpace(t *testing.T, config Config) (etcd *sealedEtcd, service *keySer
 	return etcd, service, plain, sealed
 }
 
-// read returns what Get says of the object, and how far the cache is.
+// read returns the object, and the revision of the cache.
 func read(t *testing.T, c *Cache) string {
 	t.Helper()
 	entry, revision, err := c.Get(t.Context(), c.Prefix()+"a")
@@ -137,9 +138,9 @@ func expectRead(t *testing.T, c *Cache, want string) {
 	}
 }
 
-// TestSlowDecryption: a key service that hangs holds up the resource that needs it and no
-// other, and whoever waits for it as long as he wants to.
-func TestSlowDecryption(t *testing.T) {
+// TestHangingKeyServiceDelaysOnlyItsResource checks that a hanging key service delays the
+// resource that needs it and no other, and that Await waits as long as its context allows.
+func TestHangingKeyServiceDelaysOnlyItsResource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, service, plain, sealed := sealedSpace(t, Config{})
 		cursor, err := sealed.Cursor(t.Context(), 100)
@@ -183,9 +184,9 @@ func TestSlowDecryption(t *testing.T) {
 	})
 }
 
-// TestSlowDecryptionIsBounded: what waits to be decrypted fills no memory. Cursors that
-// lag behind and such that sleep lose nothing by it.
-func TestSlowDecryptionIsBounded(t *testing.T) {
+// TestDecryptQueueIsBounded checks that the queue does not grow without limit, and that
+// neither lagging nor sleeping cursors lose changes when it is dropped.
+func TestDecryptQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 20_000
 		etcd, service, plain, sealed := sealedSpace(t, Config{LogBytes: limit})
@@ -222,9 +223,9 @@ func TestSlowDecryptionIsBounded(t *testing.T) {
 	})
 }
 
-// TestSlowDecryptionKeepsHistory: a cursor that was opened after a reset, and resumes from
-// before it, goes on where the queue is dropped. It has lost nothing by the reset.
-func TestSlowDecryptionKeepsHistory(t *testing.T) {
+// TestCursorSurvivesDroppedDecryptQueue checks that a cursor that was opened after a reset,
+// and resumes from before it, continues when the queue is dropped.
+func TestCursorSurvivesDroppedDecryptQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, service, plain, sealed := sealedSpace(t, Config{LogBytes: 100})
 		for i := range 3 {
@@ -250,9 +251,9 @@ func TestSlowDecryptionKeepsHistory(t *testing.T) {
 	})
 }
 
-// TestFailedDecryptionIsForgotten: while the key service fails, so do reads; when it is
-// back the next one finds out.
-func TestFailedDecryptionIsForgotten(t *testing.T) {
+// TestReadsRecoverFromFailedDecryption checks that reads fail while the key service does,
+// and that the next read after its recovery succeeds.
+func TestReadsRecoverFromFailedDecryption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, service, plain, sealed := sealedSpace(t, Config{})
 		cursor, err := sealed.Cursor(t.Context(), 101)
@@ -264,11 +265,11 @@ func TestFailedDecryptionIsForgotten(t *testing.T) {
 		synctest.Wait()
 		expectRead(t, sealed, "no key at 101")
 		entry, _, _ := sealed.Get(t.Context(), "/sealed/a")
-		sealed.Reopen(t.Context(), entry)
+		sealed.RetryDecrypt(t.Context(), entry)
 		expectRead(t, sealed, "no key at 101")
 
 		service.set(func() { service.err = nil })
-		sealed.Reopen(t.Context(), entry)
+		sealed.RetryDecrypt(t.Context(), entry)
 		expectRead(t, sealed, "1 at 101")
 		apply(plain, etcd.put("/sealed/a", "sealed:2"))
 		if changes, err := cursor.Next(t.Context(), nil); err != nil || len(changes.List) != 1 || string(changes.List[0].Now.Data()) != "2" {
@@ -277,9 +278,8 @@ func TestFailedDecryptionIsForgotten(t *testing.T) {
 	})
 }
 
-// TestSlowDecryptionGivesUp: a change that cannot be decrypted in time is there with an
-// error, like any other that cannot.
-func TestSlowDecryptionGivesUp(t *testing.T) {
+// TestDecryptionTimesOut checks that a change that is not decrypted in time has an error.
+func TestDecryptionTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, service, plain, sealed := sealedSpace(t, Config{})
 		service.set(func() { service.hung = make(chan struct{}) })

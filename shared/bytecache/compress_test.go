@@ -17,9 +17,9 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// application is an object as a controller keeps it: managed fields, conditions and
-// names that repeat, and digests, identifiers and times that do not. It has 10 kB with
-// nine components.
+// application returns an object as a controller stores it: its managed fields, conditions
+// and names repeat, its digests, identifiers and times do not. It has 10 kB with nine
+// components.
 func application(i, components int) []byte {
 	type object = map[string]any
 	r := rand.New(rand.NewPCG(uint64(i), 11))
@@ -74,7 +74,7 @@ func application(i, components int) []byte {
 	return append(data, '\n')
 }
 
-// applications is an Origin with n of them, as they were at revision 100.
+// applications is an Origin with n applications at revision 100.
 type applications struct{ n, components int }
 
 func (a applications) List(ctx context.Context, r kv.Range) (kv.Page, error) {
@@ -89,11 +89,11 @@ func (a applications) List(ctx context.Context, r kv.Range) (kv.Page, error) {
 	return page, err
 }
 
-// packing runs Pack until the returned function is called.
-func packing(t *testing.T, s *Space) (stop func()) {
+// runCompressor runs the compressor until the returned function is called.
+func runCompressor(t *testing.T, s *Space) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- s.Pack(ctx) }()
+	go func() { done <- s.RunCompressor(ctx) }()
 	return func() {
 		t.Helper()
 		cancel()
@@ -103,23 +103,23 @@ func packing(t *testing.T, s *Space) (stop func()) {
 	}
 }
 
-// counts tells how many entries of a cache are held compressed.
-func counts(c *Cache) (packed, plain int) {
+// countCompressed counts the compressed and the plain entries of a cache.
+func countCompressed(c *Cache) (compressed, plain int) {
 	c.tree.Scan(func(e *Entry) bool {
-		if e.packed.Load() != nil {
-			packed++
+		if e.compressed.Load() != nil {
+			compressed++
 		} else {
 			plain++
 		}
 		return true
 	})
-	return packed, plain
+	return compressed, plain
 }
 
-// TestNothingNewCallsNoPass: a pass that could compress nothing is followed by another
-// only when an eighth of the bound has come, during it or since; so passes are bounded by
-// what is written, and none goes round for nothing.
-func TestNothingNewCallsNoPass(t *testing.T) {
+// TestCompressorWaitsForNewBytes checks that a pass that could compress nothing is followed
+// by another only when an eighth of the limit is new, so that the passes are bounded by the
+// writes.
+func TestCompressorWaitsForNewBytes(t *testing.T) {
 	const limit = 800
 	for name, test := range map[string]struct {
 		left, came int64
@@ -144,14 +144,14 @@ func TestNothingNewCallsNoPass(t *testing.T) {
 	}
 }
 
-// TestColdIsCompressed: what there is no room for is held compressed, at once when it
-// is loaded and soon when it is written; it reads as before; and what is read again and
-// again is held as it is, within the bound.
-func TestColdIsCompressed(t *testing.T) {
+// TestCompressesEntriesNotReadRecently checks that entries without room are compressed, at
+// once in a load and soon after a write; that they read the same; and that entries read
+// repeatedly stay plain, within the limit.
+func TestCompressesEntriesNotReadRecently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, limit = 300, 200_000
 		c := loadedCache(t, applications{n, 3}, Config{PlainBytes: limit}, Options{})
-		stop := packing(t, c.space)
+		stop := runCompressor(t, c.space)
 		defer stop()
 		check := func(when string, expected func(i int) []byte) {
 			t.Helper()
@@ -164,7 +164,7 @@ func TestColdIsCompressed(t *testing.T) {
 				i := 0
 				s.Ascend("/r/", func(e *Entry) bool {
 					var data []byte
-					data, scratch = e.Open(scratch)
+					data, scratch = e.DataInto(scratch)
 					if !bytes.Equal(data, expected(i)) || !bytes.Equal(e.Data(), data) || e.Size() != len(data) {
 						t.Fatalf("%s: object %d is %.80s", when, i, data)
 					}
@@ -173,14 +173,14 @@ func TestColdIsCompressed(t *testing.T) {
 				})
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if held := c.space.Plain(); held > limit {
-					t.Fatalf("%s: %d bytes are held as they are, the bound is %d", when, held, limit)
+				if used := c.space.Plain(); used > limit {
+					t.Fatalf("%s: %d plain bytes, the limit is %d", when, used, limit)
 				}
 			}
 		}
-		packed, plain := counts(c)
-		if packed < n/2 || plain == 0 {
-			t.Errorf("%d compressed and %d not after the load", packed, plain)
+		compressed, plain := countCompressed(c)
+		if compressed < n/2 || plain == 0 {
+			t.Errorf("%d compressed and %d not after the load", compressed, plain)
 		}
 		check("loaded", func(i int) []byte { return application(i, 3) })
 		for i := range n {
@@ -190,7 +190,7 @@ func TestColdIsCompressed(t *testing.T) {
 		synctest.Wait()
 		check("written", func(i int) []byte { return application(n+i, 3) })
 
-		// Somebody reads one object all the time, whichever it is.
+		// One object, whichever it is, is read all the time.
 		for i := range 5 {
 			key := filledKey(i * n / 5)
 			for range 10 {
@@ -209,9 +209,9 @@ func TestColdIsCompressed(t *testing.T) {
 	})
 }
 
-// TestNothingIsCompressed: neither where that is not wanted, nor what is small, nor
-// what has no redundancy, which is tried once.
-func TestNothingIsCompressed(t *testing.T) {
+// TestIncompressibleEntriesStayPlain checks that nothing is compressed if that is disabled,
+// nor small entries, nor entries without redundancy, which are tried once.
+func TestIncompressibleEntriesStayPlain(t *testing.T) {
 	noise := func(r kv.Range) (kv.Page, error) {
 		random := rand.NewChaCha8([32]byte{1})
 		page, err := filled(50, 2000)(r)
@@ -226,35 +226,35 @@ func TestNothingIsCompressed(t *testing.T) {
 		most   int
 	}{
 		"not wanted": {applications{50, 3}, -1, 0},
-		"small":      {filled(500, minPacked-1), 1000, 0},
-		// Those of which the dictionary is made have something in common with it.
-		"no redundancy": {pages(noise), 10_000, dictionaryBytes/2000 + 1},
+		"small":      {filled(500, minCompressBytes-1), 1000, 0},
+		// The entries in the dictionary have something in common with it.
+		"no redundancy": {pages(noise), 10_000, maxDictionaryBytes/2000 + 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := loadedCache(t, test.origin, Config{PlainBytes: test.limit}, Options{})
-				stop := packing(t, c.space)
+				stop := runCompressor(t, c.space)
 				defer stop()
 				before, _, _ := c.Get(t.Context(), filledKey(0))
 				apply(c, modify(0, 101, string(before.Data())))
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if packed, _ := counts(c); packed > test.most {
-					t.Errorf("%d are compressed", packed)
+				if compressed, _ := countCompressed(c); compressed > test.most {
+					t.Errorf("%d are compressed", compressed)
 				}
-				if held := c.space.Plain(); test.limit > 0 && held > test.limit {
-					t.Errorf("%d bytes are to be tried again", held)
+				if used := c.space.Plain(); test.limit > 0 && used > test.limit {
+					t.Errorf("%d bytes would be compressed again", used)
 				}
 			})
 		})
 	}
 }
 
-// TestLogIsCompressed: the states that only the log has are not read often.
+// TestLogIsCompressed checks that states that only the log retains are compressed.
 func TestLogIsCompressed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := loadedCache(t, applications{10, 3}, Config{PlainBytes: 20_000}, Options{})
-		stop := packing(t, c.space)
+		stop := runCompressor(t, c.space)
 		defer stop()
 		const writes = 400
 		for i := range writes {
@@ -273,7 +273,7 @@ func TestLogIsCompressed(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, change := range changes.List {
-				if change.Before.packed.Load() != nil {
+				if change.Before.compressed.Load() != nil {
 					compressed++
 				}
 				at = change.Revision
@@ -288,9 +288,9 @@ func TestLogIsCompressed(t *testing.T) {
 	})
 }
 
-// TestPackBesideReaders: entries change how they hold their bytes while others read
-// and replace them.
-func TestPackBesideReaders(t *testing.T) {
+// TestCompressorWithConcurrentReaders compresses and restores entries while others read and
+// replace them.
+func TestCompressorWithConcurrentReaders(t *testing.T) {
 	const n, writes = 100, 3000
 	c := loadedCache(t, applications{n, 1}, Config{PlainBytes: 30_000, LogBytes: 50_000}, Options{
 		Labels: func(e *Entry) (Attributes, error) { return Attributes{"size": fmt.Sprint(len(e.Data()))}, nil },
@@ -301,7 +301,7 @@ func TestPackBesideReaders(t *testing.T) {
 		values = append(values, string(application(i, 1)))
 		valid[values[i]] = true
 	}
-	stop := packing(t, c.space)
+	stop := runCompressor(t, c.space)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var readers sync.WaitGroup
@@ -314,7 +314,7 @@ func TestPackBesideReaders(t *testing.T) {
 					return
 				}
 				s.Ascend("/r/", func(e *Entry) bool {
-					data, scratch = e.Open(scratch)
+					data, scratch = e.DataInto(scratch)
 					if !valid[string(data)] || !valid[string(e.Data())] {
 						t.Errorf("%s at %d is %.80s", e.Key, e.Revision, data)
 					}
@@ -338,12 +338,12 @@ func TestPackBesideReaders(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.plain != c.space.plain.Load() || c.plain < 0 {
-		t.Errorf("%d bytes are held as they are in the cache, %d in the space", c.plain, c.space.plain.Load())
+		t.Errorf("%d plain bytes in the cache, %d in the space", c.plain, c.space.plain.Load())
 	}
 }
 
-// TestMemoryOfCustomResources: custom resources of 10 kB take less than 1.15 of their
-// stored bytes as they are, and less than 0.4 compressed.
+// TestMemoryOfCustomResources checks that custom resources of 10 kB need less than 1.15
+// times their stored bytes plain, and less than 0.4 times compressed.
 func TestMemoryOfCustomResources(t *testing.T) {
 	const n = 2000
 	for _, test := range []struct {
@@ -354,8 +354,8 @@ func TestMemoryOfCustomResources(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			before := heap()
 			c := loadedCache(t, applications{n, 9}, Config{PlainBytes: test.plain}, Options{})
-			c.restPress()
-			held := heap() - before
+			c.releaseDictionary()
+			used := heap() - before
 			var stored int64
 			s, err := c.Snapshot(t.Context())
 			if err != nil {
@@ -365,30 +365,30 @@ func TestMemoryOfCustomResources(t *testing.T) {
 			if each := stored / n; each < 9_000 || each > 11_000 {
 				t.Fatalf("an object has %d bytes", each)
 			}
-			ratio := float64(held) / float64(stored)
+			ratio := float64(used) / float64(stored)
 			t.Logf("%.3f of the stored bytes", ratio)
 			if ratio > test.most {
-				t.Errorf("%d bytes for %d stored ones, %.3f, want at most %.2f", held, stored, ratio, test.most)
+				t.Errorf("%d bytes for %d stored ones, %.3f, want at most %.2f", used, stored, ratio, test.most)
 			}
 			runtime.KeepAlive(c)
 		})
 	}
 }
 
-// BenchmarkData is one object of 10 kB. Reproduce as in bench_test.go.
+// BenchmarkData reads one object of 10 kB. Reproduce as in bench_test.go.
 func BenchmarkData(b *testing.B) {
 	value := application(1, 9)
 	c := &Cache{space: New(Config{PlainBytes: 1})}
-	p, err := newPress(c, []*Entry{NewEntry("", 0, application(2, 9))})
+	p, err := newDictionary(c, []*Entry{NewEntry("", 0, application(2, 9))})
 	if err != nil {
 		b.Fatal(err)
 	}
 	compressed := NewEntry("", 0, value)
-	small, err := p.pack(value)
+	small, err := p.compress(value)
 	if err != nil {
 		b.Fatal(err)
 	}
-	compressed.packed.Store(small)
+	compressed.compressed.Store(small)
 	compressed.plain.Store(nil)
 	plain := NewEntry("", 0, value)
 	b.Run("plain", func(b *testing.B) {
@@ -409,13 +409,13 @@ func BenchmarkData(b *testing.B) {
 		b.ReportAllocs()
 		var scratch []byte
 		for b.Loop() {
-			_, scratch = compressed.Open(scratch)
+			_, scratch = compressed.DataInto(scratch)
 		}
 	})
 	b.Run("compress", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := p.pack(value); err != nil {
+			if _, err := p.compress(value); err != nil {
 				b.Fatal(err)
 			}
 		}
