@@ -21,11 +21,11 @@ var selectable = map[schema.GroupResource]encoded.Selectable{
 			{Name: "spec.restartPolicy", Path: []uint8{2, 3}, Defaulted: true},
 			{Name: "spec.schedulerName", Path: []uint8{2, 19}, Defaulted: true},
 			// The older name of the field, serviceAccount, counts where there is no other.
-			{Name: "spec.serviceAccountName", Path: []uint8{2, 8}, Or: []uint8{2, 9}},
+			{Name: "spec.serviceAccountName", Path: []uint8{2, 8}, Fallback: []uint8{2, 9}},
 			{Name: "spec.hostNetwork", Path: []uint8{2, 11}, Type: encoded.Bool},
 			{Name: "status.phase", Path: []uint8{3, 1}},
 			// podIP counts also where podIPs begins with another one.
-			{Name: "status.podIP", Path: []uint8{3, 6}, Or: []uint8{3, 12, 1}, Distinct: true},
+			{Name: "status.podIP", Path: []uint8{3, 6}, Fallback: []uint8{3, 12, 1}, Distinct: true},
 			{Name: "status.nominatedNodeName", Path: []uint8{3, 11}},
 		},
 	},
@@ -52,7 +52,7 @@ var selectable = map[schema.GroupResource]encoded.Selectable{
 			{Name: "involvedObject.fieldPath", Path: []uint8{2, 7}},
 			{Name: "reason", Path: []uint8{3}},
 			{Name: "reportingComponent", Path: []uint8{14}},
-			{Name: "source", Path: []uint8{5, 1}, Or: []uint8{14}},
+			{Name: "source", Path: []uint8{5, 1}, Fallback: []uint8{14}},
 			{Name: "type", Path: []uint8{9}},
 		},
 	},

@@ -8,24 +8,24 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// Labels reads labels from stored bytes without decoding them. The zero value is
-// ready for use; it is safe for concurrent use. Equal strings are kept once.
-type Labels struct{ interned interned }
+// Labels reads labels from stored bytes without decoding them. The zero value is ready for
+// use. Labels is safe for concurrent use, and interns the strings it returns.
+type Labels struct{ interned interner }
 
-// Of returns the labels of a stored object; ok is false where the bytes do not say
-// them plainly, and the object has to be decoded.
+// Of returns the labels of a stored object; ok is false if the bytes are ambiguous and the
+// object must be decoded.
 func (l *Labels) Of(data []byte) (labels map[string]string, ok bool) {
 	ok = eachLabel(data, func(key, value []byte) {
 		if labels == nil {
 			labels = map[string]string{}
 		}
-		labels[l.interned.of(key)] = l.interned.of(value)
+		labels[l.interned.intern(key)] = l.interned.intern(value)
 	})
 	return labels, ok
 }
 
-// eachLabel calls yield for the labels of a stored object; the last of several values of
-// one counts. It returns false where the bytes do not say them plainly.
+// eachLabel calls yield for each label of a stored object; the last value of a repeated
+// label counts. It returns false if the object must be decoded.
 func eachLabel(data []byte, yield func(key, value []byte)) (ok bool) {
 	labels := 0
 	count := func(key, value []byte) {
@@ -37,34 +37,35 @@ func eachLabel(data []byte, yield func(key, value []byte)) (ok bool) {
 	} else {
 		ok = eachJSONLabel(data, count)
 	}
-	return ok && !labelledByDefault(builtInKind(data), labels)
+	return ok && !labeledByDefault(builtInKind(data), labels)
 }
 
-// labelledByTemplate are the built-in kinds that take the labels of their template if they
-// have none, in some version at least. No other metadata depends on what else is in an
-// object: conversions and defaults do to it what they do by looking at it.
-var labelledByTemplate = map[string]bool{
+// labeledByTemplate are the built-in kinds that, in some version at least, inherit the
+// labels of their template if they have none. No other metadata depends on the rest of an
+// object.
+var labeledByTemplate = map[string]bool{
 	"DaemonSet": true, "Deployment": true, "Job": true, "ReplicaSet": true, "ReplicationController": true, "StatefulSet": true,
 }
 
-// labelledByDefault tells whether an object of a built-in kind that is stored with so many
-// labels may have others once it is decoded: it was written to etcd before there were such
-// defaults, or by somebody else. A Namespace has its name for a label.
-func labelledByDefault(kind []byte, labels int) bool {
-	return labels == 0 && labelledByTemplate[string(kind)] || string(kind) == "Namespace"
+// labeledByDefault reports whether decoding may add labels to a stored object of a built-in
+// kind: to one that was written before the kind had such defaults, or by another program. A
+// Namespace gets its name as a label.
+func labeledByDefault(kind []byte, labels int) bool {
+	return labels == 0 && labeledByTemplate[string(kind)] || string(kind) == "Namespace"
 }
 
-// OfEntry is Of for the bytes of an entry, which are not kept.
+// OfEntry is Of for the bytes of an entry. It does not retain the bytes.
 func (l *Labels) OfEntry(e *bytecache.Entry) (labels map[string]string, ok bool) {
-	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+	_, _ = withData(nil, e, func(_, stored []byte) ([]byte, error) {
 		labels, ok = l.Of(stored)
 		return nil, nil
 	})
 	return labels, ok
 }
 
-// Filter is that of the labels of a stored object; ok is false where the bytes do not say
-// them plainly, or are JSON, of which all has to be read. It is meant for bytecache.Options.
+// Filter returns the filter of the labels of a stored object; ok is false for JSON, which
+// would have to be read completely, and if the object must be decoded. It implements
+// bytecache.Options.LabelFilter.
 func (l *Labels) Filter(data []byte) (s bytecache.LabelFilter, ok bool) {
 	if !bytes.HasPrefix(data, protobufMagic) {
 		return 0, false
@@ -73,13 +74,13 @@ func (l *Labels) Filter(data []byte) (s bytecache.LabelFilter, ok bool) {
 	return s, ok
 }
 
-// OneOfEntry is OfEntry for the value of one label, which takes less. It is meant for
-// bytecache.Options.
-func (l *Labels) OneOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
+// ValueOfEntry returns the value of one label, which is cheaper than OfEntry. It implements
+// bytecache.Options.Label.
+func (l *Labels) ValueOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
 	if e.Err != nil {
 		return "", false, false
 	}
-	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+	_, _ = withData(nil, e, func(_, stored []byte) ([]byte, error) {
 		var last []byte
 		known = eachLabel(stored, func(key, value []byte) {
 			if string(key) == name {
@@ -87,15 +88,15 @@ func (l *Labels) OneOfEntry(e *bytecache.Entry, name string) (value string, has,
 			}
 		})
 		if has {
-			value = l.interned.of(last)
+			value = l.interned.intern(last)
 		}
 		return nil, nil
 	})
 	return value, has, known
 }
 
-// Labels returns the labels of an entry, from its stored bytes if they say it
-// plainly. It is meant for bytecache.Options.
+// Labels returns the labels of an entry, from its stored bytes if possible. It implements
+// bytecache.Options.Labels.
 func (v *Version) Labels(e *bytecache.Entry) (bytecache.Attributes, error) {
 	if e.Err != nil {
 		return nil, e.Err
@@ -107,8 +108,7 @@ func (v *Version) Labels(e *bytecache.Entry) (bytecache.Attributes, error) {
 	return labels, err
 }
 
-// Fields returns the selectable fields of an entry. It is meant for
-// bytecache.Options.
+// Fields returns the selectable fields of an entry. It implements bytecache.Options.Fields.
 func (v *Version) Fields(e *bytecache.Entry) (bytecache.Attributes, error) {
 	_, fields, err := v.attributes(e)
 	return fields, err
@@ -131,18 +131,18 @@ func (v *Version) attributes(e *bytecache.Entry) (labels, fields map[string]stri
 	return v.own(l), v.own(f), nil
 }
 
-// own copies attributes: their strings may be parts of the decoded object.
+// own copies attributes, because their strings may share memory with the decoded object.
 func (v *Version) own(m map[string]string) map[string]string {
 	out := make(map[string]string, len(m))
 	for key, value := range m {
-		out[v.labels.interned.of([]byte(key))] = v.labels.interned.of([]byte(value))
+		out[v.labels.interned.intern([]byte(key))] = v.labels.interned.intern([]byte(value))
 	}
 	return out
 }
 
-// interned keeps one copy of strings that many objects have. It forgets all of
-// them when there are too many: most are unique then.
-type interned struct {
+// interner keeps one copy of each frequent string. It discards all copies when there are
+// too many, because most strings are unique then.
+type interner struct {
 	mu     sync.Mutex
 	copies map[string]string // guarded by mu
 }
@@ -152,7 +152,7 @@ const (
 	maxInternedString = 64
 )
 
-func (i *interned) of(s []byte) string {
+func (i *interner) intern(s []byte) string {
 	if len(s) > maxInternedString {
 		return string(s)
 	}

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// Labels are anybody's to choose: those that are shared are few and short.
+// Clients choose labels freely, but the frequent ones are few and short.
 func TestInternedStringsAreBounded(t *testing.T) {
-	var i interned
+	var i interner
 	for n := range 3 * maxInterned {
-		i.of([]byte(strconv.Itoa(n)))
-		i.of([]byte(strings.Repeat("x", maxInternedString) + strconv.Itoa(n)))
+		i.intern([]byte(strconv.Itoa(n)))
+		i.intern([]byte(strings.Repeat("x", maxInternedString) + strconv.Itoa(n)))
 		if len(i.copies) > maxInterned {
 			t.Fatalf("%d strings are held", len(i.copies))
 		}

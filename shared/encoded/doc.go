@@ -1,19 +1,19 @@
-// Package encoded turns stored bytes into the bytes that clients are sent.
+// Package encoded renders stored objects as the bytes that clients receive.
 //
-// What kube-apiserver sends for an object is what is stored, decoded, defaulted,
-// and encoded in the version of the request. For most objects, in the version that
-// they are stored in, that is the stored bytes and the resourceVersion, which is
-// not stored. A [Version] finds out once for each entry of the byte cache whether
-// that is so: it does what kube-apiserver does and compares, unless the codec is a
-// [Prover], which knows it of nearly all custom resources by looking. If it is so, nothing
-// is kept but a mark, and the resourceVersion is spliced in whenever the object is
-// sent; otherwise what was rendered is kept, as is what is never stored in that form
-// (the JSON of built-in kinds, partial metadata), as long as the budget of the byte
-// cache has room for it.
+// kube-apiserver decodes a stored object, applies defaults, and encodes it in the version of
+// the request. For most objects, in the version in which they are stored, the result is the
+// stored bytes plus the resourceVersion, which is not stored. A [Version] determines once
+// for each entry of the byte cache whether this is so. It does what kube-apiserver does and
+// compares the results, unless the codec is a [Prover], which recognizes nearly all custom
+// resources by their bytes. If the bytes are equal, the entry only gets a mark, and the
+// resourceVersion is spliced into the stored bytes of each response. Otherwise the rendered
+// object is cached, within the budget of the byte cache, as are the forms that are never
+// stored: the JSON of built-in kinds, and partial metadata.
 //
-// Labels are read from the stored bytes without decoding the object, and so are the
-// selectable fields of built-in kinds: [Selectable] says where they are, and
-// services/core has one for each resource with fields of its own. What the bytes do not
-// say plainly, a field that is defaulted, or repeated, or of another version, is left
-// to decoding.
+// [Labels] reads labels from the stored bytes without decoding the object, and [Fields] the
+// selectable fields of built-in kinds. [Selectable] describes the positions of these fields;
+// services/core has one for each resource with fields of its own. Objects whose bytes are
+// ambiguous are decoded instead: a defaulted or repeated field, or another stored version.
+//
+// All types are safe for concurrent use.
 package encoded

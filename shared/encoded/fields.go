@@ -14,33 +14,34 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// Selectable says where the selectable fields of a built-in kind are in its stored
-// bytes.
+// Selectable describes the positions of the selectable fields of a built-in kind in its
+// stored bytes.
 type Selectable struct {
-	// APIVersion and Kind are what the paths are of. Objects that are stored in
-	// another version have to be decoded.
+	// APIVersion and Kind are the stored type that the paths refer to. Objects stored in
+	// another version must be decoded.
 	APIVersion, Kind string
 	// Namespaced adds metadata.namespace to metadata.name, which every kind has.
 	Namespaced bool
 	Fields     []SelectableField
 }
 
-// SelectableField is one of them.
+// SelectableField is the position of one selectable field.
 type SelectableField struct {
 	Name string
-	// Path are the field numbers that lead to it, as in generated.proto of the API.
+	// Path are the field numbers that lead to the field, as in generated.proto of the API.
 	Path []uint8
-	// Or is the path of what takes its place where it is empty.
-	Or []uint8
-	// Type of the field; that of Or is the same.
+	// Fallback is the path of the value to use if the field is empty. It may be nil.
+	Fallback []uint8
+	// Type is the type of the fields at Path and Fallback.
 	Type FieldType
-	// Defaulted: decoding puts something in place of the empty string.
+	// Defaulted says that decoding replaces the empty string by a default.
 	Defaulted bool
-	// Distinct: few objects have the same value, so it is not worth interning.
+	// Distinct says that few objects have the same value, so that it is not worth
+	// interning.
 	Distinct bool
 }
 
-// FieldType is how a field is written.
+// FieldType is the type of a selectable field.
 type FieldType uint8
 
 // The types that selectable fields have.
@@ -56,53 +57,54 @@ var (
 	namespacePath = []uint8{tagMetadata >> 3, 3}
 )
 
-// Fields reads the selectable fields of one kind from stored bytes without decoding
-// them. It is safe for concurrent use.
+// Fields reads the selectable fields of one kind from stored bytes without decoding them.
+// It is safe for concurrent use.
 type Fields struct {
-	// head is what stored bytes of the kind begin with.
+	// head is the prefix of the stored bytes of the kind.
 	head     []byte
 	root     message
 	fields   []readField
-	interned interned
-	// alone reads one field, by its name.
-	alone map[string]*Fields
+	interned interner
+	// single has a reader for each field, by name.
+	single map[string]*Fields
 }
 
-// readField is a SelectableField whose paths are resolved to places in the values;
-// or is -1 if there is none.
+// readField is a SelectableField with its paths resolved to indexes of values; fallback is
+// -1 if there is none.
 type readField struct {
 	SelectableField
-	at, or int
+	value, fallback int
 }
 
-// message is what is to be read of a message, by field number.
+// message lists the fields to read of a message, by field number.
 type message []target
 
+// target is a field to read.
 type target struct {
-	// inner is nil for a field that is read itself.
+	// inner is nil unless fields of this field are to be read.
 	inner message
-	// The values at or below it; none where nothing is read.
+	// value and end bound the indexes of the values at or below this field; they are equal
+	// if there are none.
 	value, end int
-	// wire is the type it must have.
+	// wire is the wire type that the field must have.
 	wire uint64
 }
 
-// Bounds of what is read of one object: a mark for each field number that was seen
-// has to fit into 64 bits.
+// Limits of the fields to read of one object. A set of field numbers must fit into 64 bits.
 const maxValues, maxDepth, maxNumber = 16, 3, 63
 
-// readValue is what was found at a path.
+// readValue is the value found at a path.
 type readValue struct {
-	// varint is 0 if it is empty.
+	// varint is the value or size of the field, 0 if it is empty.
 	varint uint64
-	// from and end are where its bytes are.
+	// from and end are the offsets of its content.
 	from, end int
-	// repeated: it, or what it is in, is there more than once. The last one would
-	// count, or the first, or they would be merged.
+	// repeated reports that the field, or a message that contains it, occurs more than
+	// once. Depending on the field a decoder would take the last one or merge them.
 	repeated bool
 }
 
-// NewFields returns what reads the fields of a kind.
+// NewFields returns a reader of the fields of a kind.
 func NewFields(s Selectable) (*Fields, error) {
 	meta := runtime.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}
 	typeMeta, err := meta.Marshal()
@@ -120,18 +122,18 @@ func NewFields(s Selectable) (*Fields, error) {
 	if err := f.resolve(s.Kind, all); err != nil {
 		return nil, err
 	}
-	f.alone = make(map[string]*Fields, len(all))
+	f.single = make(map[string]*Fields, len(all))
 	for _, field := range all {
-		one := &Fields{head: f.head}
-		if err := one.resolve(s.Kind, []SelectableField{field}); err != nil {
+		reader := &Fields{head: f.head}
+		if err := reader.resolve(s.Kind, []SelectableField{field}); err != nil {
 			return nil, err
 		}
-		f.alone[field.Name] = one
+		f.single[field.Name] = reader
 	}
 	return f, nil
 }
 
-// resolve finds the places of the values of fields.
+// resolve assigns value indexes to the paths of fields.
 func (f *Fields) resolve(kind string, all []SelectableField) error {
 	wires := map[string]uint64{} // by path
 	for _, field := range all {
@@ -142,7 +144,7 @@ func (f *Fields) resolve(kind string, all []SelectableField) error {
 		if len(field.Path) == 0 {
 			return fmt.Errorf("fields of %s: %s has no path", kind, field.Name)
 		}
-		for _, path := range [][]uint8{field.Path, field.Or} {
+		for _, path := range [][]uint8{field.Path, field.Fallback} {
 			if path == nil {
 				continue
 			}
@@ -166,12 +168,12 @@ func (f *Fields) resolve(kind string, all []SelectableField) error {
 		f.root = f.root.with(path, i, wires[path])
 	}
 	for _, field := range all {
-		f.fields = append(f.fields, readField{SelectableField: field, at: slices.Index(paths, string(field.Path)), or: slices.Index(paths, string(field.Or))})
+		f.fields = append(f.fields, readField{SelectableField: field, value: slices.Index(paths, string(field.Path)), fallback: slices.Index(paths, string(field.Fallback))})
 	}
 	return nil
 }
 
-// with adds a path. Paths come in order, so those of one message are neighbours.
+// with adds a path. Paths are added in order, so those of one message are adjacent.
 func (m message) with(path string, value int, wire uint64) message {
 	number := int(path[0])
 	for len(m) <= number {
@@ -189,39 +191,39 @@ func (m message) with(path string, value int, wire uint64) message {
 	return m
 }
 
-// OfEntry returns the selectable fields of an entry; ok is false where its bytes do
-// not say them plainly, and the object has to be decoded. Like Labels it does not
-// find out whether the rest of the object could be.
+// OfEntry returns the selectable fields of an entry; ok is false if the bytes are ambiguous
+// and the object must be decoded. Like Labels it does not check that the rest of the object
+// can be decoded.
 func (f *Fields) OfEntry(e *bytecache.Entry) (fields bytecache.Attributes, ok bool) {
 	if e.Err != nil {
 		return nil, false
 	}
-	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+	_, _ = withData(nil, e, func(_, stored []byte) ([]byte, error) {
 		fields, ok = f.of(e.Key, stored)
 		return nil, nil
 	})
 	return fields, ok
 }
 
-// OneOfEntry is OfEntry for the value of one field, which takes less; known is false, too,
-// where the kind has no such field. It is meant for bytecache.Options.
-func (f *Fields) OneOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
-	one := f.alone[name]
-	if one == nil || e.Err != nil {
+// ValueOfEntry returns the value of one field, which is cheaper than OfEntry; known is
+// false, too, if the kind has no such field. It implements bytecache.Options.Field.
+func (f *Fields) ValueOfEntry(e *bytecache.Entry, name string) (value string, has, known bool) {
+	reader := f.single[name]
+	if reader == nil || e.Err != nil {
 		return "", false, false
 	}
-	_, _ = splice(nil, e, func(_, stored []byte) ([]byte, error) {
+	_, _ = withData(nil, e, func(_, stored []byte) ([]byte, error) {
 		var values [maxValues]readValue
 		var raw []byte
-		if raw, known = one.read(stored, &values); known {
-			value, known = one.value(&one.fields[0], raw, &values, e.Key)
+		if raw, known = reader.read(stored, &values); known {
+			value, known = reader.value(&reader.fields[0], raw, &values, e.Key)
 		}
 		return nil, nil
 	})
 	return value, known, known
 }
 
-// of reads the fields of the object with a key, which ends in its name.
+// of reads the fields of the object with a key, which ends in the object's name.
 func (f *Fields) of(key string, stored []byte) (fields bytecache.Attributes, ok bool) {
 	var values [maxValues]readValue
 	raw, ok := f.read(stored, &values)
@@ -247,17 +249,17 @@ func (f *Fields) read(stored []byte, values *[maxValues]readValue) (raw []byte, 
 	return e.raw, ok && f.root.read(e.raw, 0, values)
 }
 
-// value is that of a field, or of what takes its place.
+// value returns the value of a field, or that of its fallback.
 func (f *Fields) value(field *readField, raw []byte, values *[maxValues]readValue, key string) (text string, ok bool) {
-	v := &values[field.at]
-	if field.or >= 0 && !v.repeated && v.varint == 0 {
-		v = &values[field.or]
+	v := &values[field.value]
+	if field.fallback >= 0 && !v.repeated && v.varint == 0 {
+		v = &values[field.fallback]
 	}
 	return f.text(field, v, raw, key)
 }
 
-// read notes the values in the message that begins at an offset and ends where data
-// does. It returns false for what is malformed.
+// read collects the values in the message that begins at an offset and ends with data. It
+// returns false if the message is malformed.
 func (m message) read(data []byte, from int, values *[maxValues]readValue) bool {
 	var seen uint64 // field numbers
 	w := walk{message: data, at: from}
@@ -286,7 +288,7 @@ func (m message) read(data []byte, from int, values *[maxValues]readValue) bool 
 	return !w.failed
 }
 
-// text is a value as the decoded object has it; raw is the object, key its key.
+// text returns a value as the decoded object has it; raw is the object, key its key.
 func (f *Fields) text(field *readField, v *readValue, raw []byte, key string) (text string, ok bool) {
 	if v.repeated {
 		return "", false
@@ -296,11 +298,11 @@ func (f *Fields) text(field *readField, v *readValue, raw []byte, key string) (t
 	case field.Type == Bool:
 		return strconv.FormatBool(v.varint != 0), true
 	case field.Type == Int32:
-		return strconv.Itoa(int(int32(v.varint))), true // cut off as the decoder does
+		return strconv.Itoa(int(int32(v.varint))), true // truncated like in the decoder
 	case len(content) == 0:
 		return "", !field.Defaulted
 	case !field.Distinct:
-		return f.interned.of(content), true
+		return f.interned.intern(content), true
 	case len(content) <= len(key) && key[len(key)-len(content):] == string(content):
 		return key[len(key)-len(content):], true
 	default:
@@ -308,8 +310,8 @@ func (f *Fields) text(field *readField, v *readValue, raw []byte, key string) (t
 	}
 }
 
-// StoredAs returns the version and kind in which a codec stores an object, if it
-// stores it as protobuf.
+// StoredAs returns the version and kind in which a codec stores an object, if it stores it
+// as protobuf.
 func StoredAs(codec runtime.Encoder, obj runtime.Object) (apiVersion, kind string, ok bool) {
 	data, err := runtime.Encode(codec, obj)
 	if err != nil {

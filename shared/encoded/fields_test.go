@@ -22,15 +22,15 @@ var podFields = Selectable{
 	Fields: []SelectableField{
 		{Name: "node", Path: []uint8{2, 10}},
 		{Name: "scheduler", Path: []uint8{2, 19}, Defaulted: true},
-		{Name: "account", Path: []uint8{2, 8}, Or: []uint8{2, 9}},
+		{Name: "account", Path: []uint8{2, 8}, Fallback: []uint8{2, 9}},
 		{Name: "hostNetwork", Path: []uint8{2, 11}, Type: Bool},
 		{Name: "priority", Path: []uint8{2, 25}, Type: Int32},
-		{Name: "ip", Path: []uint8{3, 6}, Or: []uint8{3, 12, 1}, Distinct: true},
+		{Name: "ip", Path: []uint8{3, 6}, Fallback: []uint8{3, 12, 1}, Distinct: true},
 	},
 }
 
-// fieldsOf is what podFields are of a decoded pod; ok is false where it cannot have
-// been read.
+// fieldsOf returns the podFields of a decoded pod; ok is false if they must not be read
+// from its bytes.
 func fieldsOf(p *corev1.Pod) (fields map[string]string, ok bool) {
 	account, ip, priority := p.Spec.ServiceAccountName, p.Status.PodIP, int32(0)
 	if account == "" {
@@ -68,7 +68,7 @@ func runningPod() *corev1.Pod {
 	}
 }
 
-// storedPod returns the bytes of a pod with something after the fields of its spec.
+// storedPod returns the bytes of a pod with additional bytes after the fields of its spec.
 func storedPod(t testing.TB, p *corev1.Pod, more ...byte) []byte {
 	t.Helper()
 	spec, err := p.Spec.Marshal()
@@ -104,8 +104,9 @@ func unmarshalPod(data []byte) (*corev1.Pod, error) {
 	return &p, p.Unmarshal(unknown.Raw)
 }
 
-// TestFields: the fields read from stored bytes are those of the decoded object.
-func TestFields(t *testing.T) {
+// TestFieldsEqualDecoded checks that the fields read from stored bytes are those of the
+// decoded object.
+func TestFieldsEqualDecoded(t *testing.T) {
 	f := newFields(t, podFields)
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)
@@ -165,8 +166,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// eachAlone compares each field that can be read alone with that of the decoded pod, and
-// counts them.
+// eachAlone compares each field that can be read by itself with that of the decoded pod,
+// and counts them.
 func eachAlone(t *testing.T, f *Fields, stored []byte) (read int) {
 	t.Helper()
 	p, err := unmarshalPod(stored)
@@ -176,7 +177,7 @@ func eachAlone(t *testing.T, f *Fields, stored []byte) (read int) {
 	want, _ := fieldsOf(p)
 	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, stored)
 	for name := range want {
-		got, has, ok := f.OneOfEntry(e, name)
+		got, has, ok := f.ValueOfEntry(e, name)
 		if !ok {
 			continue
 		}
@@ -185,21 +186,21 @@ func eachAlone(t *testing.T, f *Fields, stored []byte) (read int) {
 			t.Errorf("stored %q: field %s alone is %q, want %q", stored, name, got, want[name])
 		}
 	}
-	if _, _, ok := f.OneOfEntry(e, "unknown"); ok {
+	if _, _, ok := f.ValueOfEntry(e, "unknown"); ok {
 		t.Error("a field that the kind has not is known")
 	}
 	return read
 }
 
-// TestFieldsOfDamaged: whatever is stored, the fields that are read are those of the
-// decoded object, if it can be decoded.
-func TestFieldsOfDamaged(t *testing.T) {
+// TestFieldsOfDamagedObjects checks that the fields read from damaged bytes are those of
+// the decoded object, if that can be decoded.
+func TestFieldsOfDamagedObjects(t *testing.T) {
 	f := newFields(t, podFields)
 	random := rand.New(rand.NewPCG(7, 8))
 	whole := storedPod(t, runningPod())
 	read, alone := 0, 0
 	for range 50000 {
-		data := damaged(random, whole)
+		data := damage(random, whole)
 		alone += eachAlone(t, f, data)
 		got, ok := f.of("/registry/pods/default/web-1", data)
 		if !ok {
@@ -219,8 +220,9 @@ func TestFieldsOfDamaged(t *testing.T) {
 	}
 }
 
-// TestFieldsAreDescribed: what cannot be read as it is described is refused.
-func TestFieldsAreDescribed(t *testing.T) {
+// TestInvalidSelectablesAreRefused checks that NewFields refuses descriptions that it
+// cannot implement.
+func TestInvalidSelectablesAreRefused(t *testing.T) {
 	many := make([]SelectableField, maxValues)
 	for i := range many {
 		many[i] = SelectableField{Name: "f", Path: []uint8{2, uint8(i + 1)}}
@@ -230,7 +232,7 @@ func TestFieldsAreDescribed(t *testing.T) {
 		"a long path":             {{Name: "a", Path: []uint8{2, 1, 1, 1}}},
 		"no field has number 0":   {{Name: "a", Path: []uint8{2, 0}}},
 		"a high number":           {{Name: "a", Path: []uint8{2, 64}}},
-		"a high number in place":  {{Name: "a", Path: []uint8{2, 1}, Or: []uint8{2, 200}}},
+		"a high number in place":  {{Name: "a", Path: []uint8{2, 1}, Fallback: []uint8{2, 200}}},
 		"a message and its field": {{Name: "a", Path: []uint8{2}}, {Name: "b", Path: []uint8{2, 1}}},
 		"metadata itself":         {{Name: "a", Path: []uint8{1}}},
 		"two types":               {{Name: "a", Path: []uint8{2}}, {Name: "b", Path: []uint8{2}, Type: Bool}},
@@ -242,8 +244,9 @@ func TestFieldsAreDescribed(t *testing.T) {
 	}
 }
 
-// TestFieldsAllocations: a map, and what is in no other place.
-func TestFieldsAllocations(t *testing.T) {
+// TestFieldsAllocateOneMap checks that only the map, and strings that exist nowhere else,
+// are allocated.
+func TestFieldsAllocateOneMap(t *testing.T) {
 	f := newFields(t, podFields)
 	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, storedPod(t, runningPod()))
 	want, _ := fieldsOf(runningPod())
@@ -255,7 +258,7 @@ func TestFieldsAllocations(t *testing.T) {
 	if got := testing.AllocsPerRun(100, func() { kept, _ = f.OfEntry(e) }); got > bare+1 {
 		t.Errorf("fields allocate %v times, want those of a map (%v) and the address", got, bare)
 	}
-	if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = f.OneOfEntry(e, "node") }); got > 0 {
+	if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = f.ValueOfEntry(e, "node") }); got > 0 {
 		t.Errorf("one field allocates %v times", got)
 	}
 }
@@ -281,7 +284,7 @@ func BenchmarkFields(b *testing.B) {
 	b.Run("one", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if keptOne, _, _ = f.OneOfEntry(e, "node"); keptOne == "" {
+			if keptOne, _, _ = f.ValueOfEntry(e, "node"); keptOne == "" {
 				b.Fatal("not read")
 			}
 		}

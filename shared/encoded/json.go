@@ -2,12 +2,11 @@ package encoded
 
 import (
 	"bytes"
-	"encoding/binary"
 	"strconv"
 )
 
-// What is here reads JSON as encoding/json writes it from maps: no white space, keys
-// in order. Of other JSON it says that it does not know, and the object is decoded.
+// These functions read JSON as encoding/json writes it from maps: no white space, keys in
+// order. They refuse other JSON, which is then decoded.
 
 const jsonVersionKey = `"resourceVersion":"`
 
@@ -72,8 +71,8 @@ func skipValue(data []byte, at int) (end int, ok bool) {
 	return 0, false
 }
 
-// eachMember calls yield with the key, as it is written, and the place of each
-// member of the object that begins at at, until it returns false.
+// eachMember calls yield with the encoded key and the offsets of each member of the object
+// that begins at at, until yield returns false.
 func eachMember(data []byte, at int, yield func(key []byte, keyAt, from, to int) bool) bool {
 	if at >= len(data) || data[at] != '{' {
 		return false
@@ -105,7 +104,7 @@ func eachMember(data []byte, at int, yield func(key []byte, keyAt, from, to int)
 	}
 }
 
-// jsonMember returns the place of a member's value.
+// jsonMember returns the offsets of a member's value.
 func jsonMember(data []byte, at int, name string) (from, to int, ok bool) {
 	whole := eachMember(data, at, func(key []byte, _, f, t int) bool {
 		if string(key) == name {
@@ -116,9 +115,9 @@ func jsonMember(data []byte, at int, name string) (from, to int, ok bool) {
 	return from, to, ok && whole
 }
 
-// findJSONPlace returns where in a stored object the resourceVersion belongs:
-// before the first key of the metadata that comes after it.
-func findJSONPlace(stored []byte) (at int, ok bool) {
+// findJSONSplicePoint returns the offset in a stored object at which the resourceVersion
+// belongs: before the first key of the metadata that sorts after it.
+func findJSONSplicePoint(stored []byte) (at int, ok bool) {
 	from, _, found := jsonMember(stored, 0, "metadata")
 	if !found {
 		return 0, false
@@ -133,8 +132,8 @@ func findJSONPlace(stored []byte) (at int, ok bool) {
 	return at, ok && whole
 }
 
-// jsonMetadataAlone returns a stored object with nothing but its type and its metadata.
-func jsonMetadataAlone(stored []byte) (alone []byte, ok bool) {
+// jsonMetadataOnly returns a stored object reduced to its type and metadata.
+func jsonMetadataOnly(stored []byte) (alone []byte, ok bool) {
 	alone = append(make([]byte, 0, len(stored)), '{')
 	members := 0
 	whole := eachMember(stored, 0, func(key []byte, keyAt, _, to int) bool {
@@ -150,7 +149,7 @@ func jsonMetadataAlone(stored []byte) (alone []byte, ok bool) {
 	return append(alone, "}\n"...), whole && members == 3
 }
 
-func appendJSONSpliced(dst, stored []byte, at int, revision int64) []byte {
+func appendJSON(dst, stored []byte, at int, revision int64) []byte {
 	dst = append(dst, stored[:at]...)
 	dst = append(dst, jsonVersionKey...)
 	dst = strconv.AppendInt(dst, revision, 10)
@@ -158,10 +157,12 @@ func appendJSONSpliced(dst, stored []byte, at int, revision int64) []byte {
 	return append(dst, stored[at:]...)
 }
 
-// splicedJSONSize is what the resourceVersion adds.
-func splicedJSONSize(revision int64) int { return len(jsonVersionKey) + digitsOf(revision) + len(`",`) }
+// jsonVersionSize returns the size of the spliced resourceVersion.
+func jsonVersionSize(revision int64) int {
+	return len(jsonVersionKey) + digitCount(revision) + len(`",`)
+}
 
-// plainString returns the content of a JSON string that has no escapes.
+// plainString returns the content of a JSON string without escapes.
 func plainString(value []byte) ([]byte, bool) {
 	if len(value) < 2 || value[0] != '"' || bytes.IndexByte(value, '\\') >= 0 {
 		return nil, false
@@ -169,8 +170,8 @@ func plainString(value []byte) ([]byte, bool) {
 	return value[1 : len(value)-1], true
 }
 
-// eachJSONLabel calls yield for the labels of a stored object. It returns false where it
-// must be decoded to tell.
+// eachJSONLabel calls yield for each label of a stored object. It returns false if the
+// object must be decoded.
 func eachJSONLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 	from, _, found := jsonMember(stored, 0, "metadata")
 	if !found {
@@ -186,7 +187,7 @@ func eachJSONLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 		return false
 	}
 	if at == 0 {
-		return true // it has none
+		return true // there are no labels
 	}
 	return eachMember(stored, at, func(_ []byte, keyAt, f, t int) bool {
 		name, plainName := plainString(stored[keyAt : f-1])
@@ -197,34 +198,3 @@ func eachJSONLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 		return plain
 	}) && plain
 }
-
-// mark says that the stored bytes are what is sent, but for the resourceVersion: of
-// JSON, where that belongs and whether a newline is at the end; of protobuf, how many
-// bytes the message has with it. So the size is known without the stored bytes.
-type mark uint32
-
-func jsonMark(at int, newline bool) mark {
-	m := mark(at) << 1
-	if newline {
-		m |= 1
-	}
-	return m
-}
-
-func (m mark) at() int { return int(m >> 1) }
-
-// newlines is how many there are at the end.
-func (m mark) newlines() int { return int(m & 1) }
-
-func protobufMark(size int) mark { return mark(size) }
-
-func (m mark) size() int { return int(m) }
-
-// maxMark: no rendered object is as short as a mark.
-const maxMark = 8
-
-func (m mark) bytes() []byte { return binary.LittleEndian.AppendUint32(nil, uint32(m)) }
-
-func readMark(data []byte) mark { return mark(binary.LittleEndian.Uint32(data)) }
-
-func isMark(data []byte) bool { return len(data) <= maxMark }

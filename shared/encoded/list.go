@@ -10,20 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ListMeta is what a list says about itself.
+// ListMeta is the metadata of a list.
 type ListMeta struct {
 	Revision  int64
 	Continue  string
 	Remaining *int64
 }
 
-// Envelope is what is sent around the items of a list.
+// Envelope is the part of a list response around the items.
 type Envelope struct {
-	// Empty is the whole body of a list without items.
+	// Empty is the complete body of a list without items.
 	Empty []byte
-	// JSON: Head and Tail are around the items, which have commas between them.
-	// Protobuf: use Open, which needs to know the size of the items, and Tail; each
-	// item is written by AppendFrame.
+	// In JSON, Head and Tail enclose the items, which are separated by commas. In protobuf,
+	// AppendOpen replaces Head, because it needs the size of the items, and each item
+	// follows an AppendFrame.
 	Head, Tail []byte
 
 	protobuf bool
@@ -42,7 +42,7 @@ func (v *Version) EmptyList(m ListMeta) (runtime.Object, error) {
 	return list, nil
 }
 
-// ListOf returns the list of some objects that Decode has returned.
+// ListOf returns a list of objects returned by Decode.
 func (v *Version) ListOf(objects []runtime.Object) (runtime.Object, error) {
 	list := v.config.NewList()
 	if err := meta.SetList(list, objects); err != nil {
@@ -51,8 +51,7 @@ func (v *Version) ListOf(objects []runtime.Object) (runtime.Object, error) {
 	return list, nil
 }
 
-// List returns the envelope of a list, made by the encoder of whole lists from one
-// without items.
+// List returns the envelope of a list. It encodes a list without items.
 func (v *Version) List(m ListMeta, f Format) (Envelope, error) {
 	list, err := v.EmptyList(m)
 	if err != nil {
@@ -81,8 +80,8 @@ func (v *Version) List(m ListMeta, f Format) (Envelope, error) {
 }
 
 func jsonEnvelope(empty []byte) (Envelope, error) {
-	// The same list with items differs in nothing else. In what comes before and
-	// after there are no strings but names and tokens without quotes.
+	// A list with items differs only here. The strings around it are names and tokens
+	// without quotes.
 	for _, items := range []string{`"items":[]`, `"items":null`} {
 		if at := bytes.Index(empty, []byte(items)); at >= 0 {
 			head := append(bytes.Clone(empty[:at]), `"items":[`...)
@@ -104,8 +103,8 @@ func protobufEnvelope(empty []byte) (Envelope, error) {
 	return Envelope{Empty: empty, Head: e.head, Tail: protobufTail, protobuf: true, listMeta: e.raw}, nil
 }
 
-// AppendOpen appends what comes before the items, whose frames have so many bytes
-// together. In JSON that does not matter.
+// AppendOpen appends the part before the items. framed is the size of all items with their
+// frames; JSON ignores it.
 func (e Envelope) AppendOpen(dst []byte, framed int64) []byte {
 	dst = append(dst, e.Head...)
 	if !e.protobuf {
@@ -116,8 +115,8 @@ func (e Envelope) AppendOpen(dst []byte, framed int64) []byte {
 	return append(dst, e.listMeta...)
 }
 
-// Size returns the size of the body with items of so many bytes, with their frames
-// or commas.
+// Size returns the size of the body; framed is the size of all items with their frames or
+// commas.
 func (e Envelope) Size(framed int64) int64 {
 	size := int64(len(e.Head)+len(e.Tail)) + framed
 	if e.protobuf {

@@ -13,8 +13,7 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// partial is the metadata of an object as clients ask for it with
-// as=PartialObjectMetadata.
+// partial returns the PartialObjectMetadata of an entry.
 func (v *Version) partial(e *bytecache.Entry, revision int64, gv schema.GroupVersion) (runtime.Object, error) {
 	obj, err := v.decodeForMetadata(e, revision)
 	if err != nil {
@@ -29,18 +28,18 @@ func (v *Version) partial(e *bytecache.Entry, revision int64, gv schema.GroupVer
 	return p, nil
 }
 
-// annotatedByConversion are the built-in kinds of which some version has annotations for
-// what it has no field for. They are in the JSON of that version, and not in the metadata
-// alone.
-var annotatedByConversion = map[string]bool{"DaemonSet": true, "Deployment": true, "HorizontalPodAutoscaler": true}
+// annotatesOnConversion are the built-in kinds with a version that uses annotations for
+// missing fields. The JSON of that version has these annotations, its PartialObjectMetadata
+// does not.
+var annotatesOnConversion = map[string]bool{"DaemonSet": true, "Deployment": true, "HorizontalPodAutoscaler": true}
 
-// partialOfJSON is the JSON of the metadata of an object of a built-in kind, cut out of the
-// object's own where that is kept: both are encoded from the same type.
+// partialOfJSON cuts the PartialObjectMetadata of an object of a built-in kind from the
+// object's JSON, if that is cached: both are encoded from the same type.
 func (v *Version) partialOfJSON(e *bytecache.Entry, gv schema.GroupVersion) (rendered []byte, ok bool) {
-	if v.typeMeta == nil || annotatedByConversion[v.config.Kind.Kind] {
+	if v.typeMeta == nil || annotatesOnConversion[v.config.Kind.Kind] {
 		return nil, false
 	}
-	whole, _ := e.CachedForm(v.kinds[JSON])
+	whole, _ := e.CachedForm(v.formIDs[JSON])
 	rest, ok := bytes.CutPrefix(whole, v.typeMeta)
 	if !ok {
 		return nil, false
@@ -56,17 +55,17 @@ func (v *Version) partialOfJSON(e *bytecache.Entry, gv schema.GroupVersion) (ren
 	return append(append(rendered, rest[:end]...), "}\n"...), true
 }
 
-// KeptMetadata is the PartialObjectMetadata of an entry as JSON, without a newline at its
-// end, where it takes next to nothing to know it; ok is false elsewhere.
-func (v *Version) KeptMetadata(e *bytecache.Entry, gv schema.GroupVersion) (metadata []byte, ok bool) {
+// CachedMetadata returns the PartialObjectMetadata of an entry as JSON, without a final
+// newline, if the JSON of the object is cached.
+func (v *Version) CachedMetadata(e *bytecache.Entry, gv schema.GroupVersion) (metadata []byte, ok bool) {
 	metadata, ok = v.partialOfJSON(e, gv)
 	return bytes.TrimSuffix(metadata, []byte("\n")), ok
 }
 
-// decodeForMetadata is Decode for somebody who looks at nothing but the metadata. It
-// decodes nothing else where that makes no difference.
+// decodeForMetadata is Decode for a caller that needs only the metadata. It decodes nothing
+// else if the result is the same.
 func (v *Version) decodeForMetadata(e *bytecache.Entry, revision int64) (runtime.Object, error) {
-	if alone, ok := v.aloneForMetadata(e); ok {
+	if alone, ok := v.metadataOnly(e); ok {
 		if obj, err := v.decode(e, alone, revision); err == nil {
 			return obj, nil
 		}
@@ -74,20 +73,20 @@ func (v *Version) decodeForMetadata(e *bytecache.Entry, revision int64) (runtime
 	return v.Decode(e, revision)
 }
 
-// aloneForMetadata returns a stored object with nothing but its metadata. Of a custom
-// resource these may depend on the rest, unless it is sent as it is stored.
-func (v *Version) aloneForMetadata(e *bytecache.Entry) (alone []byte, ok bool) {
+// metadataOnly returns a stored object reduced to its metadata. The metadata of a custom
+// resource may depend on the rest, unless the object is sent as it is stored.
+func (v *Version) metadataOnly(e *bytecache.Entry) (alone []byte, ok bool) {
 	if v.typeMeta == nil {
-		if _, ok := v.identical(e); !ok {
+		if _, ok := v.proveIdentical(e); !ok {
 			return nil, false
 		}
-		return jsonMetadataAlone(e.Data())
+		return jsonMetadataOnly(e.Data())
 	}
-	alone, labelled, ok := metadataAlone(e.Data())
-	return alone, ok && (labelled || !labelledByTemplate[v.config.Kind.Kind])
+	alone, labeled, ok := protobufMetadataOnly(e.Data())
+	return alone, ok && (labeled || !labeledByTemplate[v.config.Kind.Kind])
 }
 
-// partialList is the empty list of the metadata of objects.
+// partialList returns an empty PartialObjectMetadataList.
 func partialList(gv schema.GroupVersion, m metav1.ListMeta) runtime.Object {
 	m = metav1.ListMeta{ResourceVersion: m.ResourceVersion, Continue: m.Continue, RemainingItemCount: m.RemainingItemCount}
 	if gv == metav1beta1.SchemeGroupVersion {

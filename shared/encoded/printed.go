@@ -10,25 +10,25 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// unprinted are, of built-in kinds that have much that no printer of a Table looks at, the
-// parts that are not decoded for one: paths of field numbers, as in generated.proto of the
-// API. Metadata are not among them, which a row is sent with.
-var unprinted = map[schema.GroupVersionKind]cut{
+// unprintedFields are the large fields of built-in kinds that no Table printer reads, so
+// DecodePrinted need not decode them. They are paths of field numbers, as in
+// generated.proto of the API. Metadata is not among them, because table rows include it.
+var unprintedFields = map[schema.GroupVersionKind]cut{
 	{Version: "v1", Kind: "Pod"}: newCut(slices.Concat([][]uint8{
 		{podSpec, 1},  // volumes
 		{podSpec, 18}, // affinity
 		{podSpec, 22}, // tolerations
 		{podSpec, 33}, // topologySpreadConstraints
 		{podSpec, 34}, // ephemeralContainers
-	}, ofContainers(2), ofContainers(20))...), // containers, initContainers
+	}, unprintedContainerFields(2), unprintedContainerFields(20))...), // containers, initContainers
 	{Version: "v1", Kind: "Node"}: newCut([]uint8{3, 8}), // status.images
 }
 
 const podSpec = 2
 
-// ofContainers are the parts of a field of containers in the spec of a pod, which are counted
-// and told apart by their names, and of which some are restartable.
-func ofContainers(field uint8) [][]uint8 {
+// unprintedContainerFields are those of a container list in the spec of a pod. Printers
+// count the containers, and read their names and whether they are restartable.
+func unprintedContainerFields(field uint8) [][]uint8 {
 	return [][]uint8{
 		{podSpec, field, 3},  // command
 		{podSpec, field, 4},  // args
@@ -45,34 +45,35 @@ func ofContainers(field uint8) [][]uint8 {
 	}
 }
 
-// DecodePrinted is Decode for the printer of a Table, which need not see all of an object.
-// It does not find out whether what it leaves out could be decoded.
+// DecodePrinted is Decode for the printer of a Table. It may leave fields out that the
+// printer ignores, and does not report errors in them.
 func (v *Version) DecodePrinted(e *bytecache.Entry, revision int64) (runtime.Object, error) {
-	without, ok := unprinted[v.config.Kind]
+	without, ok := unprintedFields[v.config.Kind]
 	if !ok || v.typeMeta == nil || e.Err != nil {
 		return v.Decode(e, revision)
 	}
-	buffer := opened.Get().(*[]byte)
-	printed, ok := without.stored((*buffer)[:0], e.Data())
+	buffer := dataBuffers.Get().(*[]byte)
+	printed, ok := without.appendStored((*buffer)[:0], e.Data())
 	var obj runtime.Object
 	var err error
 	if ok {
-		obj, err = v.decode(e, printed, revision) // which keeps none of the bytes
+		obj, err = v.decode(e, printed, revision) // decode retains none of the bytes
 	}
-	if cap(printed) <= maxOpened {
+	if cap(printed) <= maxPooledBuffer {
 		*buffer = printed
 	}
-	opened.Put(buffer)
+	dataBuffers.Put(buffer)
 	if ok && err == nil {
 		return obj, nil
 	}
 	return v.Decode(e, revision)
 }
 
-// cut says what is left out of a message, by field number. What is beyond its length stays.
+// cut lists the parts to leave out of a message, by field number. Fields beyond its length
+// stay.
 type cut []omission
 
-// omission is what is left out of a field: all of it, or a part of the message that it is.
+// omission is the part to leave out of a field: all of it, or a cut of its message.
 type omission struct {
 	all  bool
 	part cut
@@ -81,61 +82,61 @@ type omission struct {
 func newCut(paths ...[]uint8) cut {
 	var c cut
 	for _, path := range paths {
-		c = c.at(path)
+		c = c.with(path)
 	}
 	return c
 }
 
-func (c cut) at(path []uint8) cut {
+func (c cut) with(path []uint8) cut {
 	for len(c) <= int(path[0]) {
 		c = append(c, omission{})
 	}
 	if o := &c[path[0]]; len(path) == 1 {
 		o.all = true
 	} else {
-		o.part = o.part.at(path[1:])
+		o.part = o.part.with(path[1:])
 	}
 	return c
 }
 
-// stored appends a stored object without what is left out. ok is false for what this server
-// has not written.
-func (c cut) stored(dst, stored []byte) (out []byte, ok bool) {
+// appendStored appends a stored object without the parts to leave out. ok is false if this
+// server did not write the object.
+func (c cut) appendStored(dst, stored []byte) (out []byte, ok bool) {
 	e, ok := openEnvelope(stored)
 	if !ok {
 		return dst, false
 	}
 	dst = append(dst, e.head...)
-	if dst, ok = c.field(dst, tagRaw>>3, e.raw); !ok {
+	if dst, ok = c.appendField(dst, tagRaw>>3, e.raw); !ok {
 		return dst, false
 	}
 	return append(dst, protobufTail...), true
 }
 
-// lengthSize is how many bytes the length of a message has that was cut: more than it may
-// need, for it is known only when the message is there.
+// lengthSize is the number of bytes for the length of a cut message. The length is known
+// only after the message is written, so it may have more bytes than necessary.
 const lengthSize = 4
 
-// field appends a field that is a message, less what is left out of it.
-func (c cut) field(dst []byte, number uint64, message []byte) (out []byte, ok bool) {
+// appendField appends a message field without the parts to leave out.
+func (c cut) appendField(dst []byte, number uint64, message []byte) (out []byte, ok bool) {
 	dst = binary.AppendUvarint(dst, number<<3|wireBytes)
 	dst = append(dst, make([]byte, lengthSize)...)
-	from := len(dst)
-	if dst, ok = c.message(dst, message); !ok {
+	start := len(dst)
+	if dst, ok = c.appendMessage(dst, message); !ok {
 		return dst, false
 	}
-	length := len(dst) - from
+	length := len(dst) - start
 	for i := range lengthSize - 1 {
-		dst[from-lengthSize+i] = byte(length>>(7*i)) | 0x80
+		dst[start-lengthSize+i] = byte(length>>(7*i)) | 0x80
 	}
 	last := length >> (7 * (lengthSize - 1))
-	dst[from-1] = byte(last)
+	dst[start-1] = byte(last)
 	return dst, last < 0x80
 }
 
-func (c cut) message(dst, message []byte) (out []byte, ok bool) {
+func (c cut) appendMessage(dst, message []byte) (out []byte, ok bool) {
 	w := walk{message: message}
-	kept := 0 // what comes before it is there or left out
+	copied := 0 // the offset up to which message is copied or left out
 	for start := 0; w.next(); start = w.at {
 		if w.number >= uint64(len(c)) {
 			continue
@@ -144,14 +145,14 @@ func (c cut) message(dst, message []byte) (out []byte, ok bool) {
 		if !o.all && (o.part == nil || w.wire != wireBytes) {
 			continue
 		}
-		dst = append(dst, message[kept:start]...)
-		kept = w.at
+		dst = append(dst, message[copied:start]...)
+		copied = w.at
 		if o.all {
 			continue
 		}
-		if dst, ok = o.part.field(dst, w.number, w.content()); !ok {
+		if dst, ok = o.part.appendField(dst, w.number, w.content()); !ok {
 			return dst, false
 		}
 	}
-	return append(dst, message[kept:]...), !w.failed
+	return append(dst, message[copied:]...), !w.failed
 }

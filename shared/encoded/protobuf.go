@@ -38,7 +38,7 @@ var errNotProtobuf = errors.New("not a protobuf object in its envelope")
 
 func sizeOfVarint(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// field reads the bytes of the field that a message begins with, if it has the tag.
+// field returns the content of the field at the start of a message, if it has the tag.
 func field(message []byte, tag byte) (content, rest []byte, ok bool) {
 	if len(message) == 0 || message[0] != tag {
 		return nil, nil, false
@@ -51,15 +51,15 @@ func field(message []byte, tag byte) (content, rest []byte, ok bool) {
 	return message[from : from+int(size)], message[from+int(size):], true
 }
 
-// envelope is what protobufMagic and runtime.Unknown say around an object.
+// envelope is the encoding around an object: protobufMagic and runtime.Unknown.
 type envelope struct {
-	// head is everything before the tag of the object.
+	// head is the part before the tag of the object.
 	head []byte
 	raw  []byte
 }
 
-// openEnvelope takes the envelope apart that a serializer of this server has
-// written. It refuses others, though they may be valid.
+// openEnvelope parses an envelope written by a serializer of this server. It refuses other
+// envelopes, even valid ones.
 func openEnvelope(data []byte) (envelope, bool) {
 	if !bytes.HasPrefix(data, protobufMagic) {
 		return envelope{}, false
@@ -75,8 +75,8 @@ func openEnvelope(data []byte) (envelope, bool) {
 	return envelope{head: data[:len(data)-len(rest)], raw: raw}, true
 }
 
-// builtInKind returns the kind of a stored object of a built-in kind, which stands first in
-// its JSON, too; nil for other objects.
+// builtInKind returns the kind of a stored object of a built-in kind, which comes first in
+// JSON, too; nil for other objects.
 func builtInKind(stored []byte) []byte {
 	if rest, ok := bytes.CutPrefix(stored, []byte(`{"kind":"`)); ok {
 		kind, _, _ := bytes.Cut(rest, []byte{'"'})
@@ -98,28 +98,28 @@ func builtInKind(stored []byte) []byte {
 	return kind
 }
 
-// place is where in a message the resourceVersion belongs.
-type place struct {
+// splicePoint is the position of the resourceVersion in a message.
+type splicePoint struct {
 	envelope
-	// metadata is the content of the metadata, gap the offset in it of the empty
-	// resourceVersion, after the object what follows the metadata.
+	// metadata is the content of the metadata field, gap the offset in it of the empty
+	// resourceVersion, and after the part of the object after the metadata.
 	metadata []byte
 	gap      int
 	after    []byte
 }
 
-// emptyField is the length of a resourceVersion that is there and empty.
+// emptyField is the size of an empty resourceVersion field.
 const emptyField = 2
 
-// findPlace looks for the empty resourceVersion of a stored object.
-func findPlace(stored []byte) (place, bool) {
+// findSplicePoint finds the empty resourceVersion of a stored object.
+func findSplicePoint(stored []byte) (splicePoint, bool) {
 	e, ok := openEnvelope(stored)
 	if !ok {
-		return place{}, false
+		return splicePoint{}, false
 	}
 	metadata, after, ok := field(e.raw, tagMetadata)
 	if !ok {
-		return place{}, false
+		return splicePoint{}, false
 	}
 	for at := 0; at < len(metadata); {
 		number, wire := metadata[at]>>3, metadata[at]&7
@@ -131,22 +131,22 @@ func findPlace(stored []byte) (place, bool) {
 			break
 		}
 		if number == fieldResourceVersion {
-			return place{envelope: e, metadata: metadata, gap: at, after: after}, len(content) == 0
+			return splicePoint{envelope: e, metadata: metadata, gap: at, after: after}, len(content) == 0
 		}
 		at = len(metadata) - len(rest)
 	}
-	return place{}, false
+	return splicePoint{}, false
 }
 
-// sizes of the message with a resourceVersion of so many digits.
-func (p place) metadataSize(digits int) int { return len(p.metadata) + digits }
+// The sizes of the message are those with a resourceVersion of so many digits.
+func (p splicePoint) metadataSize(digits int) int { return len(p.metadata) + digits }
 
-func (p place) rawSize(digits int) int {
+func (p splicePoint) rawSize(digits int) int {
 	metadata := p.metadataSize(digits)
 	return 1 + sizeOfVarint(uint64(metadata)) + metadata + len(p.after)
 }
 
-func (p place) appendRaw(dst []byte, revision []byte) []byte {
+func (p splicePoint) appendRaw(dst []byte, revision []byte) []byte {
 	dst = append(dst, tagMetadata)
 	dst = binary.AppendUvarint(dst, uint64(p.metadataSize(len(revision))))
 	dst = append(dst, p.metadata[:p.gap]...)
@@ -156,7 +156,7 @@ func (p place) appendRaw(dst []byte, revision []byte) []byte {
 	return append(dst, p.after...)
 }
 
-func (p place) appendObject(dst []byte, revision []byte) []byte {
+func (p splicePoint) appendObject(dst []byte, revision []byte) []byte {
 	dst = append(dst, p.head...)
 	dst = append(dst, tagRaw)
 	dst = binary.AppendUvarint(dst, uint64(p.rawSize(len(revision))))
@@ -166,7 +166,7 @@ func (p place) appendObject(dst []byte, revision []byte) []byte {
 
 // spliceProtobuf appends a stored object with its resourceVersion.
 func spliceProtobuf(dst, stored []byte, revision int64) ([]byte, bool) {
-	p, ok := findPlace(stored)
+	p, ok := findSplicePoint(stored)
 	if !ok {
 		return dst, false
 	}
@@ -174,23 +174,23 @@ func spliceProtobuf(dst, stored []byte, revision int64) ([]byte, bool) {
 	return p.appendObject(dst, strconv.AppendInt(digits[:0], revision, 10)), true
 }
 
-// onlyMetadata returns the metadata of a message that has it first and once: metadata in
-// two parts would have to be merged. The rest is looked at no closer than for that.
-func onlyMetadata(raw []byte) (metadata []byte, ok bool) {
+// soleMetadata returns the metadata of a message that has it first and once; repeated
+// metadata would have to be merged. The other fields are only checked for that.
+func soleMetadata(raw []byte) (metadata []byte, ok bool) {
 	metadata, after, ok := field(raw, tagMetadata)
 	return metadata, ok && eachField(after, func(number uint64, _ []byte) bool { return number != tagMetadata>>3 })
 }
 
-// metadataAlone returns a stored object without anything but its metadata, and whether
-// that has labels.
-func metadataAlone(stored []byte) (alone []byte, labelled, ok bool) {
+// protobufMetadataOnly returns a stored object reduced to its metadata, and whether that
+// has labels.
+func protobufMetadataOnly(stored []byte) (alone []byte, labeled, ok bool) {
 	e, ok := openEnvelope(stored)
 	if !ok {
 		return nil, false, false
 	}
-	metadata, ok := onlyMetadata(e.raw)
+	metadata, ok := soleMetadata(e.raw)
 	if !ok || !eachField(metadata, func(number uint64, _ []byte) bool {
-		labelled = labelled || number == fieldLabels
+		labeled = labeled || number == fieldLabels
 		return true
 	}) {
 		return nil, false, false
@@ -199,10 +199,10 @@ func metadataAlone(stored []byte) (alone []byte, labelled, ok bool) {
 	alone = make([]byte, 0, len(e.head)+1+sizeOfVarint(uint64(raw))+raw+len(protobufTail))
 	alone = binary.AppendUvarint(append(append(alone, e.head...), tagRaw), uint64(raw))
 	alone = binary.AppendUvarint(append(alone, tagMetadata), uint64(len(metadata)))
-	return append(append(alone, metadata...), protobufTail...), labelled, true
+	return append(append(alone, metadata...), protobufTail...), labeled, true
 }
 
-func digitsOf(revision int64) int {
+func digitCount(revision int64) int {
 	n := 1
 	for ; revision >= 10; revision /= 10 {
 		n++
@@ -210,14 +210,14 @@ func digitsOf(revision int64) int {
 	return n
 }
 
-// eachProtobufLabel calls yield for the labels of a stored object. It returns false where
-// the bytes are not what a serializer of Kubernetes writes; the object must be decoded then.
+// eachProtobufLabel calls yield for each label of a stored object. It returns false if a
+// serializer of Kubernetes did not write the bytes; the object must be decoded then.
 func eachProtobufLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 	e, ok := openEnvelope(stored)
 	if !ok {
 		return false
 	}
-	metadata, ok := onlyMetadata(e.raw)
+	metadata, ok := soleMetadata(e.raw)
 	return ok && eachField(metadata, func(number uint64, content []byte) bool {
 		if number != fieldLabels {
 			return true
@@ -235,9 +235,9 @@ func eachProtobufLabel(stored []byte, yield func(key, value []byte)) (ok bool) {
 	})
 }
 
-// eachField calls yield for the fields of a message, with the content of those that
-// have bytes, until it returns false. It returns false then, and for a message that
-// is malformed or has types that Kubernetes does not use in metadata.
+// eachField calls yield for each field of a message, with the content of length-delimited
+// fields, until yield returns false. It returns false then, and for a message that is
+// malformed or has types that Kubernetes does not use in metadata.
 func eachField(message []byte, yield func(number uint64, content []byte) bool) bool {
 	w := walk{message: message}
 	for w.next() {
@@ -248,29 +248,28 @@ func eachField(message []byte, yield func(number uint64, content []byte) bool) b
 	return !w.failed
 }
 
-// walk goes through the fields of a message.
+// walk iterates over the fields of a message.
 type walk struct {
 	message []byte
-	// at is where the next field begins, from where the content of this one does.
+	// at is the offset of the next field, from that of the content of the current one.
 	at, from int
-	// number and wire are those of this field, varint its value or how many bytes it
-	// has.
+	// number and wire are those of the current field, varint its value or size.
 	number, wire, varint uint64
-	// failed: it has ended at what is malformed, or of a type that Kubernetes seldom
-	// uses.
+	// failed reports that the iteration ended at malformed data, or at a type that
+	// Kubernetes seldom uses.
 	failed bool
 }
 
-// maxFieldNumber is the highest there is. Decoders cut off what is beyond their
-// integers, and take it for another one.
+// maxFieldNumber is the highest valid field number. Decoders truncate higher numbers to
+// other fields.
 const maxFieldNumber = 1<<29 - 1
 
-// next goes to the next field. It returns false at the end.
+// next advances to the next field. It returns false at the end.
 func (w *walk) next() bool {
 	if w.at == len(w.message) {
 		return false
 	}
-	w.failed = true // until it is known to be whole
+	w.failed = true // until the field is complete
 	tag, n := binary.Uvarint(w.message[w.at:])
 	if n <= 0 || tag>>3 == 0 || tag>>3 > maxFieldNumber {
 		return false
@@ -293,5 +292,5 @@ func (w *walk) next() bool {
 	return true
 }
 
-// content is what this field has of bytes, nothing if it is a varint.
+// content returns the bytes of the current field, none if it is a varint.
 func (w *walk) content() []byte { return w.message[w.from:w.at] }

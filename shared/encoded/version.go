@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,15 +16,15 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// Format is one way to send an object.
+// Format is an encoding of an object.
 type Format uint8
 
-// The formats that are made once for each entry and shared by all who are sent it.
+// The formats that are rendered once for each entry and shared by all responses.
 const (
 	JSON Format = iota
 	Protobuf
-	// Metadata formats are a PartialObjectMetadata of meta.k8s.io/v1, MetadataBeta
-	// ones of v1beta1.
+	// The Metadata formats are a PartialObjectMetadata of meta.k8s.io/v1, the MetadataBeta
+	// formats one of v1beta1.
 	MetadataJSON
 	MetadataProtobuf
 	MetadataBetaJSON
@@ -42,7 +41,8 @@ func (f Format) mediaType() string {
 	return runtime.ContentTypeProtobuf
 }
 
-// metadata tells the formats that have only an object's metadata, and their version.
+// metadata returns the version of a PartialObjectMetadata format; ok is false for other
+// formats.
 func (f Format) metadata() (schema.GroupVersion, bool) {
 	switch f {
 	case MetadataJSON, MetadataProtobuf:
@@ -53,51 +53,53 @@ func (f Format) metadata() (schema.GroupVersion, bool) {
 	return schema.GroupVersion{}, false
 }
 
-// A Prover is a Codec of custom resources that may know of stored bytes, without decoding
-// them, that they are what a client is sent. It is safe for concurrent use.
+// A Prover is a Codec of custom resources that can recognize stored bytes that are sent as
+// they are, without decoding them. It is safe for concurrent use.
 type Prover interface {
-	// Identical says that what is stored has no resourceVersion, and that decoded and
-	// encoded as JSON, with the newline at the end, it is the same again. false may mean
-	// that it does not know.
+	// Identical reports whether stored has no resourceVersion, and decoding it and encoding
+	// it as JSON, with a final newline, yields the same bytes. It may return false if that
+	// is unknown.
 	Identical(stored []byte) bool
 }
 
-// Config says how one resource is served in one version.
+// Config describes how one resource is served in one version.
 type Config struct {
-	// Codec is the storage's: it decodes what is stored into the version that the
-	// server works with, with defaults. It may be a Prover. Required.
+	// Codec is the storage's codec. It decodes stored objects into the internal version,
+	// with defaults. It may be a Prover. Required.
 	Codec runtime.Codec
-	// New and NewList make the empty objects that are decoded into. Required.
+	// New and NewList return empty objects to decode into. Required.
 	New, NewList func() runtime.Object
 	// Serializer and Kind are those of the request scope. Required.
 	Serializer runtime.NegotiatedSerializer
 	Kind       schema.GroupVersionKind
-	// Attributes is the storage's: the labels and selectable fields of a decoded
-	// object. Required for selectors.
+	// Attributes is the storage's function for the labels and selectable fields of a
+	// decoded object. Required for selectors.
 	Attributes storage.AttrFunc
-	// Budget bounds what is kept of rendered objects: that of the space.
+	// Budget bounds the cached rendered objects. Required; use the budget of the space.
 	Budget *bytecache.Budget
 }
 
-// Version is one resource in one version. It is safe for concurrent use.
+// Version encodes the entries of one resource in one version. It is safe for concurrent
+// use.
 //
-// What it keeps on entries is its own: when anything changes that decides about the
-// bytes, such as the schema of a custom resource, make another one.
+// Its marks and forms on entries are valid for this Version only. When anything changes
+// that affects the encoding, such as the schema of a custom resource, make another Version.
 type Version struct {
 	config    Config
 	versioner storage.APIObjectVersioner
 	encoders  [formats]runtime.Encoder // nil where the media type is not served
-	kinds     [formats]bytecache.FormID
-	// typeMeta is what the JSON of an object of a built-in kind begins with.
+	formIDs   [formats]bytecache.FormID
+	// typeMeta is the prefix of the JSON of every object of a built-in kind, nil for custom
+	// resources.
 	typeMeta []byte
-	// prover is nil where objects must be decoded to tell.
+	// prover is nil if objects must be decoded.
 	prover Prover
-	// items is how objects of a built-in kind stand in a list.
-	items  itemStyle
-	labels Labels
+	// itemStyle is how objects of a built-in kind are encoded in a list.
+	itemStyle itemStyle
+	labels    Labels
 }
 
-// New makes a Version.
+// New returns a Version.
 func New(c Config) (*Version, error) {
 	if c.Codec == nil || c.New == nil || c.NewList == nil || c.Serializer == nil || c.Budget == nil {
 		return nil, errors.New("encoded version: a codec, constructors, a serializer and a budget are required")
@@ -108,7 +110,7 @@ func New(c Config) (*Version, error) {
 		if meta, ok := f.metadata(); ok {
 			serializer, gv = apihelpers.GetMetaInternalVersionCodecs(), meta
 		}
-		v.kinds[f] = bytecache.NewFormID()
+		v.formIDs[f] = bytecache.NewFormID()
 		if info, ok := runtime.SerializerInfoForMediaType(serializer.SupportedMediaTypes(), f.mediaType()); ok {
 			v.encoders[f] = serializer.EncoderForVersion(info.Serializer, gv)
 		}
@@ -122,10 +124,10 @@ func New(c Config) (*Version, error) {
 	return v, nil
 }
 
-// Kind is the kind that is served.
+// Kind returns the kind that is served.
 func (v *Version) Kind() schema.GroupVersionKind { return v.config.Kind }
 
-// Serves tells whether objects can be had in a format.
+// Serves reports whether a format is served.
 func (v *Version) Serves(f Format) bool {
 	if f == Protobuf && v.typeMeta == nil {
 		return false // custom resources have no protobuf form
@@ -133,13 +135,13 @@ func (v *Version) Serves(f Format) bool {
 	return v.encoders[f] != nil
 }
 
-// Decode returns the object of an entry as the server's storage does, with the
-// given resourceVersion. It is the caller's.
+// Decode returns the object of an entry, decoded as by the server's storage, with the given
+// resourceVersion. The caller owns the object.
 func (v *Version) Decode(e *bytecache.Entry, revision int64) (runtime.Object, error) {
 	return v.decode(e, e.Data(), revision)
 }
 
-// decode is Decode of the bytes that an entry has, or of a part of them.
+// decode is Decode for the bytes of an entry, or for a part of them.
 func (v *Version) decode(e *bytecache.Entry, data []byte, revision int64) (runtime.Object, error) {
 	if e.Err != nil {
 		return nil, e.Err
@@ -154,13 +156,13 @@ func (v *Version) decode(e *bytecache.Entry, data []byte, revision int64) (runti
 	return obj, nil
 }
 
-// Render encodes the object of an entry with a resourceVersion that need not be
-// the entry's, as in the event of a deletion. Nothing is kept.
+// Render encodes the object of an entry with a resourceVersion that may differ from the
+// entry's, as in a deletion event. The result is not cached.
 func (v *Version) Render(e *bytecache.Entry, f Format, revision int64) ([]byte, error) {
 	if f == JSON && revision > 0 {
-		if m, ok := v.identical(e); ok {
-			return splice(nil, e, func(dst, stored []byte) ([]byte, error) {
-				return appendJSONSpliced(dst, stored, m.at(), revision), nil
+		if m, ok := v.proveIdentical(e); ok {
+			return withData(nil, e, func(dst, stored []byte) ([]byte, error) {
+				return appendJSON(dst, stored, m.at(), revision), nil
 			})
 		}
 	}
@@ -189,21 +191,21 @@ func (v *Version) render(to *bytes.Buffer, e *bytecache.Entry, f Format, revisio
 	return nil
 }
 
-// form is what is known of an entry in a format: the whole rendered object, or nil
-// where stored bytes are sent, and their mark.
+// form is what is cached of an entry in a format: the rendered object, or nil and a mark if
+// the stored bytes are sent.
 type form struct {
 	rendered []byte
 	mark     mark
 }
 
 func (v *Version) form(e *bytecache.Entry, f Format) (form, error) {
-	if m, ok := e.Mark(v.kinds[f]); ok {
+	if m, ok := e.Mark(v.formIDs[f]); ok {
 		return form{mark: mark(m)}, nil
 	}
-	data, err := e.Form(v.config.Budget, v.kinds[f], func(e *bytecache.Entry) ([]byte, error) { return v.prove(e, f) })
+	data, err := e.Form(v.config.Budget, v.formIDs[f], func(e *bytecache.Entry) ([]byte, error) { return v.renderOrMark(e, f) })
 	switch {
 	case errors.Is(err, errMarked):
-		m, _ := e.Mark(v.kinds[f])
+		m, _ := e.Mark(v.formIDs[f])
 		return form{mark: mark(m)}, nil
 	case err != nil:
 		return form{}, err
@@ -214,222 +216,29 @@ func (v *Version) form(e *bytecache.Entry, f Format) (form, error) {
 	}
 }
 
-// opened are buffers for the bytes of entries that are held compressed. A pointer is
-// what a pool takes without allocating.
-var opened = sync.Pool{New: func() any { return new([]byte) }}
+// dataBuffers are buffers for the decompressed bytes of entries. The pool holds pointers,
+// which do not allocate.
+var dataBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// rendering are buffers for what is rendered, which a mark or a copy is kept of.
-var rendering = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// renderBuffers are buffers for rendered objects.
+var renderBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// maxOpened is the size beyond which a buffer is not kept.
-const maxOpened = 256 << 10
+// maxPooledBuffer is the size beyond which a buffer is not returned to its pool.
+const maxPooledBuffer = 256 << 10
 
-// splice calls add with the stored bytes of an entry, which are for the call only.
-func splice(dst []byte, e *bytecache.Entry, add func(dst, stored []byte) ([]byte, error)) ([]byte, error) {
+// withData calls add with the stored bytes of an entry, which are valid during the call
+// only.
+func withData(dst []byte, e *bytecache.Entry, add func(dst, stored []byte) ([]byte, error)) ([]byte, error) {
 	if stored := e.Plain(); stored != nil {
 		return add(dst, stored)
 	}
-	buffer := opened.Get().(*[]byte)
+	buffer := dataBuffers.Get().(*[]byte)
 	stored, grown := e.DataInto(*buffer)
 	dst, err := add(dst, stored)
-	if cap(grown) > maxOpened {
+	if cap(grown) > maxPooledBuffer {
 		grown = nil
 	}
 	*buffer = grown
-	opened.Put(buffer)
+	dataBuffers.Put(buffer)
 	return dst, err
-}
-
-// splicedPlace finds what a mark says is there.
-func splicedPlace(stored []byte) (place, error) {
-	p, ok := findPlace(stored)
-	if !ok {
-		return place{}, errNotProtobuf
-	}
-	return p, nil
-}
-
-// errMarked is how prove says that it has left its result on the entry.
-var errMarked = errors.New("marked")
-
-// mark notes that the stored bytes are what is sent: on the entry, or as a form
-// where the entry has no room.
-func (v *Version) mark(e *bytecache.Entry, f Format, m mark) ([]byte, error) {
-	if e.SetMark(v.kinds[f], uint32(m)) {
-		return nil, errMarked
-	}
-	return m.bytes(), nil
-}
-
-// identical returns the mark of JSON that is sent as it is stored, if that can be told
-// without decoding it.
-func (v *Version) identical(e *bytecache.Entry) (m mark, ok bool) {
-	if v.prover == nil || e.Err != nil || v.encoders[JSON] == nil {
-		return 0, false
-	}
-	if m, ok := e.Mark(v.kinds[JSON]); ok {
-		return mark(m), true
-	}
-	_, err := splice(nil, e, func(_, stored []byte) ([]byte, error) {
-		if v.prover.Identical(stored) {
-			var at int
-			at, ok = findJSONPlace(stored)
-			m = jsonMark(at, bytes.HasSuffix(stored, newline))
-		}
-		return nil, nil
-	})
-	return m, ok && err == nil
-}
-
-// prove renders an entry, and returns a mark instead if the stored bytes will do.
-func (v *Version) prove(e *bytecache.Entry, f Format) ([]byte, error) {
-	if f == JSON && e.Revision > 0 {
-		if m, ok := v.identical(e); ok {
-			return v.mark(e, f, m)
-		}
-	}
-	if gv, ok := f.metadata(); ok && f.json() {
-		if rendered, ok := v.partialOfJSON(e, gv); ok {
-			return rendered, nil
-		}
-	}
-	buffer := rendering.Get().(*bytes.Buffer)
-	defer func() {
-		if buffer.Cap() <= maxOpened {
-			buffer.Reset()
-			rendering.Put(buffer)
-		}
-	}()
-	if err := v.render(buffer, e, f, e.Revision); err != nil {
-		return nil, err
-	}
-	rendered := buffer.Bytes()
-	switch f {
-	case Protobuf:
-		stored := e.Data()
-		spliced, ok := spliceProtobuf(make([]byte, 0, len(rendered)), stored, e.Revision)
-		if ok && bytes.Equal(spliced, rendered) {
-			p, _ := findPlace(stored) // is found again quickly
-			return v.mark(e, f, protobufMark(p.rawSize(digitsOf(e.Revision))))
-		}
-	case JSON:
-		if v.typeMeta != nil || len(rendered) != e.Size()+splicedJSONSize(e.Revision) {
-			break
-		}
-		stored := e.Data()
-		at, ok := findJSONPlace(stored)
-		if ok && bytes.Equal(appendJSONSpliced(make([]byte, 0, len(rendered)), stored, at, e.Revision), rendered) {
-			return v.mark(e, f, jsonMark(at, bytes.HasSuffix(stored, newline)))
-		}
-	}
-	return bytes.Clone(rendered), nil
-}
-
-// AppendObject appends the whole body of a GET.
-func (v *Version) AppendObject(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
-	form, err := v.form(e, f)
-	switch {
-	case err != nil:
-		return dst, err
-	case form.rendered != nil:
-		return append(dst, form.rendered...), nil
-	default:
-		return splice(dst, e, func(dst, stored []byte) ([]byte, error) {
-			if f == Protobuf {
-				p, err := splicedPlace(stored)
-				if err != nil {
-					return dst, err
-				}
-				var digits [20]byte
-				return p.appendObject(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
-			}
-			return appendJSONSpliced(dst, stored, form.mark.at(), e.Revision), nil
-		})
-	}
-}
-
-// item returns the part of a rendered object that stands in a list. head is what
-// comes before it.
-func (v *Version) item(e *bytecache.Entry, rendered []byte, f Format) (head string, item []byte, err error) {
-	switch {
-	case !f.json():
-		open, ok := openEnvelope(rendered)
-		if !ok {
-			return "", nil, errNotProtobuf
-		}
-		return "", open.raw, nil
-	case f == JSON && v.typeMeta != nil:
-		return v.items.of(v, e, rendered)
-	default:
-		return "", bytes.TrimSuffix(rendered, newline), nil
-	}
-}
-
-var newline = []byte("\n")
-
-// AppendItem appends an object as it stands in a list: the JSON value, or the
-// protobuf message without envelope, tag and length.
-func (v *Version) AppendItem(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
-	form, err := v.form(e, f)
-	switch {
-	case err != nil:
-		return dst, err
-	case form.rendered != nil:
-		head, item, err := v.item(e, form.rendered, f)
-		if err != nil {
-			return dst, err
-		}
-		return append(append(dst, head...), item...), nil
-	case f == Protobuf:
-		return appendRaw(dst, e)
-	default:
-		dst, err := splice(dst, e, func(dst, stored []byte) ([]byte, error) {
-			return appendJSONSpliced(dst, stored, form.mark.at(), e.Revision), nil
-		})
-		return bytes.TrimSuffix(dst, newline), err
-	}
-}
-
-// AppendFramed appends an object as an item of a protobuf list, with tag and length.
-func (v *Version) AppendFramed(dst []byte, e *bytecache.Entry, f Format) ([]byte, error) {
-	form, err := v.form(e, f)
-	if err != nil {
-		return dst, err
-	}
-	if form.rendered == nil {
-		return appendRaw(AppendFrame(dst, form.mark.size()), e)
-	}
-	_, item, err := v.item(e, form.rendered, f)
-	if err != nil {
-		return dst, err
-	}
-	return append(AppendFrame(dst, len(item)), item...), nil
-}
-
-// appendRaw appends the message of an entry that is sent as it is stored.
-func appendRaw(dst []byte, e *bytecache.Entry) ([]byte, error) {
-	return splice(dst, e, func(dst, stored []byte) ([]byte, error) {
-		p, err := splicedPlace(stored)
-		if err != nil {
-			return dst, err
-		}
-		var digits [20]byte
-		return p.appendRaw(dst, strconv.AppendInt(digits[:0], e.Revision, 10)), nil
-	})
-}
-
-// ItemSize returns the size of what AppendItem appends.
-func (v *Version) ItemSize(e *bytecache.Entry, f Format) (int, error) {
-	form, err := v.form(e, f)
-	switch {
-	case err != nil:
-		return 0, err
-	case form.rendered != nil:
-		head, item, err := v.item(e, form.rendered, f)
-		return len(head) + len(item), err
-	case f == Protobuf:
-		return form.mark.size(), nil
-	default:
-		return e.Size() - form.mark.newlines() + splicedJSONSize(e.Revision), nil
-	}
 }

@@ -60,7 +60,7 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 		return c.Attributes(obj)
 	}
 	var plainLabels encoded.Labels
-	o.Label, o.LabelFilter = plainLabels.OneOfEntry, plainLabels.Filter
+	o.Label, o.LabelFilter = plainLabels.ValueOfEntry, plainLabels.Filter
 	o.Labels = func(e *bytecache.Entry) (bytecache.Attributes, error) {
 		if labels, ok := plainLabels.OfEntry(e); ok {
 			return labels, nil
@@ -78,7 +78,7 @@ func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 		return bytecache.Attributes(selectable), err
 	}
 	if plainFields != nil {
-		o.Field = plainFields.OneOfEntry
+		o.Field = plainFields.ValueOfEntry
 	}
 	return o, nil
 }

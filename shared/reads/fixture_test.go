@@ -197,7 +197,7 @@ func (w *world) add(t testing.TB, c kindConfig) *resource {
 	}
 	plain := new(encoded.Labels)
 	r.cache, err = w.space.Cache("/registry"+prefix+"/", bytecache.Options{
-		Decrypt: c.open, Labels: r.version.Labels, Fields: r.version.Fields, Label: plain.OneOfEntry, LabelFilter: plain.Filter,
+		Decrypt: c.open, Labels: r.version.Labels, Fields: r.version.Fields, Label: plain.ValueOfEntry, LabelFilter: plain.Filter,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -172,7 +172,7 @@ func (h *Handlers) keptMetadata(e *bytecache.Entry, s tableStyle) []byte {
 	if s.includeObject != metav1.IncludeMetadata && s.includeObject != "" {
 		return nil
 	}
-	object, _ := h.config.Version.KeptMetadata(e, s.version)
+	object, _ := h.config.Version.CachedMetadata(e, s.version)
 	return object
 }
 

@@ -11,11 +11,11 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// itemStyle is how the objects of a built-in kind stand in a JSON list. Where a list
-// is converted from the internal version, its items have no kind and version; where
-// there is nothing to convert they keep what they were decoded with. It is found out
-// by encoding a list of one object.
-type itemStyle struct{ known atomic.Int32 }
+// itemStyle is how objects of a built-in kind are encoded in a JSON list. If the list is
+// converted from the internal version, its items have no kind and apiVersion; otherwise
+// they keep those of the decoded object. The style is detected by encoding a list of one
+// object.
+type itemStyle struct{ style atomic.Int32 }
 
 const (
 	withoutTypeMeta = iota + 1
@@ -23,13 +23,13 @@ const (
 	otherItems
 )
 
-func (s *itemStyle) of(v *Version, e *bytecache.Entry, rendered []byte) (head string, item []byte, err error) {
-	style := s.known.Load()
+func (s *itemStyle) item(v *Version, e *bytecache.Entry, rendered []byte) (head string, item []byte, err error) {
+	style := s.style.Load()
 	if style == 0 {
-		if style, err = findItemStyle(v, e, rendered); err != nil {
+		if style, err = detectItemStyle(v, e, rendered); err != nil {
 			return "", nil, err
 		}
-		s.known.Store(style)
+		s.style.Store(style)
 	}
 	rest, ok := bytes.CutPrefix(rendered, v.typeMeta)
 	switch {
@@ -42,7 +42,7 @@ func (s *itemStyle) of(v *Version, e *bytecache.Entry, rendered []byte) (head st
 	}
 }
 
-func findItemStyle(v *Version, e *bytecache.Entry, rendered []byte) (int32, error) {
+func detectItemStyle(v *Version, e *bytecache.Entry, rendered []byte) (int32, error) {
 	obj, err := v.Decode(e, e.Revision)
 	if err != nil {
 		return 0, err
