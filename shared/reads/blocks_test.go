@@ -12,8 +12,8 @@ import (
 	"triune.dev/shared/encoded"
 )
 
-// TestJoinedCRC compares with the checksum of the whole.
-func TestJoinedCRC(t *testing.T) {
+// TestCombineCRC compares combined checksums with those of the whole.
+func TestCombineCRC(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	data := make([]byte, 1<<17)
 	for i := range data {
@@ -23,15 +23,15 @@ func TestJoinedCRC(t *testing.T) {
 		end := random.IntN(len(data) + 1)
 		cut := random.IntN(end + 1)
 		first, second := crc32.ChecksumIEEE(data[:cut]), crc32.ChecksumIEEE(data[cut:end])
-		if got, want := joinedCRC(first, second, int64(end-cut)), crc32.ChecksumIEEE(data[:end]); got != want {
+		if got, want := combineCRC(first, second, int64(end-cut)), crc32.ChecksumIEEE(data[:end]); got != want {
 			t.Fatalf("%d and %d bytes: checksum %08x, want %08x", cut, end-cut, got, want)
 		}
 	}
 }
 
-// TestGzip: a compressed list is the same list, compressed where kube-apiserver
-// compresses, before and after changes.
-func TestGzip(t *testing.T) {
+// TestGzipListEqualsPlainList checks that a compressed list has the same content, and is
+// compressed where kube-apiserver compresses, before and after changes.
+func TestGzipListEqualsPlainList(t *testing.T) {
 	w := newWorld(t)
 	pods, maps, widgets := w.pods(t), w.configMaps(t), w.widgets(t)
 	const n = 300
@@ -94,8 +94,9 @@ func TestGzip(t *testing.T) {
 	t.Run("changed", check)
 }
 
-// TestBlocksStay: one change costs one block, and the ratio is nearly gzip's.
-func TestBlocksStay(t *testing.T) {
+// TestChangeReencodesOneBlock checks that a change costs one block, and that the
+// compression ratio is almost that of gzip.
+func TestChangeReencodesOneBlock(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	const n = 600
@@ -112,22 +113,22 @@ func TestBlocksStay(t *testing.T) {
 	pods.delete(t, "team-03", "web-7d4f8b9c5d-00303")
 	pods.settle(t)
 	ask(t, pods.ours, "/api/v1/pods", header)
-	if more := len(pods.handlers.blocks.holders) - blocks; blocks < n/maxBlock || more < 1 || more > 2 {
+	if more := len(pods.handlers.blocks.holders) - blocks; blocks < n/maxBlockObjects || more < 1 || more > 2 {
 		t.Errorf("a change made %d blocks of %d anew", more, blocks)
 	}
 }
 
-// TestPlainBlocks: a list that is sent in blocks is the same list, the first times as when
-// they are kept, before and after changes; and it is made of what is kept.
-func TestPlainBlocks(t *testing.T) {
+// TestPlainBlocksEqualList checks that a list in blocks has the same content, before and
+// after its blocks are cached and objects change, and that cached blocks are used.
+func TestPlainBlocksEqualList(t *testing.T) {
 	w := newWorld(t)
 	pods, maps, widgets := w.pods(t), w.configMaps(t), w.widgets(t)
-	const n = blocksFrom + 100
+	const n = minBlockObjects + 100
 	for i := range n {
 		pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i))
 		m := configMap("default", fmt.Sprintf("n%03d", i), i)
 		if i == 70 {
-			m.Data = map[string]string{"large": strings.Repeat("x", maxPlainBlock)}
+			m.Data = map[string]string{"large": strings.Repeat("x", maxPlainBlockBytes)}
 		}
 		maps.create(t, m)
 		widgets.create(t, widget("default", fmt.Sprintf("n%03d", i), i))
@@ -157,21 +158,21 @@ func TestPlainBlocks(t *testing.T) {
 	t.Run("changed", check)
 
 	b := &pods.handlers.blocks
-	made := func() (kept int) {
+	made := func() (cached int) {
 		for _, h := range b.holders {
 			if _, ok := h.entry.CachedForm(b.kind); ok {
-				kept++
+				cached++
 			}
 		}
-		return kept
+		return cached
 	}
 	before := made()
 	pods.update(t, "default", "n100", 1)
 	pods.settle(t)
-	for i, more := range []int{0, 1, 0, 0} { // once is not enough, then it is kept
+	for i, more := range []int{0, 1, 0, 0} { // cached by the second request
 		ask(t, pods.ours, "/api/v1/pods", nil)
 		if now := made(); now != before+more {
-			t.Errorf("list %d after a change: %d blocks more are kept, want %d", i+1, now-before, more)
+			t.Errorf("list %d after a change: %d more blocks are cached, want %d", i+1, now-before, more)
 		} else {
 			before = now
 		}
@@ -181,10 +182,10 @@ func TestPlainBlocks(t *testing.T) {
 	}
 }
 
-// TestBlockID: other objects, another order, another revision, another format or place make
-// another block.
-func TestBlockID(t *testing.T) {
-	var b blocks
+// TestBlockIDIsUnique checks that the ID depends on the objects, their order and revisions,
+// the format and the position.
+func TestBlockIDIsUnique(t *testing.T) {
+	var b blockCache
 	b.init()
 	entry := func(key string, revision int64) *bytecache.Entry { return bytecache.NewEntry(key, revision, nil) }
 	x, y := entry("/x", 1), entry("/y", 2)
@@ -200,7 +201,7 @@ func TestBlockID(t *testing.T) {
 		"protobuf":      b.id([]*bytecache.Entry{x, y}, blockStyle{format: encoded.Protobuf}),
 		"first":         b.id([]*bytecache.Entry{x, y}, blockStyle{first: true}),
 		"deflated":      b.id([]*bytecache.Entry{x, y}, blockStyle{deflated: true}),
-		"replaced":      b.id([]*bytecache.Entry{x, y}, blockStyle{history: 1}),
+		"replaced":      b.id([]*bytecache.Entry{x, y}, blockStyle{incarnation: 1}),
 	} {
 		if other, taken := all[id]; taken {
 			t.Errorf("%s is the block of %s", name, other)

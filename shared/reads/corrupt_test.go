@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestCorrupt: an object that cannot be decoded gets upstream's error, not half an
-// answer.
-func TestCorrupt(t *testing.T) {
+// TestCorruptObjectGetsUpstreamError checks that an object that cannot be decoded gets
+// upstream's error instead of a partial response.
+func TestCorruptObjectGetsUpstreamError(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	for i := range 200 {
@@ -34,12 +34,12 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// TestCorruptBehind: where an object that cannot be decoded is met only after a part
-// of the list has been sent, the answer breaks off, and the next one is the error.
-func TestCorruptBehind(t *testing.T) {
+// TestLateCorruptObjectAbortsResponse checks that a response is aborted if an object cannot
+// be decoded after a part of the list was sent, and that the next request gets the error.
+func TestLateCorruptObjectAbortsResponse(t *testing.T) {
 	w := newWorld(t)
 	maps := w.configMaps(t)
-	for i := range measureAhead/(200<<10) + 10 {
+	for i := range maxMeasured/(200<<10) + 10 {
 		m := configMap("default", fmt.Sprintf("n%03d", i), 1)
 		m.Data["large"] = strings.Repeat("x", 200<<10)
 		maps.create(t, m)
@@ -52,7 +52,7 @@ func TestCorruptBehind(t *testing.T) {
 	for _, tc := range []testCase{
 		{"application/json", ""}, {"application/json", "gzip"}, {"application/json;as=Table;g=meta.k8s.io;v=v1", ""},
 	} {
-		maps.handlers.broken.Store(nil)
+		maps.handlers.unencodable.Store(nil)
 		header := http.Header{"Accept": {tc.media}, "Accept-Encoding": {tc.encoding}}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, maps.ours.URL+"/api/v1/configmaps?includeObject=Object", nil)
 		if err != nil {
@@ -74,9 +74,9 @@ func TestCorruptBehind(t *testing.T) {
 	}
 }
 
-// TestUndecryptable: what could not be decrypted is for the fallback to try again,
-// whatever is asked of it.
-func TestUndecryptable(t *testing.T) {
+// TestUndecryptableObjectsGoToFallback checks that the fallback tries to decrypt an object
+// again, for every kind of request.
+func TestUndecryptableObjectsGoToFallback(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t, func(c *kindConfig) {
 		c.open = func(_ context.Context, key string, stored []byte) ([]byte, bool, error) {

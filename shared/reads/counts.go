@@ -6,16 +6,16 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// countKey names the part of a collection from a key on.
+// countKey identifies the part of a collection from a key on.
 type countKey struct {
-	history  int
-	revision int64
-	prefix   string
-	from     string
+	incarnation int
+	revision    int64
+	prefix      string
+	from        string
 }
 
-// counts remember how many objects are left after a page, so that a LIST in pages
-// does not count them again for each.
+// counts caches the numbers of objects after a page, so that a LIST in pages does not count
+// them for each page.
 type counts struct {
 	mu    sync.Mutex
 	known map[countKey]int64 // guarded by mu
@@ -32,20 +32,20 @@ func (c *counts) remember(key countKey, count int64) {
 	c.known[key] = count
 }
 
-func (c *counts) of(key countKey) (int64, bool) {
+func (c *counts) get(key countKey) (int64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	count, ok := c.known[key]
 	return count, ok
 }
 
-// countFrom counts the objects of a plan from its start on.
+// countFrom returns the number of objects of a plan from its start on.
 func (h *Handlers) countFrom(s *bytecache.Snapshot, p *plan) int64 {
 	if p.start == "" && p.prefix == h.config.Cache.Prefix() {
 		return int64(s.Len())
 	}
 	if p.start != "" {
-		if count, ok := h.counts.of(countKey{s.Incarnation, s.Revision, p.prefix, p.start}); ok {
+		if count, ok := h.counts.get(countKey{s.Incarnation, s.Revision, p.prefix, p.start}); ok {
 			return count
 		}
 	}

@@ -2,13 +2,13 @@ package reads
 
 import "hash/crc32"
 
-// The checksum of two strings one after the other follows from those of the two and
-// the length of the second: a CRC is the remainder of a polynomial over GF(2), and
-// what comes after multiplies what came before by a power of x. Polynomials are kept
-// as in hash/crc32: the coefficient of x^0 is the highest bit.
+// The checksum of a concatenation follows from the checksums of its two parts and the length
+// of the second: a CRC is the remainder of a polynomial over GF(2), and appending multiplies
+// the first part by a power of x. Polynomials are represented as in hash/crc32: the
+// coefficient of x^0 is the highest bit.
 
-// times multiplies two polynomials modulo that of the CRC.
-func times(a, b uint32) uint32 {
+// multiply multiplies two polynomials modulo that of the CRC.
+func multiply(a, b uint32) uint32 {
 	var product uint32
 	for bit := uint32(1) << 31; a != 0; bit >>= 1 {
 		if a&bit != 0 {
@@ -25,21 +25,21 @@ func times(a, b uint32) uint32 {
 	return product
 }
 
-// powers[i] is x^(8·2^i): what 2^i bytes multiply by.
-var powers = func() (p [64]uint32) {
+// shiftPowers[i] is x^(8·2^i), by which appending 2^i bytes multiplies.
+var shiftPowers = func() (p [64]uint32) {
 	p[0] = 1 << (31 - 8)
 	for i := 1; i < len(p); i++ {
-		p[i] = times(p[i-1], p[i-1])
+		p[i] = multiply(p[i-1], p[i-1])
 	}
 	return p
 }()
 
-// joinedCRC returns the checksum of two strings from those of both and the length
-// of the second.
-func joinedCRC(first, second uint32, secondLen int64) uint32 {
+// combineCRC returns the checksum of a concatenation from the checksums of both parts and
+// the length of the second.
+func combineCRC(first, second uint32, secondLen int64) uint32 {
 	for i := 0; secondLen != 0; i++ {
 		if secondLen&1 != 0 {
-			first = times(powers[i], first)
+			first = multiply(shiftPowers[i], first)
 		}
 		secondLen >>= 1
 	}

@@ -73,7 +73,7 @@ func (f *feed) run(ctx context.Context, space *bytecache.Space, from int64) {
 	}
 }
 
-// world is an etcd, a space that is fed from it, and resources.
+// world is an etcd, a space that it feeds, and resources.
 type world struct {
 	etcd   *clientv3.Client
 	client *kv.Client
@@ -227,7 +227,7 @@ func (w *world) add(t testing.TB, c kindConfig) *resource {
 	return r
 }
 
-// route gives requests their info, as the handler chain does.
+// route adds the request info to requests, as the handler chain does.
 func (r *resource) route(get, list http.HandlerFunc) http.Handler {
 	resolver := &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -285,7 +285,8 @@ func (strategy) WarningsOnUpdate(_ context.Context, _, _ runtime.Object) []strin
 func (strategy) Validate(context.Context, runtime.Object) field.ErrorList              { return nil }
 func (strategy) ValidateUpdate(_ context.Context, _, _ runtime.Object) field.ErrorList { return nil }
 
-// newScheme has core/v1 without an internal version, with one default.
+// newScheme returns a scheme with core/v1, without an internal version and with one
+// default.
 func newScheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -372,7 +373,7 @@ func (w *world) nodes(t testing.TB) *resource {
 	})
 }
 
-// examples is a kind with an internal version, converted and defaulted.
+// examples adds a kind with an internal version, which is converted and defaulted.
 func (w *world) examples(t testing.TB) *resource {
 	scheme := runtime.NewScheme()
 	exampleinstall.Install(scheme)
@@ -399,7 +400,7 @@ type customSerializer struct {
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
-// customTyper also knows the Status of errors.
+// customTyper also recognizes Status, the kind of errors.
 type customTyper struct{ unstructured runtime.ObjectTyper }
 
 func (t customTyper) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
@@ -419,7 +420,7 @@ func (customSerializer) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersi
 	return d
 }
 
-// customConvertor knows one version, so that there is nothing to convert.
+// customConvertor supports one version, so it never converts.
 type customConvertor struct{}
 
 func (customConvertor) Convert(in, out, _ any) error { return fmt.Errorf("convert %T to %T", in, out) }
@@ -467,7 +468,7 @@ func (w *world) widgets(t testing.TB) *resource {
 	})
 }
 
-// answer is what a client sees.
+// answer is a response.
 type answer struct {
 	status int
 	header http.Header

@@ -22,9 +22,9 @@ func (h *Handlers) Get(fallback http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// get returns false, with nothing written, where the fallback is to answer.
+// get returns false, with nothing written, if the fallback must answer.
 func (h *Handlers) get(w http.ResponseWriter, req *http.Request) bool {
-	if !plain(req) {
+	if !servable(req) {
 		return false
 	}
 	info, ok := requestInfo(req)
@@ -61,12 +61,13 @@ func (h *Handlers) get(w http.ResponseWriter, req *http.Request) bool {
 	return true
 }
 
-// getVersion reads the options of a GET.
+// getVersion returns the resourceVersion parameter of a GET; ok is false if there are
+// parameters for the fallback.
 func (h *Handlers) getVersion(req *http.Request) (string, bool) {
 	if req.URL.RawQuery == "" {
 		return "", true
 	}
-	// What informers and kubelets say; the digits need no unescaping.
+	// Informers and kubelets send this parameter alone. Digits need no unescaping.
 	if version, ok := strings.CutPrefix(req.URL.RawQuery, "resourceVersion="); ok && version != "" && strings.Trim(version, "0123456789") == "" {
 		return version, true
 	}
@@ -81,8 +82,8 @@ func (h *Handlers) getVersion(req *http.Request) (string, bool) {
 	return options.ResourceVersion, true
 }
 
-// find returns the entry of a key that is recent enough, nil if the fallback is to
-// look for it.
+// find returns the entry of a key at a sufficient revision, nil if the fallback must look
+// for it.
 func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytecache.Entry {
 	want, err := h.versioner.ParseResourceVersion(resourceVersion)
 	if err != nil {
@@ -94,9 +95,9 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 		}
 		return h.cached(ctx, key)
 	}
-	// Etcd's word on its revision costs less than its word on a key, and is enough for a
-	// cache that has as much: which is likely where the last one had.
-	if h.level.Load() {
+	// Asking etcd for its revision is cheaper than asking for that of a key. It suffices if
+	// the cache is up to date, which is likely if it was at the last request.
+	if h.caughtUp.Load() {
 		newest, ok := h.newest(ctx)
 		if !ok {
 			return nil
@@ -104,7 +105,7 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 		if entry, revision, err := h.config.Cache.Get(ctx, key); err != nil || revision >= newest {
 			return entry
 		}
-		h.level.Store(false)
+		h.caughtUp.Store(false)
 	}
 	before := h.config.Cache.Revision()
 	confirmed, err := h.config.Consistency.Confirm(ctx, key)
@@ -112,7 +113,7 @@ func (h *Handlers) find(ctx context.Context, key, resourceVersion string) *bytec
 		return nil
 	}
 	if h.config.Cache.Revision() >= confirmed.Revision {
-		h.level.Store(true)
+		h.caughtUp.Store(true)
 	}
 	entry := h.cached(ctx, key)
 	if entry != nil && entry.Revision >= confirmed.ModRevision {

@@ -21,62 +21,62 @@ import (
 	"triune.dev/shared/freshness"
 )
 
-// Consistency tells what is newest in etcd. *freshness.Prober does. It is safe for
-// concurrent use; errors are etcd's or the context's.
+// Consistency returns current revisions of etcd. *freshness.Prober implements it. It is
+// safe for concurrent use; its errors are those of etcd or of the context.
 type Consistency interface {
-	// Confirm returns the mod revision of a key as it is after the call began.
+	// Confirm returns the mod revision of a key at some time after the call began.
 	Confirm(ctx context.Context, key string) (freshness.Confirmed, error)
-	// Revision returns etcd's revision, which is not older than the call.
+	// Revision returns the revision of etcd at some time after the call began.
 	Revision(ctx context.Context) (int64, error)
 }
 
-// Config says what is read, and how it is served.
+// Config describes a resource and how it is served. Fields are required unless they say
+// otherwise.
 type Config struct {
-	// Cache holds the objects, Version encodes them. Required, as all below is
-	// unless it says otherwise.
+	// Cache holds the objects, Version encodes them.
 	Cache   *bytecache.Cache
 	Version *encoded.Version
-	// Scope is what upstream's handlers of the same resource are given.
+	// Scope is the scope of upstream's handlers for the resource.
 	Scope       *handlers.RequestScope
 	Consistency Consistency
-	// Prefix is the etcd key of the collection without the slash at its end, unless
-	// the resource's own prefix has one: "/registry/pods".
+	// Prefix is the etcd key of the collection, without a final slash unless the resource's
+	// own prefix has one: "/registry/pods".
 	Prefix     string
 	Namespaced bool
-	// OwnFields: the selectable fields are those of Version, not of the Cache.
+	// OwnFields says that the selectable fields are those of Version, not of Cache.
 	OwnFields bool
 	// IndexFields are those of the resource's storage.SelectionPredicate.
 	IndexFields []string
-	// Uncached is as in etcdstore.Config.
+	// Uncached is explained at etcdstore.Config.
 	Uncached bool
-	// CompactRevision is the newest compacted revision known; optional. What was
-	// compacted is not served, though it may still be known here.
+	// CompactRevision returns the newest known compacted revision; optional. Compacted
+	// revisions are not served even if they are still cached.
 	CompactRevision func() int64
-	// Observe is told of each request whether it was answered from bytes or by the
-	// fallback; optional. The verb is "get" or "list", which may turn out a watch.
+	// Observe is called for each request, and reports whether it was answered from bytes or
+	// by the fallback; optional. The verb is "get" or "list"; a "list" may be a watch.
 	Observe func(verb string, fromBytes bool)
-	// Patience bounds the waiting for a revision; 3 s, as in kube-apiserver, if 0.
+	// Patience bounds the wait for a revision. The default is 3 s, as in kube-apiserver.
 	Patience time.Duration
 }
 
-// Handlers serve the reads of one resource in one version. It is safe for
-// concurrent use.
+// Handlers serve the reads of one resource in one version. They are safe for concurrent
+// use.
 type Handlers struct {
 	config    Config
 	space     *bytecache.Space
 	versioner storage.APIObjectVersioner
 	ownFields bytecache.FormID
-	choices   choices
-	blocks    blocks
+	choices   choiceCache
+	blocks    blockCache
 	counts    counts
-	tables    tables
-	// level: at the last look the cache had all that etcd had.
-	level atomic.Bool
-	// broken is an object that could not be encoded in the middle of an answer.
-	broken atomic.Pointer[bytecache.Entry]
+	rows      rowCache
+	// caughtUp reports that the cache had the revision of etcd at the last check.
+	caughtUp atomic.Bool
+	// unencodable is an object that could not be encoded in the middle of a response.
+	unencodable atomic.Pointer[bytecache.Entry]
 }
 
-// New makes Handlers.
+// New returns Handlers.
 func New(c Config) (*Handlers, error) {
 	if c.Cache == nil || c.Version == nil || c.Scope == nil || c.Consistency == nil || c.Prefix == "" {
 		return nil, errors.New("reads: a cache, a version, a scope, a source of revisions and a prefix are required")
@@ -93,19 +93,19 @@ func New(c Config) (*Handlers, error) {
 	return &Handlers{config: c, space: c.Cache.Space(), ownFields: bytecache.NewFormID()}, nil
 }
 
-// plain tells requests that may be served here from those that need what only
-// upstream's handlers do.
-func plain(req *http.Request) bool {
+// servable reports whether a request may be served here. Other requests need upstream's
+// handlers.
+func servable(req *http.Request) bool {
 	if req.Method != http.MethodGet {
 		return false
 	}
-	// The audit log wants the object itself.
+	// The audit log needs the object itself.
 	ac := audit.AuditContextFrom(req.Context())
 	return ac == nil || !ac.Enabled() || ac.GetEventLevel().Less(auditinternal.LevelRequestResponse)
 }
 
-// key is the etcd key of an object, made as registry.Store makes it. ok is false
-// where that fails.
+// key returns the etcd key of an object, as registry.Store does. ok is false if the name is
+// invalid.
 func (h *Handlers) key(namespace, name string) (string, bool) {
 	if name == "" || len(content.IsPathSegmentName(name)) != 0 {
 		return "", false
@@ -117,7 +117,7 @@ func (h *Handlers) key(namespace, name string) (string, bool) {
 	return root + "/" + name, true
 }
 
-// root is the etcd key of a collection, without a slash after it.
+// root returns the etcd key of a collection, without a final slash.
 func (h *Handlers) root(namespace string) (string, bool) {
 	if !h.config.Namespaced || namespace == "" {
 		return h.config.Prefix, true
@@ -128,13 +128,13 @@ func (h *Handlers) root(namespace string) (string, bool) {
 	return h.config.Prefix + "/" + namespace, true
 }
 
-// requestInfo is the part of a request that names what is read.
+// requestInfo returns the request info; ok is false for subresources.
 func requestInfo(req *http.Request) (*request.RequestInfo, bool) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	return info, ok && info.Subresource == ""
 }
 
-// await waits until the cache has reached a revision, but not for long.
+// await waits until the cache has a revision, for at most Patience.
 func (h *Handlers) await(ctx context.Context, revision int64) bool {
 	if h.config.Cache.Revision() >= revision {
 		return true
@@ -144,17 +144,17 @@ func (h *Handlers) await(ctx context.Context, revision int64) bool {
 	return h.config.Cache.Await(ctx, revision) == nil
 }
 
-// newest returns etcd's revision. ok is false where it is not known, or where etcd has gone
-// back to before what the cache has: it was replaced by a restored backup, which the event
-// log will say in a moment, and until then no answer of the cache is to be called fresh.
+// newest returns the revision of etcd. ok is false if it is unknown, or older than the
+// cache. In the latter case etcd was replaced by a restored backup; the event log will
+// report that, and until then no response from the cache is fresh.
 func (h *Handlers) newest(ctx context.Context) (revision int64, ok bool) {
 	before := h.config.Cache.Revision()
 	revision, err := h.config.Consistency.Revision(ctx)
 	return revision, err == nil && revision >= before
 }
 
-// awaitExisting is await for a revision that a client names. One that etcd does not
-// have yet is for the fallback to wait for, and to refuse.
+// awaitExisting is await for a revision that a client names. The fallback waits for, and
+// refuses, revisions that etcd does not have yet.
 func (h *Handlers) awaitExisting(ctx context.Context, revision int64) bool {
 	if h.config.Cache.Revision() >= revision {
 		return true
@@ -163,7 +163,7 @@ func (h *Handlers) awaitExisting(ctx context.Context, revision int64) bool {
 	return err == nil && newest >= revision && h.await(ctx, revision)
 }
 
-// collection makes the prefix of the keys of a collection.
+// collection returns the key prefix of a collection.
 func collection(root string) string {
 	if strings.HasSuffix(root, "/") {
 		return root

@@ -12,7 +12,7 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// List returns the handler of LIST. The fallback also gets what asks for a watch.
+// List returns the handler of LIST. The fallback also gets WATCH requests.
 func (h *Handlers) List(fallback http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		began := time.Now()
@@ -22,16 +22,16 @@ func (h *Handlers) List(fallback http.HandlerFunc) http.HandlerFunc {
 			return
 		}
 		if time.Since(began) >= h.config.Patience {
-			// The cache is behind, which the fallback would wait for as well.
+			// The cache is behind, and the fallback would wait for it again.
 			req = req.WithContext(etcdstore.OutOfPatience(req.Context()))
 		}
 		fallback(w, req)
 	}
 }
 
-// list returns false, with nothing written, where the fallback is to answer.
+// list returns false, with nothing written, if the fallback must answer.
 func (h *Handlers) list(w http.ResponseWriter, req *http.Request) bool {
-	if !plain(req) {
+	if !servable(req) {
 		return false
 	}
 	c := h.negotiate(req)
@@ -47,10 +47,10 @@ func (h *Handlers) list(w http.ResponseWriter, req *http.Request) bool {
 	if !ok {
 		return false
 	}
-	if h.knownBroken(found) {
+	if h.knownUnencodable(found) {
 		return false
 	}
-	meta, ok := h.describe(&p, found)
+	meta, ok := h.listMeta(&p, found)
 	if !ok {
 		return false
 	}
@@ -63,26 +63,26 @@ func (h *Handlers) list(w http.ResponseWriter, req *http.Request) bool {
 	return h.writeList(w, req, c, found, meta)
 }
 
-// describe makes the metadata of the list.
-func (h *Handlers) describe(p *plan, found *matched) (encoded.ListMeta, bool) {
+// listMeta returns the metadata of the list.
+func (h *Handlers) listMeta(p *plan, found *listResult) (encoded.ListMeta, bool) {
 	token, remaining, err := storage.PrepareContinueToken(found.last, p.tokenPrefix, found.revision, found.total, found.more, p.options)
 	return encoded.ListMeta{Revision: found.revision, Continue: token, Remaining: remaining}, err == nil
 }
 
-// state finds the snapshot that a plan is to be answered from, at a revision or
+// snapshotFor returns the snapshot from which a plan is answered, at the revision least or
 // later.
-func (h *Handlers) state(ctx context.Context, p *plan, least int64) (*bytecache.Snapshot, bool) {
+func (h *Handlers) snapshotFor(ctx context.Context, p *plan, least int64) (*bytecache.Snapshot, bool) {
 	if p.exact != 0 {
 		return h.config.Cache.SnapshotAt(p.exact)
 	}
 	snapshot, err := h.config.Cache.Snapshot(ctx)
-	// An etcd that was restored from a backup begins again.
+	// The revision may be lower if etcd was restored from a backup.
 	return snapshot, err == nil && snapshot.Revision >= least
 }
 
-// reach waits until the cache is as new as a plan demands, and returns the revision
-// that this takes.
-func (h *Handlers) reach(ctx context.Context, p *plan) (int64, bool) {
+// awaitRevision waits until the cache has the revision that a plan requires, and returns
+// it.
+func (h *Handlers) awaitRevision(ctx context.Context, p *plan) (int64, bool) {
 	switch {
 	case p.exact != 0:
 		if h.config.CompactRevision != nil && p.exact <= h.config.CompactRevision() {
@@ -96,9 +96,9 @@ func (h *Handlers) reach(ctx context.Context, p *plan) (int64, bool) {
 	return p.atLeast, h.awaitExisting(ctx, p.atLeast)
 }
 
-// writeList sends the matched objects. It returns false, with nothing written, if
-// one of them cannot be encoded.
-func (h *Handlers) writeList(w http.ResponseWriter, req *http.Request, c choice, found *matched, meta encoded.ListMeta) bool {
+// writeList sends the matched objects. It returns false, with nothing written, if one of
+// them cannot be encoded.
+func (h *Handlers) writeList(w http.ResponseWriter, req *http.Request, c choice, found *listResult, meta encoded.ListMeta) bool {
 	envelope, err := h.config.Version.List(meta, c.format)
 	if err != nil {
 		return false
@@ -108,34 +108,34 @@ func (h *Handlers) writeList(w http.ResponseWriter, req *http.Request, c choice,
 		return true
 	}
 	h.blocks.init()
-	inBlocks := !found.selected && found.count >= blocksFrom
-	measured, err := h.measure(req.Context(), found, c.format, inBlocks)
+	inBlocks := !found.selected && found.count >= minBlockObjects
+	measured, err := h.measureItems(req.Context(), found, c.format, inBlocks)
 	if err != nil {
 		return false
 	}
-	body := &body{version: h.config.Version, format: c.format, protobuf: c.format%2 == 1}
+	items := &itemWriter{version: h.config.Version, format: c.format, protobuf: c.format%2 == 1}
 	compress := acceptsGzip(req) && envelope.Size(measured) > gzipThreshold
 	if compress && !found.selected {
-		return h.writeBlocks(w, req, c, found, envelope, body, measured)
+		return h.writeBlocks(w, req, c, found, envelope, items, measured)
 	}
 	s := &stream{ctx: req.Context(), w: w, buffer: newBuffer(), contentType: c.contentType, compress: compress}
 	defer s.free()
 	s.bytes = envelope.AppendOpen(s.bytes, measured)
-	if err = h.writeParts(s, body, found, inBlocks); err == nil {
+	if err = h.writeParts(s, items, found, inBlocks); err == nil {
 		s.bytes = append(s.bytes, envelope.Tail...)
 		err = s.close()
 	}
 	return s.finish(err)
 }
 
-// body appends the items of a list, with what stands between them.
-type body struct {
+// itemWriter appends the items of a list with their separators.
+type itemWriter struct {
 	version  *encoded.Version
 	format   encoded.Format
 	protobuf bool
 }
 
-func (b *body) append(dst []byte, e *bytecache.Entry, first bool) ([]byte, error) {
+func (b *itemWriter) append(dst []byte, e *bytecache.Entry, first bool) ([]byte, error) {
 	if b.protobuf {
 		return b.version.AppendFramed(dst, e, b.format)
 	}
@@ -145,26 +145,26 @@ func (b *body) append(dst []byte, e *bytecache.Entry, first bool) ([]byte, error
 	return b.version.AppendItem(dst, e, b.format)
 }
 
-// measureAhead is how much of a JSON list is encoded before its first byte is
+// maxMeasured is the size up to which a JSON list is encoded before its first byte is
 // written.
-const measureAhead = 8 << 20
+const maxMeasured = 8 << 20
 
-// measure returns the size of the items with their frames or commas. It encodes what
-// has not been encoded yet, so that what cannot be is found out before anything is
-// written. A protobuf list begins with its size; of a long JSON list, what is encoded
-// here might no longer be kept when it is written, so the size is that of a part.
-func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format, inBlocks bool) (size int64, failed error) {
+// measureItems returns the size of the items with their frames or commas. It encodes items
+// that are not cached, so that errors occur before anything is written. A protobuf list
+// begins with its size. Of a JSON list only a part is measured, because the encoding of a
+// long one might be dropped from the cache before it is written.
+func (h *Handlers) measureItems(ctx context.Context, found *listResult, f encoded.Format, inBlocks bool) (size int64, failed error) {
 	protobuf, first := f%2 == 1, true
-	parts(found, func(part []*bytecache.Entry) bool {
+	eachPart(found, func(part []*bytecache.Entry) bool {
 		if failed = ctx.Err(); failed != nil {
 			return false
 		}
-		style := blockStyle{format: f, first: first, history: found.history()}
+		style := blockStyle{format: f, first: first, incarnation: found.incarnation()}
 		first = false
 		if inBlocks {
-			if data, ok := h.blocks.kept(h.blocks.id(part, style)); ok {
+			if data, ok := h.blocks.cached(h.blocks.id(part, style)); ok {
 				size += int64(len(data))
-				return protobuf || size < measureAhead
+				return protobuf || size < maxMeasured
 			}
 		}
 		for i, e := range part {
@@ -179,7 +179,7 @@ func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format
 			if i > 0 || !style.first {
 				size++ // the comma
 			}
-			if size += int64(item); size >= measureAhead {
+			if size += int64(item); size >= maxMeasured {
 				return false
 			}
 		}
@@ -188,10 +188,10 @@ func (h *Handlers) measure(ctx context.Context, found *matched, f encoded.Format
 	return size, failed
 }
 
-// knownBroken tells whether a list has an object that is known to have no encoding:
-// one whose answer ended in the middle. The next one is upstream's to refuse.
-func (h *Handlers) knownBroken(found *matched) bool {
-	broken := h.broken.Load()
+// knownUnencodable reports whether a list contains the object that broke off an earlier
+// response. The fallback then returns the error.
+func (h *Handlers) knownUnencodable(found *listResult) bool {
+	broken := h.unencodable.Load()
 	if broken == nil {
 		return false
 	}

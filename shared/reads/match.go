@@ -12,34 +12,33 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// matched is what a LIST is answered with.
-type matched struct {
+// listResult is the result of a LIST.
+type listResult struct {
 	revision int64
-	// snapshot holds what is listed; nil where an index gave the entries without
-	// there being more of them.
+	// snapshot is the state that is listed; nil if an index returned all entries.
 	snapshot *bytecache.Snapshot
-	// entries are the objects, if selected; otherwise all of the snapshot are from
-	// the key from on, below prefix, as many as count.
+	// entries are the objects if selected is set. Otherwise the objects are the next count
+	// ones of the snapshot from the key from on, all below prefix.
 	entries      []*bytecache.Entry
 	selected     bool
 	prefix, from string
 	count        int
-	// more: there are keys after last, which is the last one that was looked at.
+	// more says that there are keys after last, the last key that was examined.
 	more bool
 	last string
 	// total is the number of keys from the start of the list on.
 	total int64
 }
 
-// history is the snapshot's.
-func (m *matched) history() int {
+// incarnation returns that of the snapshot.
+func (m *listResult) incarnation() int {
 	if m.snapshot == nil {
 		return 0
 	}
 	return m.snapshot.Incarnation
 }
 
-func (m *matched) each(yield func(*bytecache.Entry) bool) {
+func (m *listResult) each(yield func(*bytecache.Entry) bool) {
 	if m.selected {
 		for _, e := range m.entries {
 			if !yield(e) {
@@ -58,9 +57,9 @@ func (m *matched) each(yield func(*bytecache.Entry) bool) {
 	})
 }
 
-// match finds the objects of a plan. ok is false where the fallback must.
-func (h *Handlers) match(ctx context.Context, p *plan) (*matched, bool) {
-	least, ok := h.reach(ctx, p)
+// match finds the objects of a plan. ok is false if the fallback must answer.
+func (h *Handlers) match(ctx context.Context, p *plan) (*listResult, bool) {
+	least, ok := h.awaitRevision(ctx, p)
 	if !ok {
 		return nil, false
 	}
@@ -69,11 +68,11 @@ func (h *Handlers) match(ctx context.Context, p *plan) (*matched, bool) {
 			return found, true
 		}
 	}
-	snapshot, ok := h.state(ctx, p, least)
+	snapshot, ok := h.snapshotFor(ctx, p, least)
 	if !ok {
 		return nil, false
 	}
-	m := &matched{revision: snapshot.Revision, snapshot: snapshot, prefix: p.prefix, from: max(p.prefix, p.start)}
+	m := &listResult{revision: snapshot.Revision, snapshot: snapshot, prefix: p.prefix, from: max(p.prefix, p.start)}
 	if p.exact != 0 {
 		m.revision = p.exact
 	}
@@ -88,8 +87,8 @@ func (h *Handlers) match(ctx context.Context, p *plan) (*matched, bool) {
 	}
 }
 
-// matchOne looks at the one key that a LIST by name is about.
-func (h *Handlers) matchOne(p *plan, m *matched) bool {
+// matchOne matches the one key of a LIST by name.
+func (h *Handlers) matchOne(p *plan, m *listResult) bool {
 	m.selected, m.last = true, p.prefix
 	e := m.snapshot.Get(p.prefix)
 	if e == nil {
@@ -103,8 +102,8 @@ func (h *Handlers) matchOne(p *plan, m *matched) bool {
 	return err == nil
 }
 
-// matchAll takes everything from the start on, up to the limit.
-func (h *Handlers) matchAll(p *plan, m *matched) {
+// matchAll takes all objects from the start on, up to the limit.
+func (h *Handlers) matchAll(p *plan, m *listResult) {
 	m.total = h.countFrom(m.snapshot, p)
 	m.count = int(m.total)
 	if p.limit == 0 || m.total <= p.limit {
@@ -120,13 +119,13 @@ func (h *Handlers) matchAll(p *plan, m *matched) {
 	h.counts.remember(countKey{m.snapshot.Incarnation, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
 }
 
-// scan looks at every object, for a selector that has no index.
-func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
+// scan matches every object, for a selector without a useful index.
+func (h *Handlers) scan(ctx context.Context, p *plan, m *listResult) bool {
 	m.selected = true
 	var failed error
 	looked := 0
-	// What has an index that did not help is asked for again and again, of objects of which a
-	// large part meets it: their attributes are found out once and kept.
+	// A term with an index that was not selective is frequent, and many objects match it. Their
+	// attributes are read completely and cached, so a Matcher would not help.
 	terms := slices.DeleteFunc(h.terms(p), h.config.Cache.Indexed)
 	matchers := make([]bytecache.Matcher, len(terms))
 	for i, t := range terms {
@@ -149,7 +148,7 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 			}
 		}
 		m.last = e.Key
-		if misses(matchers, e) {
+		if mismatches(matchers, e) {
 			return true
 		}
 		var ok bool
@@ -166,17 +165,19 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *matched) bool {
 }
 
 const (
-	// maxTried bounds the indexes that one request may ask for.
-	maxTried = 3
-	// few is when the next index is not asked: looking at so many objects costs less.
-	few = 64
-	// maxAgain bounds the attempts to have an index and a snapshot of one state.
-	maxAgain = 3
+	// maxIndexQueries bounds the indexes that one request queries.
+	maxIndexQueries = 3
+	// fewEntries is the number of entries that are cheaper to match than another index is
+	// to query.
+	fewEntries = 64
+	// maxSelectAttempts bounds the attempts to get an index and a snapshot of the same
+	// state.
+	maxSelectAttempts = 3
 )
 
-// byIndex finds objects by the terms of the selectors that have an index, at a
-// revision or later. ok is false if there is none that helps.
-func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched, bool) {
+// byIndex finds objects by the terms of the selectors that have an index, at the revision
+// least or later. ok is false if no index helps.
+func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*listResult, bool) {
 	terms := h.terms(p)
 	if p.indexed != nil {
 		terms = []bytecache.Term{{Field: true, Key: p.indexed.Field, Values: []string{p.indexed.Value}}}
@@ -184,15 +185,15 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 	if len(terms) == 0 {
 		return nil, false
 	}
-	for range maxAgain {
-		best, ok := h.shortest(ctx, terms)
+	for range maxSelectAttempts {
+		best, ok := h.selectShortest(ctx, terms)
 		if !ok || best.Revision < least {
 			return nil, false
 		}
-		m := &matched{revision: best.Revision, selected: true, prefix: p.prefix}
-		// Whether there is more depends on all that the index has.
+		m := &listResult{revision: best.Revision, selected: true, prefix: p.prefix}
+		// Whether there is more depends on all entries of the index.
 		last := lastBelow(p, best.Entries)
-		entries, err := h.narrow(p, best.Entries)
+		entries, err := h.filter(p, best.Entries)
 		if err != nil {
 			return nil, false
 		}
@@ -208,10 +209,10 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 				return m, true
 			}
 		}
-		// Whether there is more depends on objects that do not match, too.
+		// Whether there is more also depends on objects that do not match.
 		snapshot, ok := h.config.Cache.SnapshotAt(best.Revision)
 		if !ok {
-			continue // it has changed meanwhile
+			continue // the cache has changed
 		}
 		m.snapshot = snapshot
 		m.entries = entries[:p.limit]
@@ -228,15 +229,15 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*matched,
 	return nil, false
 }
 
-// inIndex tells whether an entry is among those that the index of a plan has.
+// inIndex reports whether an entry is in the index of a plan.
 func (h *Handlers) inIndex(p *plan, e *bytecache.Entry) bool {
 	found, err := h.fieldsOf(e)
 	return err == nil && found.Get(p.indexed.Field) == p.indexed.Value
 }
 
-// misses tells of an entry that it does not meet one of some terms, reading no more of it
-// than that takes.
-func misses(matchers []bytecache.Matcher, e *bytecache.Entry) bool {
+// mismatches reports whether an entry does not match one of the terms, and reads no more of
+// it than necessary.
+func mismatches(matchers []bytecache.Matcher, e *bytecache.Entry) bool {
 	for i := range matchers {
 		if meets, err := matchers[i].Match(e); err == nil && !meets {
 			return true
@@ -245,7 +246,7 @@ func misses(matchers []bytecache.Matcher, e *bytecache.Entry) bool {
 	return false
 }
 
-// lastBelow is the key of the last entry in the collection of a plan.
+// lastBelow returns the key of the last entry in the collection of a plan.
 func lastBelow(p *plan, entries []*bytecache.Entry) string {
 	for _, e := range slices.Backward(entries) {
 		if p.below(e.Key) {
@@ -255,11 +256,11 @@ func lastBelow(p *plan, entries []*bytecache.Entry) string {
 	return ""
 }
 
-// shortest asks the indexes that there are, or that are worth it, and returns the shortest
-// answer.
-func (h *Handlers) shortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, ok bool) {
+// selectShortest queries the indexes of the terms that have one or are worth one, and
+// returns the shortest result.
+func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, ok bool) {
 	for i, term := range terms {
-		if i >= maxTried {
+		if i >= maxIndexQueries {
 			break
 		}
 		if !h.config.Cache.WorthIndex(term) {
@@ -272,16 +273,16 @@ func (h *Handlers) shortest(ctx context.Context, terms []bytecache.Term) (best b
 		if !s.Indexed || ok && len(s.Entries) >= len(best.Entries) {
 			continue
 		}
-		if best, ok = s, true; len(s.Entries) <= few {
+		if best, ok = s, true; len(s.Entries) <= fewEntries {
 			break
 		}
 	}
 	return best, ok
 }
 
-// narrow leaves those entries of an index that are in the collection, not before
-// the start, and meet the whole selector.
-func (h *Handlers) narrow(p *plan, entries []*bytecache.Entry) ([]*bytecache.Entry, error) {
+// filter returns the entries that are in the collection, not before the start, and match
+// the whole selector.
+func (h *Handlers) filter(p *plan, entries []*bytecache.Entry) ([]*bytecache.Entry, error) {
 	from := max(p.prefix, p.start)
 	at := sort.Search(len(entries), func(i int) bool { return entries[i].Key >= from })
 	entries = entries[at:]
@@ -298,7 +299,7 @@ func (h *Handlers) narrow(p *plan, entries []*bytecache.Entry) ([]*bytecache.Ent
 	return entries, failed
 }
 
-// terms are those that the cache can judge entries by.
+// terms returns the terms that the cache can match.
 func (h *Handlers) terms(p *plan) []bytecache.Term {
 	terms := indexTerms(p)
 	if h.config.OwnFields { // the cache has other fields
@@ -307,12 +308,12 @@ func (h *Handlers) terms(p *plan) []bytecache.Term {
 	return terms
 }
 
-// indexTerms are the terms of a plan's selectors that say what is wanted, the ones
-// that probably meet the fewest objects first.
+// indexTerms returns the positive terms of a plan's selectors, those that probably match
+// the fewest objects first.
 func indexTerms(p *plan) []bytecache.Term {
 	var terms []bytecache.Term
 	for _, r := range p.field.Requirements() {
-		// A field that an object does not have is equal to the empty string.
+		// A missing field equals the empty string.
 		if (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) && r.Value != "" && !metadataField(r.Field) {
 			terms = append(terms, bytecache.Term{Field: true, Key: r.Field, Values: []string{r.Value}})
 		}
@@ -341,10 +342,10 @@ func breadth(t bytecache.Term) int {
 	return len(t.Values)
 }
 
-// metadataField tells the fields that an object's key says.
+// metadataField reports whether the key of an object determines a field.
 func metadataField(name string) bool { return name == "metadata.name" || name == "metadata.namespace" }
 
-// meets judges an entry by the selectors of a plan.
+// meets reports whether an entry matches the selectors of a plan.
 func (h *Handlers) meets(p *plan, e *bytecache.Entry) (bool, error) {
 	if e.Err != nil {
 		return false, e.Err
@@ -368,7 +369,7 @@ func (h *Handlers) meets(p *plan, e *bytecache.Entry) (bool, error) {
 	return err == nil && p.field.Matches(found), err
 }
 
-// keyFields are the selectable fields that the key of an object has.
+// keyFields are the selectable fields in the key of an object.
 type keyFields struct {
 	namespaced bool
 	key        string

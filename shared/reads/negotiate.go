@@ -17,23 +17,24 @@ import (
 	"triune.dev/shared/encoded"
 )
 
-// choice is what a client has chosen by its Accept header.
+// choice is the negotiated encoding of a response.
 type choice struct {
-	// served is false where it is something that the fallback makes.
+	// served is false if the fallback must answer.
 	served bool
 	format encoded.Format
-	// table is the version of the Table that is asked for, if one is.
+	// table is the version of the requested Table, if any.
 	table schema.GroupVersion
-	// list tells as=PartialObjectMetadataList from as=PartialObjectMetadata.
+	// list is set for as=PartialObjectMetadataList, not for as=PartialObjectMetadata.
 	list bool
-	// contentType is the header of the response.
+	// contentType is the Content-Type header of the response.
 	contentType []string
 }
 
-// choices remembers them by the header: clients have few different ones. A resource of
-// which there are thousands has them, too, so they are few and short; where there are more
-// it begins anew, and nobody fills it for long with what nobody else sends.
-type choices struct {
+// choiceCache caches choices by Accept header, of which clients use few. There may be
+// thousands of resources, each with a cache, so its entries are few and short. When it is
+// full it is emptied, so a client that sends many different headers does not fill it for
+// long.
+type choiceCache struct {
 	mu    sync.RWMutex
 	known map[string]choice // guarded by mu
 }
@@ -43,14 +44,14 @@ const (
 	maxAcceptHeader = 256
 )
 
-func (c *choices) get(accept string) (choice, bool) {
+func (c *choiceCache) get(accept string) (choice, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	known, ok := c.known[accept]
 	return known, ok
 }
 
-func (c *choices) put(accept string, made choice) {
+func (c *choiceCache) put(accept string, made choice) {
 	if len(accept) > maxAcceptHeader {
 		return
 	}
@@ -59,7 +60,7 @@ func (c *choices) put(accept string, made choice) {
 	if c.known == nil || len(c.known) >= maxChoices {
 		c.known = map[string]choice{}
 	}
-	c.known[strings.Clone(accept)] = made // of a request that may be much longer
+	c.known[strings.Clone(accept)] = made // not a substring of a long request
 }
 
 func (h *Handlers) negotiate(req *http.Request) choice {
@@ -75,8 +76,8 @@ func (h *Handlers) negotiate(req *http.Request) choice {
 	return c
 }
 
-// mayBePretty tells whether anything but the Accept header could decide about the
-// encoding: a parameter, or the User-Agent of a tool for humans.
+// mayBePretty reports whether anything but the Accept header may affect the encoding: a
+// parameter, or the User-Agent of an interactive tool.
 func mayBePretty(req *http.Request) bool {
 	if strings.Contains(req.URL.RawQuery, "pretty") {
 		return true
@@ -98,7 +99,7 @@ func (h *Handlers) choose(req *http.Request) choice {
 		if !v1 && !v1beta1 {
 			return choice{}
 		}
-		// What is transformed has serializers of its own.
+		// Transformed objects have serializers of their own.
 		if _, info, err = negotiation.NegotiateOutputMediaType(req, apihelpers.GetMetaInternalVersionCodecs(), scope); err != nil {
 			return choice{}
 		}
@@ -133,11 +134,11 @@ func (h *Handlers) choose(req *http.Request) choice {
 	return c
 }
 
-// partialOf tells whether the choice is the metadata of an object or of a list.
+// partial reports whether only metadata was requested.
 func (c choice) partial() bool { return c.format >= encoded.MetadataJSON }
 
-// acceptsGzip tells whether a client takes compressed answers, as kube-apiserver
-// understands the header: any mention of gzip by itself, whatever else there is.
+// acceptsGzip reports whether a client accepts compressed responses, by kube-apiserver's
+// interpretation of the header: "gzip" without parameters, regardless of the other tokens.
 func acceptsGzip(req *http.Request) bool {
 	header := req.Header.Get("Accept-Encoding")
 	if header == "" || !utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression) {

@@ -9,7 +9,7 @@ import (
 // Nobody fills the memory of a resource, or keeps others out of it, with headers that
 // nobody else sends.
 func TestChoicesAreBounded(t *testing.T) {
-	var c choices
+	var c choiceCache
 	for i := range 10 * maxChoices {
 		c.put(fmt.Sprint("application/json;x=", i), choice{})
 		c.put(strings.Repeat("x", maxAcceptHeader)+fmt.Sprint(i), choice{})

@@ -12,9 +12,8 @@ import (
 
 // fieldsOf returns the selectable fields of an entry.
 //
-// Custom resources are served by several versions out of one cache, whose selectable
-// fields differ: what each version selects by is a form of the entry, made of the
-// decoded object once.
+// Several versions of a custom resource share one cache but have different selectable
+// fields. The fields of each version are a form of the entry, made from the decoded object.
 func (h *Handlers) fieldsOf(e *bytecache.Entry) (fields.Fields, error) {
 	if !h.config.OwnFields {
 		found, err := h.config.Cache.FieldsOf(e)
@@ -27,8 +26,8 @@ func (h *Handlers) fieldsOf(e *bytecache.Entry) (fields.Fields, error) {
 	return packedFields(data), err
 }
 
-// packedFields are names and values in turn, each after its length as a varint. It is
-// a fields.Fields without another copy of them.
+// packedFields are alternating names and values, each after its length as a varint. They
+// implement fields.Fields without another copy.
 type packedFields []byte
 
 func packFields(all map[string]string) []byte {
@@ -41,7 +40,7 @@ func packFields(all map[string]string) []byte {
 	return out
 }
 
-// Has tells whether there is a field.
+// Has reports whether there is a field.
 func (p packedFields) Has(field string) bool {
 	_, ok := p.find(field)
 	return ok

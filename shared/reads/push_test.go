@@ -16,7 +16,7 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// taker is a response that can be written to directly, unless it is full.
+// taker is a response with a TryWrite that accepts everything unless it is full.
 type taker struct {
 	mu      sync.Mutex
 	header  http.Header
@@ -55,7 +55,7 @@ func (r *taker) TryWrite(pieces [][]byte) (interface{ Flush() }, bool) {
 
 func (r *taker) lines() int { return bytes.Count(r.written.Bytes(), []byte("\n")) }
 
-// await polls until something is so.
+// await polls until a condition is true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for begun := time.Now(); !so(); time.Sleep(time.Millisecond) {
@@ -65,8 +65,8 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestEventsArePushed where the connection has room, come by way of the handler's goroutine
-// where it has none, and in order whoever writes them.
+// TestEventsArePushed checks that events are pushed if the connection has room, that the
+// handler's goroutine writes them otherwise, and that they are in order.
 func TestEventsArePushed(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	w.create(t, pod("ns-0", "a", 1))
@@ -111,7 +111,7 @@ func TestEventsArePushed(t *testing.T) {
 	}
 }
 
-// TestPushAllocatesNothing for one more watcher.
+// TestPushAllocatesNothing checks that another watcher costs no allocation.
 func TestPushAllocatesNothing(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	w.create(t, pod("ns-0", "a", 1))
@@ -124,7 +124,7 @@ func TestPushAllocatesNothing(t *testing.T) {
 	w.revision(t)
 	for _, query := range []string{"", "&labelSelector=app%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1"} {
 		s, _ := w.direct(t, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), "application/json")
-		changes, err := s.follow.Next(t.Context())
+		changes, err := s.source.Next(t.Context())
 		if err != nil || len(changes.List) != 4 {
 			t.Fatalf("%d changes, %v", len(changes.List), err)
 		}
@@ -141,7 +141,7 @@ func TestPushAllocatesNothing(t *testing.T) {
 	}
 }
 
-// forgetful takes everything.
+// forgetful accepts and discards everything.
 type forgetful struct{ bytes int }
 
 func (f *forgetful) Flush() {}

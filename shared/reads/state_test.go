@@ -34,8 +34,8 @@ func (r *resource) update(t testing.TB, namespace, name string, i int) *corev1.P
 	return out.(*corev1.Pod)
 }
 
-// TestReadYourWrites: a GET and a LIST without a resourceVersion show every write
-// that was acknowledged before they began, and come from bytes.
+// TestReadYourWrites checks that a GET or LIST without a resourceVersion reflects every
+// write acknowledged before it began, and is answered from bytes.
 func TestReadYourWrites(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
@@ -83,9 +83,9 @@ func TestReadYourWrites(t *testing.T) {
 	}
 }
 
-// TestFuture: a revision that does not exist is upstream's to wait for and to refuse;
-// one that etcd has is waited for here.
-func TestFuture(t *testing.T) {
+// TestFutureRevisions checks that upstream waits for, and refuses, revisions that do not
+// exist, and that we wait for those that etcd has.
+func TestFutureRevisions(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	wrote := pods.create(t, pod("default", "a", 1)).(*corev1.Pod).ResourceVersion
@@ -106,7 +106,7 @@ func TestFuture(t *testing.T) {
 	}
 }
 
-// deaf has no answer.
+// deaf is a Consistency that fails.
 type deaf struct{}
 
 func (deaf) Confirm(context.Context, string) (freshness.Confirmed, error) {
@@ -114,7 +114,7 @@ func (deaf) Confirm(context.Context, string) (freshness.Confirmed, error) {
 }
 func (deaf) Revision(context.Context) (int64, error) { return 0, errors.New("deaf") }
 
-// ahead says that etcd is far ahead of the event log.
+// ahead is a Consistency of an etcd far ahead of the event log.
 type ahead struct{}
 
 func (ahead) Confirm(context.Context, string) (freshness.Confirmed, error) {
@@ -122,8 +122,8 @@ func (ahead) Confirm(context.Context, string) (freshness.Confirmed, error) {
 }
 func (ahead) Revision(context.Context) (int64, error) { return 1 << 40, nil }
 
-// behind says that etcd is at a revision that the cache has left behind: it was replaced by
-// a restored backup.
+// behind is a Consistency of an etcd behind the cache, because it was replaced by a
+// restored backup.
 type behind struct{}
 
 func (behind) Confirm(context.Context, string) (freshness.Confirmed, error) {
@@ -131,9 +131,9 @@ func (behind) Confirm(context.Context, string) (freshness.Confirmed, error) {
 }
 func (behind) Revision(context.Context) (int64, error) { return 1, nil }
 
-// TestStale: where the cache cannot be shown to be new enough, the fallback answers;
-// what may be old comes from the cache all the same.
-func TestStale(t *testing.T) {
+// TestFallbackAnswersIfCacheIsBehind checks that the fallback answers if the cache may be
+// too old, and the cache if the request allows an old state.
+func TestFallbackAnswersIfCacheIsBehind(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	pods.create(t, pod("default", "a", 1))
@@ -152,7 +152,7 @@ func TestStale(t *testing.T) {
 			"/api/v1/pods?fieldSelector=metadata.name%3Da": true,
 		} {
 			for _, level := range []bool{false, true} {
-				pods.handlers.level.Store(level) // when it was last looked
+				pods.handlers.caughtUp.Store(level) // when it was last looked
 				if _, fell := pods.compare(t, path, nil); fell != fallback {
 					t.Errorf("%s: GET %s by the fallback: %t, want %t", name, path, fell, fallback)
 				}
@@ -161,8 +161,9 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// TestPatienceIsSpentOnce: the fallback learns that a LIST has waited for the cache.
-func TestPatienceIsSpentOnce(t *testing.T) {
+// TestFallbackDoesNotWaitAgain checks that the fallback learns that a LIST has already
+// waited for the cache.
+func TestFallbackDoesNotWaitAgain(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	pods.create(t, pod("default", "a", 1))
@@ -184,7 +185,7 @@ func TestPatienceIsSpentOnce(t *testing.T) {
 	}
 }
 
-// counting counts what it is asked, and is ahead of the event log on demand.
+// counting counts its calls, and is ahead of the event log on demand.
 type counting struct {
 	Consistency
 	keys, revisions atomic.Int64
@@ -209,16 +210,16 @@ func (c *counting) Revision(ctx context.Context) (int64, error) {
 	return revision, err
 }
 
-// TestWordOnAKey is asked of etcd only where its revision does not say it all: at first,
-// and where the cache has not got there yet.
-func TestWordOnAKey(t *testing.T) {
+// TestConfirmsKeyIfCacheIsBehind checks that a GET confirms its key only at first and while
+// the cache is behind; otherwise the revision of etcd suffices.
+func TestConfirmsKeyIfCacheIsBehind(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	pods.create(t, pod("default", "a", 1))
 	pods.settle(t)
 	etcd := &counting{Consistency: pods.handlers.config.Consistency}
 	pods.handlers.config.Consistency = etcd
-	pods.handlers.level.Store(false)
+	pods.handlers.caughtUp.Store(false)
 	for _, step := range []struct {
 		name            string
 		ahead           bool
@@ -243,10 +244,10 @@ func TestWordOnAKey(t *testing.T) {
 	}
 }
 
-// TestIndexed: selectors with a term that says what is wanted, the second time that it is
-// asked for, look at the objects that have it, and at no other; one that matches nothing
-// looks at none. The answer is what it was the first time.
-func TestIndexed(t *testing.T) {
+// TestSelectorsUseIndexes checks that a selector with a positive term reads only the
+// objects in an index from its second request on, and none if no object matches; and that
+// the result is the same as that of the first request.
+func TestSelectorsUseIndexes(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	const n = 400
@@ -295,8 +296,8 @@ func TestIndexed(t *testing.T) {
 	}
 }
 
-// TestPagesOfOneState: the pages of a LIST show the state of the first one, and the
-// pages after it are still served from bytes.
+// TestPagesOfOneState checks that all pages of a LIST show the state of the first one and
+// are served from bytes.
 func TestPagesOfOneState(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
@@ -334,7 +335,7 @@ func TestPagesOfOneState(t *testing.T) {
 	}
 }
 
-// gone takes a little and goes.
+// gone is a client that disconnects after reading a little.
 type gone struct {
 	discard
 	cancel context.CancelFunc
@@ -345,9 +346,9 @@ func (g *gone) Write(p []byte) (int, error) {
 	return g.discard.Write(p)
 }
 
-// TestDisconnect: nothing is written for a client that is gone, and the connection
-// does not end as if the list were whole.
-func TestDisconnect(t *testing.T) {
+// TestDisconnectAbortsResponse checks that nothing more is written after a client has
+// disconnected, and that the response does not look complete.
+func TestDisconnectAbortsResponse(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
 	for i := range 300 {
@@ -376,7 +377,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestAllocations: what is cached is sent without allocating for each object.
+// TestAllocations checks that cached objects are sent without an allocation for each.
 func TestAllocations(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t)
@@ -427,12 +428,12 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// TestConcurrent: many readers of all kinds while objects change, under a budget
-// that is always too small.
+// TestConcurrent runs readers of all kinds while objects change, with a budget that is
+// always too small.
 func TestConcurrent(t *testing.T) {
 	w := newWorld(t, func(c *bytecache.Config) { c.FormBytes = 64 << 10 })
 	pods := w.pods(t)
-	const n = blocksFrom + 50
+	const n = minBlockObjects + 50
 	for i := range n {
 		pods.create(t, pod("default", fmt.Sprintf("n%03d", i), i))
 	}

@@ -22,10 +22,10 @@ import (
 	"triune.dev/shared/encoded"
 )
 
-// tableStyle is what decides about the rows of a Table, besides the objects.
+// tableStyle has the properties that determine the rows of a Table, besides the objects.
 type tableStyle struct {
 	version schema.GroupVersion
-	// includeObject is empty for metadata, which is the default.
+	// includeObject is empty for the default, metadata.
 	includeObject metav1.IncludeObjectPolicy
 	noHeaders     bool
 }
@@ -34,7 +34,7 @@ func (s tableStyle) options() *metav1.TableOptions {
 	return &metav1.TableOptions{IncludeObject: s.includeObject, NoHeaders: s.noHeaders}
 }
 
-// tableStyleOf reads the parameters of a request for a Table.
+// tableStyleOf returns the parameters of a Table request.
 func tableStyleOf(req *http.Request, version schema.GroupVersion) (tableStyle, bool) {
 	s := tableStyle{version: version}
 	if req.URL.RawQuery == "" {
@@ -48,29 +48,29 @@ func tableStyleOf(req *http.Request, version schema.GroupVersion) (tableStyle, b
 	return s, len(validation.ValidateTableOptions(&options)) == 0
 }
 
-// errRows: a printer has not made one row for each object, in their order, so that a
-// row cannot be made without the others.
-var errRows = errors.New("not one row for each object in turn")
+// errRowsNotInOrder says that a printer has not returned one row for each object in order,
+// so that rows cannot be made separately.
+var errRowsNotInOrder = errors.New("not one row for each object in turn")
 
-// sortedKind is printed in the order of its precedence, not of its names.
+// sortedKind is printed in the order of precedence, not of names.
 var sortedKind = schema.GroupKind{Group: "flowcontrol.apiserver.k8s.io", Kind: "FlowSchema"}
 
-// printsInTurn tells whether the rows of a list are those of its objects in turn. It
-// is believed of printers until they have been seen to do otherwise.
-func (h *Handlers) printsInTurn() bool {
-	return h.config.Scope.TableConvertor != nil && h.config.Scope.Kind.GroupKind() != sortedKind && !h.tables.unordered.Load()
+// printsInOrder reports whether the rows of a list are those of its objects in order. This
+// is assumed of a printer until it has returned rows in another order.
+func (h *Handlers) printsInOrder() bool {
+	return h.config.Scope.TableConvertor != nil && h.config.Scope.Kind.GroupKind() != sortedKind && !h.rows.unordered.Load()
 }
 
-// convert makes the Table of an object or list, as upstream's handlers do. If objects
-// are given, their rows must come in turn.
+// convert returns the Table of an object or list, as upstream's handlers do. If objects are
+// given, their rows must be in order.
 func (h *Handlers) convert(ctx context.Context, obj runtime.Object, s tableStyle, objects []runtime.Object) (*metav1.Table, error) {
 	table, err := h.config.Scope.TableConvertor.ConvertToTable(ctx, obj, s.options())
 	if err != nil {
 		return nil, fmt.Errorf("convert to a table: %w", err)
 	}
-	if objects != nil && !inTurn(table.Rows, objects) {
-		h.tables.unordered.Store(true)
-		return nil, errRows
+	if objects != nil && !inOrder(table.Rows, objects) {
+		h.rows.unordered.Store(true)
+		return nil, errRowsNotInOrder
 	}
 	for i := range table.Rows {
 		if err := h.include(&table.Rows[i].Object, s); err != nil {
@@ -80,7 +80,7 @@ func (h *Handlers) convert(ctx context.Context, obj runtime.Object, s tableStyle
 	return table, nil
 }
 
-func inTurn(rows []metav1.TableRow, objects []runtime.Object) bool {
+func inOrder(rows []metav1.TableRow, objects []runtime.Object) bool {
 	if len(rows) != len(objects) {
 		return false
 	}
@@ -97,9 +97,8 @@ func inTurn(rows []metav1.TableRow, objects []runtime.Object) bool {
 	return true
 }
 
-// include replaces the object in a row by the part of it that the client wants. The
-// bookmark that ends the initial events of a watch can be told by its metadata, which
-// are therefore there in any case.
+// include replaces the object in a row by the part that the client requested. The bookmark
+// that ends the initial events of a watch always has its metadata, which identifies it.
 func (h *Handlers) include(object *runtime.RawExtension, s tableStyle) error {
 	scope := h.config.Scope
 	marked, err := storage.HasInitialEventsEndBookmarkAnnotation(object.Object)
@@ -129,7 +128,7 @@ func (h *Handlers) include(object *runtime.RawExtension, s tableStyle) error {
 	return nil
 }
 
-// decodeRow decodes the object of a row, as far as it is printed or sent.
+// decodeRow decodes the parts of an object that are printed or sent.
 func (h *Handlers) decodeRow(e *bytecache.Entry, revision int64, s tableStyle) (runtime.Object, error) {
 	if s.includeObject == metav1.IncludeObject {
 		return h.config.Version.Decode(e, revision)
@@ -137,7 +136,7 @@ func (h *Handlers) decodeRow(e *bytecache.Entry, revision int64, s tableStyle) (
 	return h.config.Version.DecodePrinted(e, revision)
 }
 
-// encodeTable is the whole body of a Table.
+// encodeTable returns the body of a Table response.
 func encodeTable(table *metav1.Table, version schema.GroupVersion) ([]byte, error) {
 	codecs := apihelpers.GetMetaInternalVersionCodecs()
 	info, ok := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
@@ -147,8 +146,8 @@ func encodeTable(table *metav1.Table, version schema.GroupVersion) ([]byte, erro
 	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, version), table)
 }
 
-// encodeRow encodes a row. Its object is encoded by itself: as a part of the row, what
-// has been encoded is looked through once more. object are its bytes where they are known.
+// encodeRow encodes a row. It encodes the object separately, because encoding/json would
+// scan nested JSON again. object is the encoded object if that is known, else nil.
 func encodeRow(row *metav1.TableRow, object []byte) ([]byte, error) {
 	bare := *row
 	bare.Object.Object = nil
@@ -166,9 +165,8 @@ func encodeRow(row *metav1.TableRow, object []byte) ([]byte, error) {
 	return append(append(before, object...), '}'), err
 }
 
-// keptMetadata is the object of an entry's row where that is metadata, and there are such
-// bytes.
-func (h *Handlers) keptMetadata(e *bytecache.Entry, s tableStyle) []byte {
+// cachedMetadata returns the encoded object of an entry's row if it is metadata and cached.
+func (h *Handlers) cachedMetadata(e *bytecache.Entry, s tableStyle) []byte {
 	if s.includeObject != metav1.IncludeMetadata && s.includeObject != "" {
 		return nil
 	}
@@ -198,8 +196,8 @@ func (h *Handlers) getTable(w http.ResponseWriter, req *http.Request, c choice, 
 	return true
 }
 
-// tableEnvelope is what is around the rows of a list's Table: the Table of a list
-// that says the same of itself and has no items.
+// tableEnvelope returns the parts of a Table around its rows, from the Table of a list with
+// the same metadata and no items.
 func (h *Handlers) tableEnvelope(ctx context.Context, m encoded.ListMeta, s tableStyle) (empty, head, tail []byte, err error) {
 	list, err := h.config.Version.EmptyList(m)
 	if err != nil {
@@ -219,16 +217,16 @@ func (h *Handlers) tableEnvelope(ctx context.Context, m encoded.ListMeta, s tabl
 			return empty, head, tail, nil
 		}
 	}
-	return nil, nil, nil, errRows
+	return nil, nil, nil, errRowsNotInOrder
 }
 
-// rowBatch is how many rows are made at once.
+// rowBatch is the number of rows that are printed together.
 const rowBatch = 64
 
 // writeTable sends the matched objects as a Table.
-func (h *Handlers) writeTable(w http.ResponseWriter, req *http.Request, c choice, found *matched, m encoded.ListMeta) bool {
+func (h *Handlers) writeTable(w http.ResponseWriter, req *http.Request, c choice, found *listResult, m encoded.ListMeta) bool {
 	style, ok := tableStyleOf(req, c.table)
-	if !ok || !h.printsInTurn() {
+	if !ok || !h.printsInOrder() {
 		return false
 	}
 	ctx := req.Context()
@@ -276,7 +274,7 @@ func (t *tableWriter) send() error {
 	batch := t.batch[:t.count]
 	t.count = 0
 	var rows [rowBatch][]byte
-	if err := t.rowsOf(t.ctx, batch, t.style, rows[:len(batch)]); err != nil {
+	if err := t.fillRows(t.ctx, batch, t.style, rows[:len(batch)]); err != nil {
 		return err
 	}
 	for _, row := range rows[:len(batch)] {
@@ -292,14 +290,13 @@ func (t *tableWriter) send() error {
 	return nil
 }
 
-// rowsOf fills in the rows of entries, from those that are kept where they still say
-// what they would say now.
-func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tableStyle, rows [][]byte) error {
+// fillRows fills in the rows of entries, from the cache where they are still valid.
+func (h *Handlers) fillRows(ctx context.Context, entries []*bytecache.Entry, s tableStyle, rows [][]byte) error {
 	now := time.Now()
 	var missing [rowBatch]int
 	count := 0
 	for i, e := range entries {
-		if rows[i] = h.tables.get(rowOf(e, e.Revision, s), now); rows[i] == nil {
+		if rows[i] = h.rows.get(newRowKey(e, e.Revision, s), now); rows[i] == nil {
 			missing[count] = i
 			count++
 		}
@@ -311,7 +308,7 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 	for at, i := range missing[:count] {
 		obj, err := h.decodeRow(entries[i], entries[i].Revision, s)
 		if err != nil {
-			h.broken.Store(entries[i])
+			h.unencodable.Store(entries[i])
 			return err
 		}
 		objects[at] = obj
@@ -329,12 +326,12 @@ func (h *Handlers) rowsOf(ctx context.Context, entries []*bytecache.Entry, s tab
 		return err
 	}
 	for at, i := range missing[:count] {
-		row, err := encodeRow(&table.Rows[at], h.keptMetadata(entries[i], s))
+		row, err := encodeRow(&table.Rows[at], h.cachedMetadata(entries[i], s))
 		if err != nil {
 			return fmt.Errorf("encode the row of %s: %w", entries[i].Key, err)
 		}
 		rows[i] = row
-		h.tables.put(rowOf(entries[i], entries[i].Revision, s), row, 0, until[at])
+		h.rows.put(newRowKey(entries[i], entries[i].Revision, s), row, 0, until[at])
 	}
 	return nil
 }

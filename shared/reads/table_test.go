@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 )
 
-// sorting prints the objects of a list in another order.
+// sorting is a printer that changes the order of a list.
 type sorting struct{ rest.TableConvertor }
 
 func (c sorting) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
@@ -26,7 +26,7 @@ func (c sorting) ConvertToTable(ctx context.Context, obj, options runtime.Object
 	return table, err
 }
 
-// ageing prints how old objects are.
+// ageing is a printer of ages.
 type ageing struct{ rest.TableConvertor }
 
 func (c ageing) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
@@ -42,8 +42,9 @@ func (c ageing) ConvertToTable(ctx context.Context, obj, options runtime.Object)
 
 const asTable = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
-// TestTableOrder: a printer that sorts is upstream's to ask.
-func TestTableOrder(t *testing.T) {
+// TestSortedTableGoesToFallback checks that upstream's handler serves the tables of a
+// printer that sorts.
+func TestSortedTableGoesToFallback(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t, func(c *kindConfig) { c.tables = sorting{rest.NewDefaultTableConvertor(c.gvr.GroupResource())} })
 	for i := range 5 {
@@ -57,8 +58,9 @@ func TestTableOrder(t *testing.T) {
 	}
 }
 
-// TestTableAges: a row that is kept shows the age that the object has now.
-func TestTableAges(t *testing.T) {
+// TestCachedRowsShowCurrentAge checks that a cached row shows the current age of the
+// object.
+func TestCachedRowsShowCurrentAge(t *testing.T) {
 	w := newWorld(t)
 	pods := w.pods(t, func(c *kindConfig) { c.tables = ageing{rest.NewDefaultTableConvertor(c.gvr.GroupResource())} })
 	var created time.Time
@@ -85,8 +87,9 @@ func TestTableAges(t *testing.T) {
 	}
 }
 
-// TestEncodeRow: a row is what encoding it as a whole gives.
-func TestEncodeRow(t *testing.T) {
+// TestEncodeRowEqualsMarshal checks that encodeRow returns the same as encoding the row as
+// a whole.
+func TestEncodeRowEqualsMarshal(t *testing.T) {
 	object := pod("default", "<a>&\u2028", 3)
 	object.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{ "f:a" : {} }`)}}}
 	for name, row := range map[string]metav1.TableRow{
@@ -106,6 +109,6 @@ func TestEncodeRow(t *testing.T) {
 	}
 	row := metav1.TableRow{Cells: []any{"a"}, Object: runtime.RawExtension{Object: object}}
 	if got, err := encodeRow(&row, []byte(`{"kept":1}`)); err != nil || string(got) != `{"cells":["a"],"object":{"kept":1}}` {
-		t.Errorf("with an object that is kept: %s, %v", got, err)
+		t.Errorf("with a given object: %s, %v", got, err)
 	}
 }

@@ -29,18 +29,18 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// WatchConfig is what a WATCH needs beside the Config of all reads.
+// WatchConfig is the additional Config of WATCH.
 type WatchConfig struct {
-	// Store decides where watches begin; its cache is that of the Config. Required.
+	// Store determines where watches begin; it must have the cache of the Config. Required.
 	Store *etcdstore.Store
-	// MinRequestTimeout is as in the server's configuration: a client that names no
-	// timeout is given one between it and twice as much.
+	// MinRequestTimeout is that of the server's configuration: the timeout of a request
+	// without one is between it and twice as much.
 	MinRequestTimeout time.Duration
 	// Forced is for the deprecated paths below /watch/, which need no parameter.
 	Forced bool
 }
 
-// Watch returns the handler of WATCH. The fallback also gets what is no watch.
+// Watch returns the handler of WATCH. The fallback also gets other requests.
 func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.HandlerFunc, error) {
 	if c.Store == nil || c.Store.Cache() != h.config.Cache {
 		return nil, errors.New("reads: a watch needs the store of the same cache")
@@ -51,7 +51,7 @@ func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.Handler
 		switch {
 		case !ok:
 			fallback(w, req)
-		case !stream.carried(req):
+		case !stream.handOff(req):
 			stream.serve(req)
 		}
 	}, nil
@@ -61,12 +61,12 @@ func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.Handler
 type watches struct {
 	*Handlers
 	WatchConfig
-	frames  *frames
-	closing closing
-	metrics func() watchMetrics
+	frames   *frames
+	shutdown shutdownWatchers
+	metrics  func() watchMetrics
 }
 
-// watchMetrics count what all watches send, and how large it is.
+// watchMetrics count the events sent and their sizes.
 type watchMetrics struct {
 	events compbasemetrics.CounterMetric
 	sizes  compbasemetrics.ObserverMetric
@@ -85,9 +85,9 @@ func newWatches(h *Handlers, c WatchConfig) *watches {
 	}
 }
 
-// begin returns false, with nothing written, where the fallback is to answer. It is
-// apart from [watchStream.serve], for what is needed here should not stay on the stack
-// until the watch ends.
+// begin returns false, with nothing written, if the fallback must answer. It is separate
+// from [watchStream.serve] so that its variables do not stay on the stack until the watch
+// ends.
 func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream, bool) {
 	if !ws.Forced && !strings.Contains(req.URL.RawQuery, "watch") {
 		return nil, false
@@ -114,7 +114,7 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 		return nil, false
 	}
 	s := &watchStream{watches: ws, w: w, flusher: flusher, media: media}
-	if !ws.prepare(s, info.Namespace, &options) || asTable && !s.findTable(req) {
+	if !ws.prepare(s, info.Namespace, &options) || asTable && !s.initTable(req) {
 		return nil, false
 	}
 	klog.V(3).InfoS("watch begins", "resource", ws.config.Scope.Resource, "path", req.URL.Path, "resourceVersion", options.ResourceVersion,
@@ -124,13 +124,13 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 		s.scope = metrics.CleanListScope(request.WithNamespace(req.Context(), info.Namespace), &options)
 	}
 	s.ctx, s.cancel = context.WithTimeout(req.Context(), timeout)
-	s.follow, s.failed = s.request.Follow(s.ctx)
+	s.source, s.failed = s.request.Follow(s.ctx)
 	return s, true
 }
 
-// narrowed is an interest in those objects only that a field selector can match, if it
-// demands a value of a field that is not in the key.
-func narrowed(i bytecache.Interest, field fields.Selector) bytecache.Interest {
+// narrowInterest returns an Interest in the objects that a field selector can match, if it
+// requires a value of a field that is not in the key.
+func narrowInterest(i bytecache.Interest, field fields.Selector) bytecache.Interest {
 	for _, r := range field.Requirements() {
 		if (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) && !metadataField(r.Field) {
 			return bytecache.Interest{Field: r.Field, Value: r.Value}
@@ -139,20 +139,19 @@ func narrowed(i bytecache.Interest, field fields.Selector) bytecache.Interest {
 	return i
 }
 
-// findTable finds what is around the rows of a Table that is asked for.
-func (s *watchStream) findTable(req *http.Request) bool {
+// initTable finds the row envelope of a Table watch.
+func (s *watchStream) initTable(req *http.Request) bool {
 	style, ok := tableStyleOf(req, s.media.transformed)
 	if !ok || s.config.Scope.TableConvertor == nil {
 		return false
 	}
 	var err error
-	s.media.table, err = s.frames.shell(req.Context(), s.Handlers, &s.request, style)
+	s.media.table, err = s.frames.rowEnvelope(req.Context(), s.Handlers, &s.request, style)
 	return err == nil
 }
 
-// carried hands the stream to a goroutine whose stack has not grown on the way here,
-// if there is one.
-func (s *watchStream) carried(req *http.Request) bool {
+// handOff passes the stream to a goroutine with a small stack, if there is one.
+func (s *watchStream) handOff(req *http.Request) bool {
 	task := routine.TaskFrom(req.Context())
 	if task == nil {
 		return false
@@ -161,14 +160,15 @@ func (s *watchStream) carried(req *http.Request) bool {
 	return true
 }
 
-// serve sends the stream until it is over.
+// serve sends the stream until it ends.
 func (s *watchStream) serve(req *http.Request) {
 	defer s.cancel()
 	info, _ := requestInfo(req)
 	metrics.RecordLongRunning(req, info, metrics.APIServerComponent, s.run)
 }
 
-// timeout is the client's, or a random one, so that not all come back at once.
+// timeout returns the client's timeout or a random one, so that not all clients reconnect
+// at once.
 func (ws *watches) timeout(options *metainternalversion.ListOptions) time.Duration {
 	if options.TimeoutSeconds != nil && *options.TimeoutSeconds != 0 {
 		return time.Duration(*options.TimeoutSeconds) * time.Second
@@ -176,13 +176,13 @@ func (ws *watches) timeout(options *metainternalversion.ListOptions) time.Durati
 	return time.Duration(float64(ws.MinRequestTimeout) * (1 + rand.Float64()))
 }
 
-// watchOptions reads the parameters of a WATCH.
+// watchOptions returns the parameters of a WATCH.
 func (ws *watches) watchOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
 	options, ok = ws.decodeOptions(req, name)
 	return options, ok && (options.Watch || ws.Forced)
 }
 
-// prepare decides what a stream selects and which keys it watches.
+// prepare sets the selector of a stream and the keys that it watches.
 func (ws *watches) prepare(s *watchStream, namespace string, options *metainternalversion.ListOptions) bool {
 	p := plan{label: labels.Everything(), field: fields.Everything()}
 	if options.LabelSelector != nil {
@@ -196,7 +196,7 @@ func (ws *watches) prepare(s *watchStream, namespace string, options *metaintern
 		ResourceVersion: options.ResourceVersion, Recursive: true, SendInitialEvents: options.SendInitialEvents,
 		Predicate: storage.SelectionPredicate{Label: p.label, Field: p.field, AllowWatchBookmarks: options.AllowWatchBookmarks},
 	}
-	if !ws.place(&p, namespace) {
+	if !ws.setPrefix(&p, namespace) {
 		return false
 	}
 	var err error
@@ -204,7 +204,7 @@ func (ws *watches) prepare(s *watchStream, namespace string, options *metaintern
 		return false
 	}
 	if !ws.config.OwnFields && s.request.Recursive {
-		s.request.Interest = narrowed(s.request.Interest, p.field)
+		s.request.Interest = narrowInterest(s.request.Interest, p.field)
 	}
 	if p.selects() {
 		s.selects = &plan{label: p.label, field: p.field, byKey: p.byKey}

@@ -29,8 +29,8 @@ import (
 //
 // etcd and the writer run in the process of the benchmark.
 
-// BenchmarkWatchDelivery gives one change, or four in one flush, to a watcher that
-// nobody reads: what the delivery itself costs.
+// BenchmarkWatchDelivery delivers one change, or four in one flush, to a watcher whose
+// output is discarded.
 func BenchmarkWatchDelivery(b *testing.B) {
 	w := newHistoryWorld(b, bytecache.Config{}).pods(b).watched(b, false)
 	w.create(b, fullPod(7))
@@ -44,7 +44,7 @@ func BenchmarkWatchDelivery(b *testing.B) {
 			for _, few := range []int{1, 4} {
 				b.Run(fmt.Sprintf("%s%s/events=%d", accept, query, few), func(b *testing.B) {
 					s, _ := w.direct(b, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), accept)
-					changes, err := s.follow.Next(b.Context())
+					changes, err := s.source.Next(b.Context())
 					if err != nil || len(changes.List) != 4 {
 						b.Fatal(len(changes.List), err)
 					}
@@ -62,10 +62,10 @@ func BenchmarkWatchDelivery(b *testing.B) {
 	}
 }
 
-// BenchmarkWatch500 is 500 watchers of all pods over TLS and HTTP/2, 50 to a
-// connection, which are pushed to while they sleep, woken, or served by k8s.io/apiserver and
-// Go's HTTP/2. The clients are another process: the figures are CPU of the server, of etcd
-// and of the writer, less what the same writes cost without watchers.
+// BenchmarkWatch500 runs 500 watchers of all pods over TLS and HTTP/2, 50 per connection.
+// They are pushed to while they sleep, woken, or served by k8s.io/apiserver and Go's
+// HTTP/2. The clients are another process: the figures are the CPU time of the server, etcd
+// and the writer, minus that of the same writes without watchers.
 func BenchmarkWatch500(b *testing.B) {
 	const watchers = 500
 	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
@@ -159,7 +159,7 @@ func (c clients) await(events int64) {
 	c.b.Fatal("the clients are gone")
 }
 
-// TestWatchClients is the process of the clients. By itself it does nothing.
+// TestWatchClients is the process of the clients. It does nothing by itself.
 func TestWatchClients(t *testing.T) {
 	url := os.Getenv("WATCH_URL")
 	if url == "" {
@@ -180,15 +180,15 @@ func TestWatchClients(t *testing.T) {
 		go countFrames(resp.Body, &arrived, strings.HasPrefix(accept, "application/json"))
 	}
 	fmt.Println(0)
-	for told := int64(0); ; time.Sleep(time.Millisecond) {
-		if now := arrived.Load(); now != told {
-			told = now
+	for printed := int64(0); ; time.Sleep(time.Millisecond) {
+		if now := arrived.Load(); now != printed {
+			printed = now
 			fmt.Println(now)
 		}
 	}
 }
 
-// countFrames counts the frames of a stream, cheaply.
+// countFrames counts the frames of a stream.
 func countFrames(body io.Reader, arrived *atomic.Int64, json bool) {
 	buffer := make([]byte, 32<<10)
 	pending := 0
@@ -219,7 +219,7 @@ func countFrames(body io.Reader, arrived *atomic.Int64, json bool) {
 	}
 }
 
-// resident is the memory of the process.
+// resident returns the memory of the process.
 func resident() int {
 	runtime.GC()
 	data, err := os.ReadFile("/proc/self/statm")

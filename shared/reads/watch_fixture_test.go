@@ -31,12 +31,11 @@ import (
 	"triune.dev/shared/h2"
 )
 
-// historyFeed is an event log that knows the past as long as etcd does.
+// historyFeed is an event log with as much history as etcd.
 type historyFeed struct{ *feed }
 
 func (f historyFeed) Since(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
-	// A watch hears of a compaction after up to 100 ms, and who resumes waits for those
-	// before him.
+	// A watch observes a compaction after up to 100 ms, and resumptions wait for each other.
 	if _, err := f.Get(ctx, prefix, kv.ReadOptions{Revision: after}); errors.Is(err, rpctypes.ErrCompacted) {
 		return &kv.CompactedError{Wanted: after}
 	}
@@ -75,8 +74,8 @@ func newHistoryWorld(t testing.TB, c bytecache.Config) *world {
 	})
 }
 
-// watched is a resource whose watches are served by upstream's handler from objects and
-// by ours from bytes, both of the same cache.
+// watched is a resource whose watches are served by upstream's handler from objects and by
+// ours from bytes, from the same cache.
 type watched struct {
 	*resource
 	cached       *etcdstore.Store
@@ -128,7 +127,7 @@ func (r *resource) watched(t testing.TB, uncached bool) *watched {
 	return w
 }
 
-// streamSerializer also writes the events of a watch.
+// streamSerializer also encodes the events of a watch.
 type streamSerializer struct{ customSerializer }
 
 func (streamSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
@@ -145,7 +144,7 @@ func (t eventTyper) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, 
 	return t.customTyper.ObjectKinds(obj)
 }
 
-// revision is etcd's, when the cache has it.
+// revision returns the revision of etcd, once the cache has it.
 func (w *watched) revision(t testing.TB) int64 {
 	t.Helper()
 	revision, err := w.client.Revision(t.Context(), "/registry/")
@@ -174,7 +173,7 @@ func open(t testing.TB, client *http.Client, ctx context.Context, url, accept st
 	return resp
 }
 
-// seenEvent is an event of a stream of JSON.
+// seenEvent is an event of a JSON stream.
 type seenEvent struct {
 	Type   string `json:"type"`
 	Object struct {
@@ -193,7 +192,7 @@ func (e *seenEvent) key() string { return e.Object.Metadata.Namespace + "/" + e.
 
 func events(body io.Reader) *json.Decoder { return json.NewDecoder(bufio.NewReader(body)) }
 
-// protobufFrames counts the frames of a stream of protobuf.
+// protobufFrames counts the frames of a protobuf stream.
 func protobufFrames(t testing.TB, body []byte) (frames int) {
 	t.Helper()
 	for len(body) > 0 {

@@ -34,7 +34,7 @@ func (r *resource) change(t testing.TB, namespace, name string, change func(obj 
 	}
 }
 
-// transcript is all that a client sees of a watch.
+// transcript is what a client sees of a watch.
 type transcript struct {
 	Status int
 	Header http.Header
@@ -64,8 +64,8 @@ const (
 	endBookmark = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 )
 
-// TestWatchAnswersAsUpstream: the same requests to upstream's handler and to ours give the
-// same bytes, while objects change.
+// TestWatchAnswersAsUpstream checks that upstream's handler and ours return the same bytes
+// for the same requests, while objects change.
 func TestWatchAnswersAsUpstream(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	// What is oldest may differ by a few revisions: let all have as many digits, which
@@ -194,8 +194,8 @@ func TestWatchAnswersAsUpstream(t *testing.T) {
 	}
 }
 
-// TestWatchLiveAsUpstream compares what comes while the watch is open: every way in
-// and out of a selection.
+// TestWatchLiveAsUpstream compares the events of open watches: every way into and out of a
+// selector.
 func TestWatchLiveAsUpstream(t *testing.T) {
 	world := newHistoryWorld(t, bytecache.Config{})
 	pods, custom := world.pods(t).watched(t, false), world.widgets(t).watched(t, false)

@@ -36,7 +36,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// interest is what a random watcher selects.
+// interest is the selector of a random watcher.
 type interest struct{ namespace, label, field string }
 
 func (i interest) path() string {
@@ -50,7 +50,7 @@ func (i interest) query() string {
 	return "&labelSelector=" + url.QueryEscape(i.label) + "&fieldSelector=" + url.QueryEscape(i.field)
 }
 
-// stateAt is the reference: what etcd has at a revision, decoded and selected.
+// stateAt returns the selected objects in etcd at a revision, the reference for a watcher.
 func (w *watched) stateAt(t testing.TB, i interest, revision int64) map[string]string {
 	t.Helper()
 	r := kv.PrefixRange(w.cache.Prefix(), "")
@@ -82,9 +82,9 @@ func (w *watched) stateAt(t testing.TB, i interest, revision int64) map[string]s
 	return state
 }
 
-// reflect follows a collection as client-go's reflector does: through timeouts and
-// resumes, until it has seen a revision. It fails on an event that does not fit, and
-// compares its state with etcd's at every bookmark.
+// reflect watches a collection as client-go's reflector does, through timeouts and
+// resumptions, until it has seen a revision. It fails on an inconsistent event, and
+// compares its state with that of etcd at every bookmark.
 func (w *watched) reflect(t *testing.T, i interest, end *atomic.Int64, random *rand.Rand) (bookmarks int) {
 	state := map[string]string{}
 	reached, fresh := int64(0), true
@@ -165,9 +165,9 @@ func (w *watched) reflect(t *testing.T, i interest, end *atomic.Int64, random *r
 	}
 }
 
-// TestNoEventIsMissedRepeatedOrReordered: writers at random, watchers with random
-// selections that leave and resume; the log is so small that slow ones are served
-// from history.
+// TestNoEventIsMissedRepeatedOrReordered runs random writers, and watchers with random
+// selectors that disconnect and resume. The log is so small that slow watchers read from
+// history.
 func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	const seed = 7
 	w := newHistoryWorld(t, bytecache.Config{LogBytes: 32 << 10}).pods(t).watched(t, false)
@@ -210,8 +210,7 @@ func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	}
 }
 
-// disturb does something to one of a few objects. Conflicts of two writers are no
-// failure.
+// disturb changes one of a few objects. It ignores conflicts of writers.
 func (w *watched) disturb(random *rand.Rand) {
 	namespace, name := fmt.Sprintf("ns-%d", random.IntN(2)), strconv.Itoa(1+random.IntN(5))
 	ctx := inNamespace(namespace)
@@ -231,8 +230,8 @@ func (w *watched) disturb(random *rand.Rand) {
 	_, _, _ = w.store.Update(ctx, name, update, rest.ValidateAllObjectFunc, rest.ValidateAllObjectUpdateFunc, true, &metav1.UpdateOptions{})
 }
 
-// TestStalledWatchers hold up nobody and keep nothing in memory; when they read
-// again, nothing is missing.
+// TestStalledWatchers checks that a stalled watcher neither delays others nor retains
+// memory, and misses nothing when it reads again.
 func TestStalledWatchers(t *testing.T) {
 	const stalled, changes, size, logged = 6, 150, 64 << 10, 4
 	w := newHistoryWorld(t, bytecache.Config{LogBytes: logged * size, FormBytes: logged * size}).pods(t).watched(t, false)
@@ -274,14 +273,14 @@ func TestStalledWatchers(t *testing.T) {
 		entries = append(entries, weak.Make(entry))
 		last = e.Object.Metadata.ResourceVersion
 	}
-	// The log, and what one who has come far may still have in its hands.
+	// The log, and the changes that a reader may still be writing.
 	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		held := alive(entries)
-		if held <= 2*logged+stalled {
+		retained := alive(entries)
+		if retained <= 2*logged+stalled {
 			break
 		}
-		if time.Since(begun) > 20*letGoAfter {
-			t.Fatalf("%d of %d states are still in memory", held, changes)
+		if time.Since(begun) > 20*pendingTimeout {
+			t.Fatalf("%d of %d states are still in memory", retained, changes)
 		}
 	}
 	close(gate)
@@ -300,7 +299,7 @@ func TestStalledWatchers(t *testing.T) {
 	}
 }
 
-// gated is the response of a client that reads nothing before the gate opens.
+// gated is the response of a client that reads nothing until the gate opens.
 type gated struct {
 	header http.Header
 	gate   chan struct{}
@@ -325,8 +324,8 @@ func alive(entries []weak.Pointer[bytecache.Entry]) (count int) {
 	return count
 }
 
-// TestLargeRevision: what one revision does to many keys is written in parts, which
-// neither overlap nor leave anything out.
+// TestLargeRevision checks that the changes of one large revision are written in parts,
+// without gaps or repetitions.
 func TestLargeRevision(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	lease, err := w.client.Grant(t.Context(), time.Hour)
@@ -375,7 +374,8 @@ type shutdownSignal chan struct{}
 
 func (s shutdownSignal) ShuttingDown() <-chan struct{} { return s }
 
-// TestWatchEnds with its client, its time, and the server, and its goroutine with it.
+// TestWatchEnds checks that a watch, and its goroutine, end with the client, the timeout
+// and the server.
 func TestWatchEnds(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	w.create(t, pod("ns-0", "a", 1))
@@ -408,7 +408,7 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// begins is a response that tells when the initial events have been flushed.
+// begins is a response that reports when the initial events have been flushed.
 type begins struct {
 	header  http.Header
 	written int
@@ -428,7 +428,7 @@ func (b *begins) Flush() {
 	}
 }
 
-// flushes is a response that nobody reads.
+// flushes is a response that counts flushes and discards the body.
 type flushes struct {
 	discard
 	flushed int
@@ -436,7 +436,7 @@ type flushes struct {
 
 func (f *flushes) Flush() { f.flushed++ }
 
-// direct is a stream without a client, which the caller delivers changes to.
+// direct returns a stream without a client, to which the caller delivers changes.
 func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flushes) {
 	t.Helper()
 	handler := w.handlersWatches(t)
@@ -452,14 +452,14 @@ func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flus
 	}
 	out := &flushes{discard: discard{header: http.Header{}}}
 	s := &watchStream{watches: handler, ctx: t.Context(), w: out, flusher: out, media: media}
-	if !handler.prepare(s, info.Namespace, &options) || table && !s.findTable(req) {
+	if !handler.prepare(s, info.Namespace, &options) || table && !s.initTable(req) {
 		t.Fatal("not served here")
 	}
 	var err error
-	if s.follow, err = s.request.Follow(t.Context()); err != nil {
+	if s.source, err = s.request.Follow(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.measure()
+	s.initMetrics()
 	return s, out
 }
 
@@ -468,9 +468,9 @@ func (w *watched) handlersWatches(t testing.TB) *watches {
 	return newWatches(w.handlers, WatchConfig{Store: w.cached, MinRequestTimeout: time.Minute})
 }
 
-// TestSizesNameTheTrace: the size of an event is counted once for all watches of a resource,
-// with an exemplar where the request is traced.
-func TestSizesNameTheTrace(t *testing.T) {
+// TestEventSizesHaveTraceExemplars checks that the size of an event is counted once for all
+// watches of a resource, with an exemplar if the request is traced.
+func TestEventSizesHaveTraceExemplars(t *testing.T) {
 	metrics.Register()
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	s, _ := w.direct(t, "/api/v1/pods?watch=1&resourceVersion=1", "application/json")
@@ -483,14 +483,14 @@ func TestSizesNameTheTrace(t *testing.T) {
 		t.Errorf("%d sizes after %d, exemplars %v", after, before, without)
 	}
 	s.ctx = trace.ContextWithSpanContext(s.ctx, traced)
-	s.measure()
+	s.initMetrics()
 	s.sizes.Observe(size)
 	if all, with := w.sizes(t); all != after+1 || !slices.Contains(with, traced.TraceID().String()) {
 		t.Errorf("%d sizes after %d, exemplars %v", all, after, with)
 	}
 }
 
-// sizes are how many events of the pods of w have been counted, and the traces that are named.
+// sizes returns how many pod events were counted, and the traces of the exemplars.
 func (w *watched) sizes(t *testing.T) (count uint64, traces []string) {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -503,11 +503,11 @@ func (w *watched) sizes(t *testing.T) (count uint64, traces []string) {
 			continue
 		}
 		for _, m := range family.Metric {
-			of := map[string]string{}
+			values := map[string]string{}
 			for _, label := range m.Label {
-				of[label.GetName()] = label.GetValue()
+				values[label.GetName()] = label.GetValue()
 			}
-			if of["group"] != resource.Group || of["version"] != resource.Version || of["resource"] != resource.Resource {
+			if values["group"] != resource.Group || values["version"] != resource.Version || values["resource"] != resource.Resource {
 				continue
 			}
 			count += m.Histogram.GetSampleCount()
@@ -523,8 +523,8 @@ func (w *watched) sizes(t *testing.T) (count uint64, traces []string) {
 	return count, traces
 }
 
-// TestDeliveryAllocatesNothing: one more watcher costs no allocation per event, with
-// and without a selector, whether one event comes or several at once.
+// TestDeliveryAllocatesNothing checks that another watcher costs no allocation per event,
+// with and without a selector, for single events and for several at once.
 func TestDeliveryAllocatesNothing(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	w.create(t, pod("ns-0", "a", 1))
@@ -538,7 +538,7 @@ func TestDeliveryAllocatesNothing(t *testing.T) {
 	for _, query := range []string{"", "&labelSelector=app%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1", "&labelSelector=n"} {
 		for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
 			s, out := w.direct(t, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), accept)
-			changes, err := s.follow.Next(t.Context())
+			changes, err := s.source.Next(t.Context())
 			if err != nil || len(changes.List) != 4 {
 				t.Fatalf("%d changes, %v", len(changes.List), err)
 			}
@@ -563,7 +563,7 @@ func TestDeliveryAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestFrames: what several kinds of events look like, byte by byte.
+// TestFrames checks the bytes of several kinds of events.
 func TestFrames(t *testing.T) {
 	got := appendFrame(nil, false, "ADDED", []byte("{\"kind\":\"Pod\"}\n"))
 	if want := "{\"type\":\"ADDED\",\"object\":{\"kind\":\"Pod\"}}\n"; string(got) != want {

@@ -21,16 +21,16 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// watchMedia is how a client wants its events.
+// watchMedia is the negotiated encoding of events.
 type watchMedia struct {
 	format encoded.Format
-	// protobuf: frames are length-delimited messages, otherwise lines of JSON.
+	// protobuf says that frames are length-delimited messages, not lines of JSON.
 	protobuf    bool
 	contentType []string
-	// transformed is the version of meta.k8s.io that is wanted, if objects are not to be
-	// as they are: as PartialObjectMetadata, or with table as Tables of one row.
+	// transformed is the requested version of meta.k8s.io if objects are sent as
+	// PartialObjectMetadata or, if table is set, as Tables of one row.
 	transformed schema.GroupVersion
-	table       *tableShell
+	table       *rowEnvelope
 }
 
 var (
@@ -38,8 +38,8 @@ var (
 	protobufStream = []string{runtime.ContentTypeProtobuf + ";stream=watch"}
 )
 
-// media negotiates. asTable means that m.table is still to be found. ok is false for
-// what only the fallback serves.
+// media negotiates the encoding. asTable says that m.table is still to be set. ok is false
+// if the fallback must answer.
 func (ws *watches) media(req *http.Request) (m watchMedia, asTable, ok bool) {
 	scope := ws.config.Scope
 	options, _, err := negotiation.NegotiateOutputMediaType(req, scope.Serializer, scope)
@@ -82,64 +82,66 @@ func (ws *watches) media(req *http.Request) (m watchMedia, asTable, ok bool) {
 	return m, asTable, ws.config.Version.Serves(m.format)
 }
 
-// The events that are kept on a change.
+// The events whose frames are cached with a change.
 const (
 	added = iota
 	modified
 	deleted
 	eventTypes
-	// nothing is what a change is to those who are not told of it.
-	nothing = -1
+	// noEvent is the event for a watch that does not select the change.
+	noEvent = -1
 )
 
-// shown is the state of the object that an event shows.
-func shown(c *bytecache.Change, event int) *bytecache.Entry {
+// shownEntry returns the state of the object that an event shows.
+func shownEntry(c *bytecache.Change, event int) *bytecache.Entry {
 	if event == deleted {
 		return c.Before
 	}
 	return c.Now
 }
 
-var typeOf = [eventTypes]watch.EventType{added: watch.Added, modified: watch.Modified, deleted: watch.Deleted}
+var watchTypes = [eventTypes]watch.EventType{added: watch.Added, modified: watch.Modified, deleted: watch.Deleted}
 
 // maxFormats bounds the formats of package encoded.
 const maxFormats = 8
 
-// frames makes the frames of events. It is safe for concurrent use.
+// frames encodes the frames of events. It is safe for concurrent use.
 type frames struct {
 	version *encoded.Version
 	budget  *bytecache.Budget
 	objects objectScope
-	kinds   [maxFormats][eventTypes]bytecache.FormID
+	formIDs [maxFormats][eventTypes]bytecache.FormID
 	renders [maxFormats][eventTypes]func(*bytecache.Change) ([]byte, error)
-	// marks are the last bookmarks by format: watches are often at the same revision.
-	marks [maxFormats]lastBookmark
-	// shells are what is around the rows of Tables: tableStyle → *tableShell.
-	shells sync.Map
+	// bookmarks has the last bookmark of each format, because many watches are at the same
+	// revision.
+	bookmarks [maxFormats]bookmarkCache
+	// rowEnvelopes are the envelopes of Table rows: tableStyle → *rowEnvelope.
+	rowEnvelopes sync.Map
 }
 
-// objectScope is what objects are encoded with that are not in the cache.
+// objectScope encodes objects that are not in the cache.
 type objectScope struct {
 	serializer runtime.NegotiatedSerializer
 	version    schema.GroupVersion
 }
 
-// lastBookmark is the last one that was made.
-type lastBookmark struct{ last atomic.Pointer[mark] }
+// bookmarkCache caches the last bookmark.
+type bookmarkCache struct{ last atomic.Pointer[bookmarkFrame] }
 
-type mark struct {
+type bookmarkFrame struct {
 	revision int64
 	frame    []byte
 }
 
-// get returns the bookmark of a revision. The end of the initial events is not kept.
-func (b *lastBookmark) get(revision int64, end bool, encode func() ([]byte, error)) ([]byte, error) {
+// get returns the bookmark of a revision. The bookmark that ends the initial events is not
+// cached.
+func (b *bookmarkCache) get(revision int64, end bool, encode func() ([]byte, error)) ([]byte, error) {
 	if known := b.last.Load(); !end && known != nil && known.revision == revision {
 		return known.frame, nil
 	}
 	frame, err := encode()
 	if err == nil && !end {
-		b.last.Store(&mark{revision, frame})
+		b.last.Store(&bookmarkFrame{revision, frame})
 	}
 	return frame, err
 }
@@ -149,27 +151,27 @@ func newFrames(h *Handlers) *frames {
 		version: h.config.Version, budget: h.space.Budget(),
 		objects: objectScope{h.config.Scope.Serializer, h.config.Scope.Kind.GroupVersion()},
 	}
-	for format := range f.kinds {
+	for format := range f.formIDs {
 		for event := range eventTypes {
 			media := watchMedia{format: encoded.Format(format), protobuf: format%2 == 1}
-			f.kinds[format][event] = bytecache.NewFormID()
+			f.formIDs[format][event] = bytecache.NewFormID()
 			f.renders[format][event] = func(c *bytecache.Change) ([]byte, error) { return f.render(c, media, event) }
 		}
 	}
 	return f
 }
 
-// change returns the frame of a change, which is made once for all watches.
+// change returns the frame of a change, which is encoded once for all watches.
 func (f *frames) change(c *bytecache.Change, format encoded.Format, event int) ([]byte, error) {
-	return c.Frame(f.budget, f.kinds[format][event], f.renders[format][event])
+	return c.Frame(f.budget, f.formIDs[format][event], f.renders[format][event])
 }
 
 func (f *frames) render(c *bytecache.Change, m watchMedia, event int) ([]byte, error) {
-	b := borrowFrames()
+	b := newFrameBuffer()
 	defer b.free()
 	var err error
 	// The revision of a deletion is that of the change, not of the object as it was.
-	if b.bytes, err = f.appendEntry(b.bytes, m, typeOf[event], shown(c, event), c.Revision); err != nil {
+	if b.bytes, err = f.appendEntry(b.bytes, m, watchTypes[event], shownEntry(c, event), c.Revision); err != nil {
 		return nil, err
 	}
 	return append(make([]byte, 0, len(b.bytes)), b.bytes...), nil
@@ -185,7 +187,7 @@ func (f *frames) appendEntry(dst []byte, m watchMedia, event watch.EventType, e 
 		return appendFrame(dst, m.protobuf, event, object), nil
 	}
 	if m.protobuf {
-		// What comes before the object depends on its size: leave room, then move it.
+		// The head depends on the size of the object: leave room, then move the object.
 		var room [maxProtobufHead]byte
 		begin := len(dst)
 		at := begin + len(room)
@@ -210,7 +212,7 @@ func (f *frames) appendEntry(dst []byte, m watchMedia, event watch.EventType, e 
 	return append(dst, jsonTail...), nil
 }
 
-// object makes the frame of an object that is not in the cache.
+// object returns the frame of an object that is not in the cache.
 func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object) ([]byte, error) {
 	serializer, version := f.objects.serializer, f.objects.version
 	if !m.transformed.Empty() {
@@ -231,9 +233,9 @@ func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object)
 	return appendFrame(nil, m.protobuf, event, data), nil
 }
 
-// bookmark makes the frame of a bookmark; end is as in etcdstore.
+// bookmark returns the frame of a bookmark; end is explained in etcdstore.
 func (f *frames) bookmark(m watchMedia, r *etcdstore.WatchRequest, revision int64, end bool) ([]byte, error) {
-	return f.marks[m.format].get(revision, end, func() ([]byte, error) {
+	return f.bookmarks[m.format].get(revision, end, func() ([]byte, error) {
 		obj, err := r.BookmarkObject(revision, end)
 		if err != nil {
 			return nil, err
@@ -253,9 +255,8 @@ func (f *frames) bookmark(m watchMedia, r *etcdstore.WatchRequest, revision int6
 
 const jsonTail = "}\n"
 
-// appendFrame appends the frame of an encoded object: metav1.WatchEvent, whose field
-// 1 is the type and 2 the object, which in turn is a RawExtension with the bytes in
-// its field 1.
+// appendFrame appends the frame of an encoded object: a metav1.WatchEvent, whose field 1 is
+// the type and field 2 the object, a RawExtension with the bytes in field 1.
 func appendFrame(dst []byte, protobuf bool, event watch.EventType, object []byte) []byte {
 	if protobuf {
 		return append(appendProtobufHead(dst, event, len(object)), object...)
@@ -270,8 +271,8 @@ func appendJSONHead(dst []byte, event watch.EventType) []byte {
 	return append(append(append(dst, `{"type":"`...), event...), `","object":`...)
 }
 
-// maxProtobufHead is at least what appendProtobufHead appends: the frame's length,
-// the tag, length and bytes of the type, and two tags with lengths.
+// maxProtobufHead bounds the size of the protobuf head: the length of the frame, the tag,
+// length and bytes of the type, and two tags with lengths.
 const maxProtobufHead = 4 + 2 + len(watch.Bookmark) + 2*(1+binary.MaxVarintLen64)
 
 func appendProtobufHead(dst []byte, event watch.EventType, size int) []byte {

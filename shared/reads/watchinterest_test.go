@@ -15,8 +15,8 @@ import (
 	"triune.dev/shared/bytecache"
 )
 
-// TestWatchSleepsThroughWhatIsNotItsOwn: what a watch is woken for.
-func TestWatchSleepsThroughWhatIsNotItsOwn(t *testing.T) {
+// TestWatchWakesForMatchingChanges checks which changes wake a watch.
+func TestWatchWakesForMatchingChanges(t *testing.T) {
 	pods := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	const all, own = "/api/v1/pods?watch=1", "/api/v1/namespaces/ns-0/pods?watch=1"
 	everything, namespace := bytecache.Interest{Key: pods.cache.Prefix()}, bytecache.Interest{Key: pods.cache.Prefix() + "ns-0/"}
@@ -52,8 +52,7 @@ func TestWatchSleepsThroughWhatIsNotItsOwn(t *testing.T) {
 	}
 }
 
-// slow is a client that reads nothing until the changes it has not been sent are let go
-// of.
+// slow is a client that reads nothing until its pending changes are released.
 type slow struct {
 	flushes
 	held *atomic.Pointer[[]*bytecache.Change]
@@ -66,10 +65,10 @@ func (s *slow) Write(p []byte) (int, error) {
 	return s.flushes.Write(p)
 }
 
-// TestSlowWatchRepeatsNothingItSleptThrough: a watch that has to let go of changes reads
-// them again from the first of them on, not from where it fell asleep, which may be
-// forgotten by then.
-func TestSlowWatchRepeatsNothingItSleptThrough(t *testing.T) {
+// TestSlowWatchResumesAtReleasedChanges checks that a watch reads released changes again
+// from the first of them on, not from where it began to sleep, which the log may have
+// dropped.
+func TestSlowWatchResumesAtReleasedChanges(t *testing.T) {
 	pods := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
 	pods.create(t, pod("ns-0", "a", 1))
 	pods.create(t, pod("ns-0", "b", 1))
@@ -85,20 +84,20 @@ func TestSlowWatchRepeatsNothingItSleptThrough(t *testing.T) {
 	write("a", 3)
 	last := pods.revision(t)
 	s, _ := pods.direct(t, fmt.Sprintf("/api/v1/namespaces/ns-0/pods?watch=1&resourceVersion=%d&fieldSelector=metadata.name%%3Da", from), "application/json")
-	out := &slow{held: &s.held}
+	out := &slow{held: &s.pending}
 	out.header = http.Header{}
 	s.w, s.reached = out, from
-	changes, err := s.follow.Next(t.Context())
+	changes, err := s.source.Next(t.Context())
 	if err != nil || len(changes.List) != 8 {
 		t.Fatal(len(changes.List), err)
 	}
-	changes.List = changes.List[5:] // what is left for one that was asleep
+	changes.List = changes.List[5:] // the changes after a sleep
 	whole, err := s.deliver(changes)
 	if whole || err != nil || s.reached < last-3 {
 		t.Fatalf("all sent: %t, %v; up to %d, want at least %d", whole, err, s.reached, last-3)
 	}
 	for !whole {
-		if changes, err = s.follow.Next(t.Context()); err != nil || changes.List[0].Revision < last-2 {
+		if changes, err = s.source.Next(t.Context()); err != nil || changes.List[0].Revision < last-2 {
 			t.Fatalf("from %d on, %v", changes.List[0].Revision, err)
 		}
 		if whole, err = s.deliver(changes); err != nil {

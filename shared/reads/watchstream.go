@@ -1,11 +1,9 @@
 package reads
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,20 +22,20 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// watchStream is one WATCH. It belongs to the goroutine of its handler, or while that waits
-// for changes to who pushes them ([watchStream.Push]), and owns no memory but itself: what it
-// sends is shared, and a buffer is borrowed while several frames are put together.
+// watchStream is one WATCH. It is owned by the goroutine of its handler or, while that
+// waits for changes, by the pusher ([watchStream.Push]). It needs little memory: frames are
+// shared, and a pooled buffer is used to join several frames.
 type watchStream struct {
-	// What a push needs is together: hundreds of streams are pushed to, one after another,
-	// and hardly any of them is in the processor's cache.
+	// The fields for a push come first, in adjacent memory: hundreds of streams are pushed to
+	// in turn, and hardly any of them is in the processor's cache.
 
 	*watches
-	// direct is nil where others than the handler's goroutine cannot write.
+	// direct is nil if only the handler's goroutine can write.
 	direct directWriter
-	// selects is nil where everything is wanted.
+	// selects is nil if all objects are selected.
 	selects *plan
 	media   watchMedia
-	// reached: the changes at or before it have been written, and so have skip more.
+	// The changes up to reached have been written, and skip changes of the next revision.
 	reached int64
 	skip    int
 	count   compbasemetrics.CounterMetric
@@ -51,20 +49,22 @@ type watchStream struct {
 	scope string
 
 	cancel context.CancelFunc
-	follow *etcdstore.Following
-	// failed is what kept the watch from beginning.
+	// source yields the initial objects and the changes.
+	source *etcdstore.Following
+	// failed is the error that kept the watch from beginning.
 	failed error
-	// headed: the first event of a Table watch has been made.
-	headed bool
-	// held are the changes that a write is in the way of.
-	held atomic.Pointer[[]*bytecache.Change]
-	// dirty: something was written after the last flush.
-	dirty bool
+	// columnsSent says that the first event of a Table watch, which has the columns, was
+	// encoded.
+	columnsSent bool
+	// pending are the changes that wait for a write to return.
+	pending atomic.Pointer[[]*bytecache.Change]
+	// unflushed says that something was written since the last flush.
+	unflushed bool
 }
 
 // run sends the stream.
 func (s *watchStream) run() {
-	s.measure()
+	s.initMetrics()
 	header := s.w.Header()
 	header["Content-Type"] = s.media.contentType
 	header["Transfer-Encoding"] = chunked
@@ -84,9 +84,9 @@ func (s *watchStream) run() {
 	}
 }
 
-// measure finds the metrics that upstream counts events with. Those of a request that is
-// traced name it.
-func (s *watchStream) measure() {
+// initMetrics sets the metrics with which upstream counts events. Traced requests are their
+// exemplars.
+func (s *watchStream) initMetrics() {
 	m := s.metrics()
 	s.count, s.sizes = m.events, m.sizes
 	if trace.SpanContextFromContext(s.ctx).IsSampled() {
@@ -97,19 +97,19 @@ func (s *watchStream) measure() {
 
 var chunked = []string{"chunked"}
 
-// errGone ends a stream without a word: the client is gone, the time is up, or the
-// server shuts down.
-var errGone = errors.New("watch is over")
+// errClosed ends a stream without an error event: the client has gone, its time is up, or
+// the server shuts down.
+var errClosed = errors.New("watch is over")
 
-// lostError is that of a source which is away. A client that is not told so resumes
-// from where it was, instead of listing everything again.
-type lostError struct{ error }
+// sourceError is the error of an unavailable source. The stream ends without an error
+// event, so that the client resumes at its revision instead of listing again.
+type sourceError struct{ error }
 
-// finish tells the client why the stream is over, where that helps it.
+// finish sends an error event if that helps the client.
 func (s *watchStream) finish(err error) {
-	var lost lostError
+	var lost sourceError
 	switch {
-	case s.ctx.Err() != nil, errors.Is(err, errGone):
+	case s.ctx.Err() != nil, errors.Is(err, errClosed):
 		return
 	case errors.As(err, &lost):
 		klog.ErrorS(err, "watch ended: its source failed", "resource", s.config.Scope.Resource, "revision", s.reached)
@@ -122,16 +122,16 @@ func (s *watchStream) finish(err error) {
 	}
 }
 
-// initial sends the objects that exist, and their end.
+// initial sends the existing objects, and the bookmark after them.
 func (s *watchStream) initial() error {
 	var err error
-	s.reached = s.follow.Start
-	b := borrowFrames()
+	s.reached = s.source.Start
+	b := newFrameBuffer()
 	defer func() { b.free() }()
 	events := 0
-	s.follow.Initial(func(e *bytecache.Entry) bool {
+	s.source.Initial(func(e *bytecache.Entry) bool {
 		var wanted bool
-		if wanted, err = s.wants(e); err != nil || !wanted {
+		if wanted, err = s.selected(e); err != nil || !wanted {
 			return err == nil
 		}
 		before := len(b.bytes)
@@ -170,7 +170,7 @@ func (s *watchStream) initial() error {
 	return nil
 }
 
-// initialized records how long the initial events took, as upstream does.
+// initialized records the latency of the initial events, as upstream does.
 func (s *watchStream) initialized() {
 	received, ok := request.ReceivedTimestampFrom(s.ctx)
 	if !ok {
@@ -181,32 +181,32 @@ func (s *watchStream) initialized() {
 	httplog.AddKeyValue(s.ctx, "watchlist_init_latency", latency)
 }
 
-// live sends what happens until the watch is over.
+// live sends changes until the watch ends.
 func (s *watchStream) live() error {
 	var shutdown <-chan struct{}
 	if signals := request.ServerShutdownSignalFrom(s.ctx); signals != nil {
 		shutdown = signals.ShuttingDown()
-		s.closing.join(shutdown, s.follow)
-		defer s.closing.leave(shutdown, s.follow)
+		s.shutdown.join(shutdown, s.source)
+		defer s.shutdown.leave(shutdown, s.source)
 	}
 	deadline, _ := s.ctx.Deadline()
-	s.follow.StartBookmarks(deadline)
-	defer s.follow.StopBookmarks()
+	s.source.StartBookmarks(deadline)
+	defer s.source.StopBookmarks()
 	if direct, ok := responsewriter.GetOriginal(s.w).(directWriter); ok && s.media.table == nil {
 		s.direct = direct
-		s.follow.PushTo(s)
+		s.source.PushTo(s)
 	}
 	for {
-		changes, err := s.follow.Next(s.ctx)
+		changes, err := s.source.Next(s.ctx)
 		select {
 		case <-shutdown:
-			return errGone
+			return errClosed
 		default:
 		}
 		if err != nil {
 			var expired *bytecache.ExpiredError
 			if !errors.As(err, &expired) {
-				err = lostError{err}
+				err = sourceError{err}
 			}
 			return err
 		}
@@ -217,7 +217,7 @@ func (s *watchStream) live() error {
 		if !whole {
 			continue
 		}
-		if revision, due := s.follow.Bookmark(s.ctx); due {
+		if revision, due := s.source.Bookmark(s.ctx); due {
 			if err := s.bookmark(revision, false); err != nil {
 				return err
 			}
@@ -226,216 +226,22 @@ func (s *watchStream) live() error {
 	}
 }
 
-const (
-	// frameChunk is about how much is written at once. It is also what a client that
-	// does not read makes this process hold.
-	frameChunk = 16 << 10
-	// letGoAfter is how long a write may take before the changes after it are let go
-	// of. They are read again if the client goes on, maybe from history.
-	letGoAfter = time.Second
-)
-
-// directWriter is a response that can be written to without waiting for the client, and
-// while its handler sleeps; package h2 has one.
-type directWriter interface {
-	// TryWrite takes all of the pieces and returns true, or nothing and returns false. They
-	// are sent when flush is called, or before.
-	TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool)
-}
-
-// pushedMost is how many changes are pushed at once; more are worth waking a goroutine.
-const pushedMost = 8
-
-// Push implements bytecache.Pusher: it does what deliver does, without its goroutine.
-func (s *watchStream) Push(changes bytecache.Changes, batch *bytecache.Batch) bool {
-	if len(changes.List) > pushedMost || s.skip > 0 {
-		return false
-	}
-	pieces := batch.Pieces[:0]
-	for _, c := range changes.List {
-		event, err := s.event(c)
-		if err != nil {
-			return false // to be told to the client
-		}
-		if event == nothing {
-			continue
-		}
-		frame, err := s.frames.change(c, s.media.format, event)
-		if err != nil {
-			return false
-		}
-		pieces = append(pieces, frame)
-	}
-	batch.Pieces = pieces
-	if len(pieces) > 0 {
-		flush, ok := s.direct.TryWrite(pieces)
-		if !ok {
-			return false
-		}
-		batch.Flush(flush)
-		s.count.Add(float64(len(pieces)))
-		for _, frame := range pieces {
-			s.sizes.Observe(float64(len(frame)))
-		}
-	}
-	s.reached = changes.Revision
-	return true
-}
-
-// deliver writes what the changes mean to the client. It returns false if it had to
-// let go of them before the end; then it has set the cursor back to where it was.
-func (s *watchStream) deliver(changes bytecache.Changes) (whole bool, err error) {
-	list, at := changes.List, min(s.skip, len(changes.List))
-	for {
-		part, err := s.gather(list, at)
-		at = part.next
-		if err != nil || at == len(list) {
-			failed := s.writePart(part)
-			if failed != nil || err != nil {
-				return false, cmp.Or(failed, err)
-			}
-			if len(list) > 0 {
-				s.skip = 0
-			}
-			s.reached = changes.Revision
-			return true, nil
-		}
-		s.note(list, at-1)
-		if list, err = s.writeHolding(part, list); err != nil {
-			return false, err
-		}
-		if list == nil {
-			if err := s.follow.Rewind(s.ctx, s.reached); err != nil {
-				return false, lostError{err}
-			}
-			return false, nil
-		}
-	}
-}
-
-// part is what is written at once.
-type part struct {
-	// bytes are one frame, which is shared, or several in the borrowed buffer.
-	bytes    []byte
-	borrowed *frameBuffer
-	events   int
-	// next is the index of the first change that is not in it.
-	next int
-}
-
-// gather puts frames together until there are enough for one write. The part is
-// valid also where there is an error.
-func (s *watchStream) gather(list []*bytecache.Change, at int) (p part, err error) {
-	for p.next = at; p.next < len(list) && len(p.bytes) < frameChunk; p.next++ {
-		c := list[p.next]
-		event, err := s.event(c)
-		switch {
-		case err != nil:
-			return p, err
-		case event == nothing:
-			continue
-		}
-		before := len(p.bytes)
-		if s.media.table != nil {
-			err = s.gatherRow(&p, c, event)
-		} else {
-			err = s.gatherFrame(&p, c, event)
-		}
-		if err != nil {
-			return p, err
-		}
-		p.events++
-		s.sizes.Observe(float64(len(p.bytes) - before))
-	}
-	return p, nil
-}
-
-// gatherFrame adds a frame that is kept. One by itself is not copied.
-func (s *watchStream) gatherFrame(p *part, c *bytecache.Change, event int) error {
-	frame, err := s.frames.change(c, s.media.format, event)
-	switch {
-	case err != nil:
-		return err
-	case p.events == 0:
-		p.bytes = frame
-		return nil
-	case p.borrowed == nil:
-		p.borrowed = borrowFrames()
-		p.bytes = append(p.borrowed.bytes, p.bytes...)
-	}
-	p.bytes = append(p.bytes, frame...)
-	p.borrowed.bytes = p.bytes
-	return nil
-}
-
-// gatherRow adds a frame around a row that is kept.
-func (s *watchStream) gatherRow(p *part, c *bytecache.Change, event int) error {
-	if p.borrowed == nil {
-		p.borrowed = borrowFrames()
-		p.bytes = p.borrowed.bytes
-	}
-	var err error
-	p.bytes, err = s.appendRow(p.bytes, typeOf[event], shown(c, event), c.Revision)
-	p.borrowed.bytes = p.bytes
-	return err
-}
-
-func (s *watchStream) writePart(p part) error {
-	var err error
-	if p.events > 0 {
-		err = s.write(p.bytes, p.events)
-	}
-	if p.borrowed != nil {
-		p.borrowed.free()
-	}
-	return err
-}
-
-// writeHolding writes and returns the list, or nil if that took too long: whoever
-// does not read must not keep in memory what the log has forgotten.
-func (s *watchStream) writeHolding(p part, list []*bytecache.Change) ([]*bytecache.Change, error) {
-	s.held.Store(&list)
-	release := time.AfterFunc(letGoAfter, func() { s.held.Store(nil) })
-	defer release.Stop()
-	if err := s.writePart(p); err != nil {
-		return nil, err
-	}
-	if held := s.held.Swap(nil); held != nil {
-		return *held, nil
-	}
-	return nil, nil
-}
-
-// note remembers that all up to the change at an index of the list is written.
-func (s *watchStream) note(list []*bytecache.Change, at int) {
-	revision := list[at].Revision
-	if list[at+1].Revision != revision {
-		s.reached, s.skip = revision, 0
-		return
-	}
-	first := at
-	for first > 0 && list[first-1].Revision == revision {
-		first--
-	}
-	s.reached, s.skip = revision-1, at-first+1
-}
-
-// event tells what a change is to this client.
-func (s *watchStream) event(c *bytecache.Change) (int, error) {
+// classify returns the event of a change for this client.
+func (s *watchStream) classify(c *bytecache.Change) (int, error) {
 	if !s.request.Concerns(c.Key) {
-		return nothing, nil
+		return noEvent, nil
 	}
 	now, before := c.Kind != kv.Deleted, c.Kind != kv.Created
 	if s.selects != nil {
 		var err error
 		if now {
 			if now, err = s.meets(s.selects, c.Now); err != nil {
-				return nothing, err
+				return noEvent, err
 			}
 		}
 		if before {
 			if before, err = s.meets(s.selects, c.Before); err != nil {
-				return nothing, err
+				return noEvent, err
 			}
 		}
 	}
@@ -447,10 +253,10 @@ func (s *watchStream) event(c *bytecache.Change) (int, error) {
 	case watch.Deleted:
 		return deleted, nil
 	}
-	return nothing, nil
+	return noEvent, nil
 }
 
-func (s *watchStream) wants(e *bytecache.Entry) (bool, error) {
+func (s *watchStream) selected(e *bytecache.Entry) (bool, error) {
 	if s.selects == nil {
 		return true, nil
 	}
@@ -474,30 +280,16 @@ func (s *watchStream) bookmark(revision int64, end bool) error {
 
 func (s *watchStream) write(p []byte, events int) error {
 	s.count.Add(float64(events))
-	s.dirty = true
+	s.unflushed = true
 	if _, err := s.w.Write(p); err != nil {
-		return errGone
+		return errClosed
 	}
 	return nil
 }
 
 func (s *watchStream) flush() {
-	if s.dirty {
-		s.dirty = false
+	if s.unflushed {
+		s.unflushed = false
 		s.flusher.Flush()
-	}
-}
-
-// frameBuffer holds several frames until they are written.
-type frameBuffer struct{ bytes []byte }
-
-var frameBuffers = sync.Pool{New: func() any { return &frameBuffer{bytes: make([]byte, 0, frameChunk+8<<10)} }}
-
-func borrowFrames() *frameBuffer { return frameBuffers.Get().(*frameBuffer) }
-
-func (b *frameBuffer) free() {
-	if cap(b.bytes) <= 8*frameChunk {
-		b.bytes = b.bytes[:0]
-		frameBuffers.Put(b)
 	}
 }

@@ -14,31 +14,29 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// An event of a Table watch is a Table of one row. All but the row and the revision is
-// the same for all objects of a kind, and the row is printed once for all who watch, and
-// again when an age in it turns. Only the first event of a stream says what the columns
-// are.
+// An event of a Table watch is a Table of one row. Except for the row and the revision it is
+// the same for all objects of a kind. The row is printed once for all watches, and again when
+// an age in it changes. Only the first event of a stream has the columns.
 
-// tableShell is what is around the row in an event.
-type tableShell struct {
+// rowEnvelope is the part of an event around the row.
+type rowEnvelope struct {
 	style tableStyle
-	// What stands before the revision, after it with and without the columns, and
-	// after the row.
+	// head precedes the revision, columns or noColumns follow it, and tail follows the row.
 	head, columns, noColumns, tail []byte
-	// bookmarks are the last ones, with and without columns.
-	bookmark [2]lastBookmark
+	// bookmark has the last bookmarks with and without columns.
+	bookmark [2]bookmarkCache
 }
 
-// shell returns what is around the rows of a style.
-func (f *frames) shell(ctx context.Context, h *Handlers, r *etcdstore.WatchRequest, s tableStyle) (*tableShell, error) {
-	if known, ok := f.shells.Load(s); ok {
-		return known.(*tableShell), nil
+// rowEnvelope returns the envelope of the rows of a style.
+func (f *frames) rowEnvelope(ctx context.Context, h *Handlers, r *etcdstore.WatchRequest, s tableStyle) (*rowEnvelope, error) {
+	if known, ok := f.rowEnvelopes.Load(s); ok {
+		return known.(*rowEnvelope), nil
 	}
 	obj, err := r.BookmarkObject(1, false)
 	if err != nil {
 		return nil, err
 	}
-	made := &tableShell{style: s}
+	made := &rowEnvelope{style: s}
 	for _, noColumns := range []bool{false, true} {
 		style := s
 		style.noHeaders = noColumns
@@ -54,7 +52,7 @@ func (f *frames) shell(ctx context.Context, h *Handlers, r *etcdstore.WatchReque
 		head, rest, ok := bytes.Cut(encoded, []byte(`"resourceVersion":"1"`))
 		end := bytes.LastIndex(rest, []byte(`"rows":[]`))
 		if !ok || end < 0 {
-			return nil, errRows
+			return nil, errRowsNotInOrder
 		}
 		end += len(`"rows":[`)
 		made.head = append(bytes.Clone(head), `"resourceVersion":"`...)
@@ -66,15 +64,15 @@ func (f *frames) shell(ctx context.Context, h *Handlers, r *etcdstore.WatchReque
 			made.columns = middle
 		}
 	}
-	known, _ := f.shells.LoadOrStore(s, made)
-	return known.(*tableShell), nil
+	known, _ := f.rowEnvelopes.LoadOrStore(s, made)
+	return known.(*rowEnvelope), nil
 }
 
-// row returns the row of an object in the Table of itself, at a revision that need not
-// be the entry's.
+// row returns the row of an object in a Table of its own, at a revision that may differ
+// from the entry's.
 func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, s tableStyle) ([]byte, error) {
-	key, now := rowOf(e, revision, s), time.Now()
-	if row := h.tables.get(key, now); row != nil {
+	key, now := newRowKey(e, revision, s), time.Now()
+	if row := h.rows.get(key, now); row != nil {
 		return row, nil
 	}
 	obj, err := h.decodeRow(e, revision, s)
@@ -84,7 +82,7 @@ func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, 
 	until := unchangedUntil(obj, now)
 	table, err := h.convert(ctx, obj, s, nil)
 	if err == nil && len(table.Rows) != 1 {
-		err = errRows
+		err = errRowsNotInOrder
 	}
 	if err != nil {
 		return nil, notPrinted(e, err)
@@ -93,15 +91,15 @@ func (h *Handlers) row(ctx context.Context, e *bytecache.Entry, revision int64, 
 	if err != nil {
 		return nil, notPrinted(e, err)
 	}
-	// Unlike that of a list, the row may be of a state that nobody else needs any more.
-	h.tables.put(key, row, e.Size(), until)
+	// Unlike a row of a list, this row may be the last reference to its entry.
+	h.rows.put(key, row, e.Size(), until)
 	return row, nil
 }
 
-// notPrinted ends a stream without a word, as upstream does when it cannot encode.
+// notPrinted ends a stream without an error event, as upstream does when it cannot encode.
 func notPrinted(e *bytecache.Entry, err error) error {
 	klog.ErrorS(err, "watch ended: an object cannot be shown in a table", "key", e.Key)
-	return fmt.Errorf("%w: %w", errGone, err)
+	return fmt.Errorf("%w: %w", errClosed, err)
 }
 
 // appendRow appends the event that shows an entry at a revision.
@@ -121,16 +119,15 @@ func (s *watchStream) appendRow(dst []byte, event watch.EventType, e *bytecache.
 	return append(append(append(dst, row...), t.tail...), jsonTail...), nil
 }
 
-// withColumns tells whether the next event says what the columns are, and counts it as
-// sent.
+// withColumns reports whether the next event has the columns, and records that it was sent.
 func (s *watchStream) withColumns() bool {
-	first := !s.headed
-	s.headed = true
+	first := !s.columnsSent
+	s.columnsSent = true
 	return first && !s.media.table.style.noHeaders
 }
 
-// tableBookmark makes the frame of a bookmark: a row of an object that has nothing but
-// its revision.
+// tableBookmark returns the frame of a bookmark: the row of an object that has only a
+// revision.
 func (s *watchStream) tableBookmark(revision int64, end bool) ([]byte, error) {
 	style := s.media.table.style
 	style.noHeaders = !s.withColumns()

@@ -114,7 +114,7 @@ func (b resourceBuilder) build(key string) (*Resource, error) {
 		return nil, err
 	}
 	if subresource == "" {
-		if resource.reads, err = reads.Of(storage, &resource.scope, resource.Namespaced); err != nil {
+		if resource.reads, err = reads.NewResource(storage, &resource.scope, resource.Namespaced); err != nil {
 			return nil, err
 		}
 	}

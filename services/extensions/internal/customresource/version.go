@@ -100,7 +100,7 @@ func (s *serving) addReads(v *version) error {
 	v.watch = handlers.ListResource(storage, storage, scope, true, patience)
 	// What this storage adds to the store's reads is that it copies what the store
 	// returns, of which nothing is left when bytes are sent.
-	bytes, err := reads.Of(storage.Store, scope, !s.clusterScoped())
+	bytes, err := reads.NewResource(storage.Store, scope, !s.clusterScoped())
 	if err != nil || bytes == nil {
 		return err
 	}

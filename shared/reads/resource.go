@@ -18,16 +18,16 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// Resource answers all reads of one resource in one version. It is safe for
-// concurrent use.
+// Resource serves all reads of one resource in one version. It is safe for concurrent use.
 type Resource struct {
 	*Handlers
 	store *etcdstore.Store
 }
 
-// Of returns what answers the reads of a resource with the given scope, and nil if its
-// objects are not served just as they are stored, or their storage has no cache.
-func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*Resource, error) {
+// NewResource returns the handlers for the reads of a resource with the given scope. It
+// returns nil if the objects are not served as they are stored, or if their storage has no
+// cache.
+func NewResource(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*Resource, error) {
 	store, ok := plainStore(resource)
 	if !ok {
 		return nil, nil
@@ -37,7 +37,7 @@ func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*
 		return nil, nil
 	}
 	cache := stored.Cache()
-	if !plainKeys(store, namespaced) {
+	if !hasPlainKeys(store, namespaced) {
 		return nil, nil
 	}
 	predicate := store.PredicateFunc(labels.Everything(), fields.Everything())
@@ -63,9 +63,9 @@ func Of(resource rest.Storage, scope *handlers.RequestScope, namespaced bool) (*
 	return &Resource{Handlers: h, store: stored}, nil
 }
 
-// plainKeys tells whether the keys of a store are those that reads expect: below the
-// collection's, a namespace if there are any, and the name.
-func plainKeys(store *registry.Store, namespaced bool) bool {
+// hasPlainKeys reports whether the keys of a store are those that reads expect: the
+// collection's key, the namespace if there is one, and the name.
+func hasPlainKeys(store *registry.Store, namespaced bool) bool {
 	ctx := request.NewContext()
 	root, below := strings.TrimSuffix(store.KeyRootFunc(ctx), "/"), "/name"
 	if namespaced {
@@ -75,17 +75,17 @@ func plainKeys(store *registry.Store, namespaced bool) bool {
 	return err == nil && key == root+below
 }
 
-// ListAndWatch returns the handler of a path where LIST and WATCH live, told apart by
-// a parameter; with forced, of the deprecated paths where there is only WATCH. The
-// other arguments are as in WatchConfig. Call it once for all paths of a resource:
-// watchers share what is encoded for them only below one handler.
+// ListAndWatch returns the handler of a path that serves LIST and WATCH, which a parameter
+// selects; or, with forced, of a deprecated path that serves only WATCH. The other
+// arguments are as in WatchConfig. Call it once for all paths of a resource, because
+// watches share their frames only within one handler.
 func (r *Resource) ListAndWatch(minRequestTimeout time.Duration, forced bool, fallback http.HandlerFunc) http.HandlerFunc {
 	if !forced {
 		fallback = r.List(fallback)
 	}
 	watch, err := r.Watch(WatchConfig{Store: r.store, MinRequestTimeout: minRequestTimeout, Forced: forced}, fallback)
 	if err != nil {
-		panic(err) // Of has taken the cache from this store
+		panic(err) // NewResource has taken the cache from this store
 	}
 	return watch
 }

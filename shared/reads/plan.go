@@ -18,38 +18,39 @@ import (
 	"triune.dev/shared/etcdstore"
 )
 
-// plan is what a LIST asks for.
+// plan is a parsed LIST request.
 type plan struct {
-	// prefix of the keys in the collection; with single, the key of the object.
+	// prefix is the prefix of the keys in the collection or, if single is set, the key of
+	// the object.
 	prefix string
 	single bool
-	// tokenPrefix is what the keys in continue tokens are relative to.
+	// tokenPrefix is the prefix to which the keys in continue tokens are relative.
 	tokenPrefix string
 
-	// exact is the revision to list at, 0 for a recent one; atLeast is the revision
-	// that a recent one must have reached, and newest asks for etcd's.
+	// exact is the requested revision, 0 for a recent one. atLeast is the minimum of a
+	// recent revision; newest requires the revision of etcd.
 	exact, atLeast int64
 	newest         bool
-	// start is the key to begin with, empty for the first.
+	// start is the first key, empty for the beginning of the collection.
 	start string
-	// limit is the number of objects after which to stop, 0 for none.
+	// limit is the maximum number of objects, 0 for no limit.
 	limit int64
 
 	label labels.Selector
 	field fields.Selector
-	// byKey: the key of an object says all that field asks for.
+	// byKey says that the key of an object determines whether it matches field.
 	byKey bool
-	// indexed is as from etcdstore.IndexOf; nil also where the index is not asked.
+	// indexed is the result of etcdstore.IndexOf; nil if the index is not used.
 	indexed *fields.Requirement
-	// options are what continue tokens are made with.
+	// options are the options for continue tokens.
 	options storage.ListOptions
 }
 
-// selects tells whether not all objects of the collection are wanted.
+// selects reports whether the request selects only some objects of the collection.
 func (p *plan) selects() bool { return !p.options.Predicate.Empty() }
 
-// planList understands a request as upstream's ListResource, registry.Store.List and
-// etcdstore do together. ok is false where the fallback is to answer.
+// planList parses a request as upstream's ListResource, registry.Store.List and etcdstore
+// together do. ok is false if the fallback must answer.
 func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 	info, ok := requestInfo(req)
 	if !ok {
@@ -73,7 +74,7 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 		Recursive:            true,
 		Predicate:            storage.SelectionPredicate{Label: p.label, Field: p.field, Limit: options.Limit, Continue: options.Continue},
 	}
-	if !h.place(&p, info.Namespace) {
+	if !h.setPrefix(&p, info.Namespace) {
 		return p, false
 	}
 	exact, start, err := storage.ValidateListOptions(p.prefix, h.versioner, p.options)
@@ -90,7 +91,7 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 		p.newest = options.ResourceVersion == "" || start != ""
 	}
 	if options.ResourceVersion == "0" && !h.config.Uncached {
-		p.limit = 0 // kube-apiserver's watch cache answers whole
+		p.limit = 0 // kube-apiserver's watch cache ignores the limit
 	}
 	if p.limit > 0 && exact == 0 && start == "" && !h.config.Uncached {
 		p.indexed = etcdstore.IndexOf(storage.SelectionPredicate{Field: p.field, IndexFields: h.config.IndexFields})
@@ -98,8 +99,8 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 	return p, true
 }
 
-// place decides which keys are listed: a selector may name one namespace or object.
-func (h *Handlers) place(p *plan, namespace string) bool {
+// setPrefix sets the keys to list: a selector may name one namespace or object.
+func (h *Handlers) setPrefix(p *plan, namespace string) bool {
 	if namespace == "" {
 		if selected, ok := p.options.Predicate.MatchesSingleNamespace(); ok && len(validation.ValidateNamespaceName(selected, false)) == 0 {
 			namespace = selected
@@ -124,14 +125,14 @@ func (h *Handlers) place(p *plan, namespace string) bool {
 	return true
 }
 
-// listOptions reads the parameters of a LIST.
+// listOptions returns the parameters of a LIST.
 func (h *Handlers) listOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
 	options, ok = h.decodeOptions(req, name)
 	return options, ok && !options.Watch && options.Limit >= 0
 }
 
-// decodeOptions reads the parameters of a LIST or WATCH as upstream's ListResource does.
-// ok is false where the fallback knows the error, or what to do.
+// decodeOptions returns the parameters of a LIST or WATCH as upstream's ListResource
+// decodes them. ok is false if the fallback must answer.
 func (h *Handlers) decodeOptions(req *http.Request, name string) (options metainternalversion.ListOptions, ok bool) {
 	scope := h.config.Scope
 	if req.URL.RawQuery != "" {
@@ -156,7 +157,7 @@ func (h *Handlers) decodeOptions(req *http.Request, name string) (options metain
 	if name == "" {
 		return options, true
 	}
-	// The request info has the name that a field selector asks for, too.
+	// The name in the request info may also come from a field selector.
 	if options.FieldSelector == nil || options.FieldSelector.Empty() {
 		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name)
 		return options, true
@@ -165,5 +166,5 @@ func (h *Handlers) decodeOptions(req *http.Request, name string) (options metain
 	return options, found && selected == name
 }
 
-// below tells whether a key is in the collection.
+// below reports whether a key is in the collection.
 func (p *plan) below(key string) bool { return strings.HasPrefix(key, p.prefix) }

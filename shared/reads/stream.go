@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// chunk is how much of a list is gathered before it is written.
+	// chunk is the size of a write of a list.
 	chunk = 64 << 10
-	// gzipThreshold and gzipLevel are kube-apiserver's: what is not longer is not
-	// compressed, and the level is the one that costs least.
+	// gzipThreshold and gzipLevel are kube-apiserver's: shorter responses are not
+	// compressed, and the level is the fastest.
 	gzipThreshold = 128 << 10
 	gzipLevel     = gzip.BestSpeed
-	// maxPooled is the capacity beyond which a buffer is not kept: one object may be
-	// larger than a chunk.
+	// maxPooled is the capacity beyond which a buffer is not returned to the pool. One
+	// object may exceed a chunk.
 	maxPooled = 4 * chunk
 )
 
-// buffer is a chunk that is used again.
+// buffer is a pooled buffer for a chunk.
 type buffer struct{ bytes []byte }
 
 var buffers = sync.Pool{New: func() any { return &buffer{bytes: make([]byte, 0, chunk+16<<10)} }}
@@ -53,8 +53,7 @@ func header(w http.ResponseWriter, contentType []string, compressed bool) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// writeWhole sends a body that is there as a whole. An error means that the client
-// is gone, which is nobody's concern.
+// writeWhole sends a complete body. It ignores errors, which mean that the client has gone.
 func writeWhole(w http.ResponseWriter, req *http.Request, contentType []string, body []byte) {
 	if len(body) <= gzipThreshold || !acceptsGzip(req) {
 		header(w, contentType, false)
@@ -77,15 +76,15 @@ type stream struct {
 	w   http.ResponseWriter
 	*buffer
 	contentType []string
-	// compress: the client takes gzip. It is used if the body turns out to be long.
+	// compress says that the client accepts gzip. It is used if the body is long enough.
 	compress   bool
 	compressor *gzip.Writer
-	// stitched: what is written is compressed already.
+	// stitched says that the body is already compressed.
 	stitched bool
 	begun    bool
 }
 
-// spill writes the chunk if it is full. It fails when the client is gone.
+// spill writes the chunk if it is full. It fails when the client has gone.
 func (s *stream) spill() error {
 	limit := chunk
 	if !s.begun && s.compress {
@@ -115,7 +114,7 @@ func (s *stream) flush() error {
 	return err
 }
 
-// write hands over a part of the body, behind the chunks that have been written.
+// write writes a part of the body after the chunks already written.
 func (s *stream) write(data []byte) error {
 	var err error
 	if s.compressor != nil {
@@ -126,8 +125,8 @@ func (s *stream) write(data []byte) error {
 	return err
 }
 
-// put appends a part of the body that does not change. What would fill half of a chunk is
-// not copied into one.
+// put appends an immutable part of the body. It copies the part only if that is shorter
+// than half a chunk.
 func (s *stream) put(data []byte) error {
 	if len(data) < chunk/2 {
 		s.bytes = append(s.bytes, data...)
@@ -139,7 +138,7 @@ func (s *stream) put(data []byte) error {
 	return s.write(data)
 }
 
-// close writes what is left.
+// close writes the rest of the body.
 func (s *stream) close() error {
 	if err := s.flush(); err != nil || s.compressor == nil {
 		return err
@@ -147,8 +146,9 @@ func (s *stream) close() error {
 	return s.compressor.Close()
 }
 
-// finish says how an answer ended: true if it was given, false if nothing of it was,
-// so that the fallback can. What has been sent in part must not look whole.
+// finish ends the response. It returns true if the response is complete, and false if
+// nothing was written, so that the fallback can answer. It aborts a partial response, which
+// must not look complete.
 func (s *stream) finish(failed error) bool {
 	switch {
 	case failed == nil:

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// TestNextAge: what HumanDuration shows, of the time since a timestamp or until it,
-// stays the same until nextAge.
-func TestNextAge(t *testing.T) {
+// TestNextAgeChange checks that the output of HumanDuration, for the time since or until a
+// timestamp, stays the same until nextAgeChange.
+func TestNextAgeChange(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	now := time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC)
 	for range 20000 {
@@ -26,7 +26,7 @@ func TestNextAge(t *testing.T) {
 			age = -age
 		}
 		timestamp := now.Add(-age)
-		next := nextAge(timestamp, now)
+		next := nextAgeChange(timestamp, now)
 		if next.Before(now) {
 			t.Fatalf("age %v: the next change is %v ago", age, now.Sub(next))
 		}
@@ -49,7 +49,7 @@ func TestNextAge(t *testing.T) {
 	}
 }
 
-// TestUnchangedUntil: every timestamp in an object counts.
+// TestUnchangedUntil checks that every timestamp in an object counts.
 func TestUnchangedUntil(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	old := metav1.NewTime(now.Add(-100*24*time.Hour + time.Hour))
@@ -74,15 +74,15 @@ func TestUnchangedUntil(t *testing.T) {
 	}
 }
 
-// TestRowsExpire: a row is not sent once it would be made in another way, and what
-// is not used goes.
-func TestRowsExpire(t *testing.T) {
-	var rows tables
+// TestRowsExpireWithAges checks that an expired row is not sent, and that unused rows are
+// evicted.
+func TestRowsExpireWithAges(t *testing.T) {
+	var rows rowCache
 	now := time.Now()
 	key := rowKey{style: tableStyle{noHeaders: true}}
 	rows.put(key, []byte("row"), 0, now.Add(time.Second))
 	if rows.get(key, now) == nil || rows.get(key, now.Add(time.Second)) != nil {
-		t.Error("a row is not kept until it changes")
+		t.Error("a row is not cached until it changes")
 	}
 	large := make([]byte, maxRowBytes)
 	for i := range 3 {
