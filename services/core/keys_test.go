@@ -63,12 +63,12 @@ func TestKeysOfCore(t *testing.T) {
 	}
 	for name := range want {
 		if !have[name] {
-			t.Errorf("%s is missing in builtIn of shared/eventlog/keys.go", name)
+			t.Errorf("%s is missing in builtInResources of shared/eventlog/ranges.go", name)
 		}
 	}
 	for name := range have {
 		if !want[name] {
-			t.Errorf("%s in builtIn of shared/eventlog/keys.go is no resource", name)
+			t.Errorf("%s in builtInResources of shared/eventlog/ranges.go is no resource", name)
 		}
 	}
 }

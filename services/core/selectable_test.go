@@ -173,10 +173,10 @@ func (c *cluster) testCaches(t *testing.T) {
 	for resource, config := range c.stores.of {
 		if config.cache == nil {
 			t.Errorf("%s has no cache", resource)
-		} else if route, one := routes.OfPrefix(config.cache.Prefix()); !one || route.Tier != eventlog.Core {
+		} else if route, one := routes.PrefixRoute(config.cache.Prefix()); !one || route.Tier != eventlog.Core {
 			t.Errorf("%s, below %s: route %+v", resource, config.cache.Prefix(), route)
 		} else if !slices.ContainsFunc(routes.Ranges(eventlog.Core), func(keys kv.KeyRange) bool { return strings.HasPrefix(config.cache.Prefix(), keys.Key) }) {
-			t.Errorf("%s, below %s, is missing in builtIn of shared/eventlog/keys.go", resource, config.cache.Prefix())
+			t.Errorf("%s, below %s, is missing in builtInResources of shared/eventlog/ranges.go", resource, config.cache.Prefix())
 		}
 	}
 }

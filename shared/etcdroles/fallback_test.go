@@ -59,7 +59,7 @@ func TestFallback(t *testing.T) {
 	sinks := map[eventlog.Tier]*sink{}
 	for _, tier := range eventlog.Tiers {
 		r, err := eventlog.NewReader(eventlog.ReaderConfig{
-			Etcd: server.DialAs(t, User(routes, tier)), Routes: routes, Tier: tier, Keys: routes.Keys(), Patience: 500 * time.Millisecond,
+			Etcd: server.DialAs(t, User(routes, tier)), Routes: routes, Tier: tier, StatePrefix: routes.StatePrefix(), Patience: 500 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)

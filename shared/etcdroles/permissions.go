@@ -23,12 +23,12 @@ func permissionsOf(routes *eventlog.Routes, tier eventlog.Tier) permissions {
 		{Key: etcdstore.CompactKey}: read,
 		// What the relay has to remember. The others find out by it which history a
 		// stream tells.
-		kv.PrefixKeys(routes.Keys()): read,
+		kv.PrefixKeys(routes.StatePrefix()): read,
 		// A key that need not exist, of which etcd's revision is read.
 		{Key: routes.Prefix()}: read,
 	}
 	if tier == eventlog.Core {
-		p[kv.PrefixKeys(routes.Keys())] = readWrite
+		p[kv.PrefixKeys(routes.StatePrefix())] = readWrite
 		p[kv.PrefixKeys(routes.Prefix())] = read
 	}
 	for _, keys := range routes.Ranges(tier) {

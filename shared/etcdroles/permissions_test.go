@@ -133,7 +133,7 @@ func TestPermissions(t *testing.T) {
 				expect(t, fmt.Sprintf("%s: %s of %s, which is of %q", user, way.name, prefix, owner), way.try(t.Context(), c, prefix), allowed)
 			}
 		}
-		for _, own := range []string{routes.Keys(), routes.Keys() + "incarnation/"} {
+		for _, own := range []string{routes.StatePrefix(), routes.StatePrefix() + "incarnation/"} {
 			for _, way := range ways {
 				allowed := tier == eventlog.Core || tier != "somebody" && !way.writes
 				expect(t, fmt.Sprintf("%s: %s of %s", user, way.name, own), way.try(t.Context(), c, own), allowed)
@@ -205,7 +205,7 @@ func TestAdministration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := core.Put(t.Context(), routes.Keys()+"relay", "a", clientv3.WithLease(lease.ID)); err != nil {
+	if _, err := core.Put(t.Context(), routes.StatePrefix()+"relay", "a", clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
 	for _, tier := range []eventlog.Tier{eventlog.Aggregator, eventlog.Extensions} {

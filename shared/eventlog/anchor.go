@@ -11,86 +11,86 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// anchor is a write of the relay to a key of its own. An etcd that was restored from
-// a backup lacks it, or has something else at its revision, even if nothing that a
-// stream tells has changed since the backup. A restored etcd that does have it can
-// differ only after it: there a stream and etcd are compared event by event.
+// anchor is a write of the relay to a key of its own. An etcd that was restored from a backup
+// lacks it, or has something else at its revision, even if nothing that a stream tells has
+// changed since the backup. A restored etcd that does have the anchor can differ only after it:
+// there, stream and etcd are compared event by event.
 //
-// Progress carries the last anchor, so that whoever reads the stream can tell, now
-// or later, whether etcd still has the history that the stream tells.
+// Progress messages carry the last anchor, so that every reader of the stream can check, now or
+// later, whether etcd still has the history that the stream tells.
 type anchor struct {
 	Revision int64
-	// Nonce is the value, a random number.
+	// Nonce is the value of the key, a random number.
 	Nonce uint64
 }
 
-// anchorInterval is the time between two anchors. Where nothing has been written
-// since the last one, none is.
+// anchorInterval is the time between two anchors. No anchor is written while nothing else has
+// been written since the last one.
 const anchorInterval = 5 * time.Second
 
-func anchorKey(keys string) string { return keys + "anchor" }
+func anchorKey(statePrefix string) string { return statePrefix + "anchor" }
 
-// finding is what etcd says about an anchor.
+// finding is the result of checking an anchor.
 type finding int
 
 const (
 	// unknown: there is no anchor, or etcd has compacted it.
 	unknown finding = iota
-	// confirmed: etcd has the anchor, and all that came after it.
+	// confirmed: etcd has the anchor, and the history after it.
 	confirmed
 	// refuted: etcd has another history.
 	refuted
 )
 
-// find asks etcd for an anchor.
-func (a anchor) find(ctx context.Context, etcd *clientv3.Client, keys string) (finding, error) {
+// check looks the anchor up in etcd.
+func (a anchor) check(ctx context.Context, etcd *clientv3.Client, statePrefix string) (finding, error) {
 	if a.Revision == 0 {
 		return unknown, nil
 	}
-	resp, err := etcd.Get(ctx, anchorKey(keys), clientv3.WithRev(a.Revision))
+	resp, err := etcd.Get(ctx, anchorKey(statePrefix), clientv3.WithRev(a.Revision))
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev):
 		return refuted, nil
 	case errors.Is(err, rpctypes.ErrCompacted):
-		return a.findLast(ctx, etcd, keys)
+		return a.checkLatest(ctx, etcd, statePrefix)
 	case err != nil:
 		return unknown, fmt.Errorf("read anchor at revision %d: %w", a.Revision, err)
-	case !a.is(resp):
+	case !a.matches(resp):
 		return refuted, nil
 	}
 	return confirmed, nil
 }
 
-// findLast asks for an anchor whose revision is compacted. Anchors only follow each
-// other: a last one from before it belongs to another history.
-func (a anchor) findLast(ctx context.Context, etcd *clientv3.Client, keys string) (finding, error) {
-	resp, err := etcd.Get(ctx, anchorKey(keys))
+// checkLatest checks an anchor whose revision is compacted. Anchors only move forward: if
+// etcd's latest anchor is older, it belongs to another history.
+func (a anchor) checkLatest(ctx context.Context, etcd *clientv3.Client, statePrefix string) (finding, error) {
+	resp, err := etcd.Get(ctx, anchorKey(statePrefix))
 	switch {
 	case err != nil:
 		return unknown, fmt.Errorf("read anchor: %w", err)
-	case len(resp.Kvs) == 0, resp.Kvs[0].ModRevision < a.Revision, resp.Kvs[0].ModRevision == a.Revision && !a.is(resp):
+	case len(resp.Kvs) == 0, resp.Kvs[0].ModRevision < a.Revision, resp.Kvs[0].ModRevision == a.Revision && !a.matches(resp):
 		return refuted, nil
 	}
 	return unknown, nil
 }
 
-// is reports whether an answer of etcd shows the anchor.
-func (a anchor) is(resp *clientv3.GetResponse) bool {
+// matches reports whether a response of etcd shows the anchor.
+func (a anchor) matches(resp *clientv3.GetResponse) bool {
 	return len(resp.Kvs) == 1 && resp.Kvs[0].ModRevision == a.Revision && string(resp.Kvs[0].Value) == a.value()
 }
 
 func (a anchor) value() string { return strconv.FormatUint(a.Nonce, 16) }
 
-// drop writes an anchor behind the last one, if that is still there. It fails with
-// errReplaced if it is not: nobody but the elected relay writes anchors.
-func (a anchor) drop(ctx context.Context, e *election, keys string) (anchor, error) {
+// write writes the next anchor if etcd still has this one. Otherwise it returns errReplaced,
+// because only the elected relay writes anchors.
+func (a anchor) write(ctx context.Context, e *election, statePrefix string) (anchor, error) {
 	next := anchor{Nonce: randomID()}
-	if found, err := a.find(ctx, e.etcd, keys); err != nil {
+	if found, err := a.check(ctx, e.etcd, statePrefix); err != nil {
 		return anchor{}, err
 	} else if found == refuted {
 		return anchor{}, errReplaced
 	}
-	resp, err := e.guard(ctx, clientv3.OpPut(anchorKey(keys), next.value()))
+	resp, err := e.guard(ctx, clientv3.OpPut(anchorKey(statePrefix), next.value()))
 	if err != nil {
 		return anchor{}, err
 	}

@@ -10,24 +10,24 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-func TestAnchor(t *testing.T) {
+func TestAnchorsDetectAReplacedHistory(t *testing.T) {
 	server := etcdtest.Start(t)
 	e := candidate(t, server, "a")
 	if err := e.campaign(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	const keys = "/test/"
-	first, err := anchor{}.drop(t.Context(), e, keys)
+	first, err := anchor{}.write(t.Context(), e, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := first.drop(t.Context(), e, keys)
+	second, err := first.write(t.Context(), e, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
 	expect := func(when, which string, a anchor, want finding) {
 		t.Helper()
-		if got, err := a.find(t.Context(), e.etcd, keys); err != nil || got != want {
+		if got, err := a.check(t.Context(), e.etcd, keys); err != nil || got != want {
 			t.Errorf("%s, %s: %d, %v; want %d", when, which, got, err, want)
 		}
 	}
@@ -47,14 +47,14 @@ func TestAnchor(t *testing.T) {
 	expect("when compacted", "the last", second, unknown)
 	expect("when compacted", "one with another value", anchor{second.Revision, second.Nonce + 1}, refuted)
 	expect("when compacted", "one that came later", anchor{second.Revision + 1, 5}, refuted)
-	// Nobody writes one behind an anchor that is not there, or without being elected.
-	if _, err := (anchor{second.Revision, second.Nonce + 1}).drop(t.Context(), e, keys); !errors.Is(err, errReplaced) {
+	// An anchor is written only after one that etcd has, and only by the elected relay.
+	if _, err := (anchor{second.Revision, second.Nonce + 1}).write(t.Context(), e, keys); !errors.Is(err, errReplaced) {
 		t.Errorf("behind another anchor: %v", err)
 	}
 	if _, err := e.etcd.Delete(t.Context(), e.key); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.drop(t.Context(), e, keys); !errors.Is(err, errDeposed) {
+	if _, err := second.write(t.Context(), e, keys); !errors.Is(err, errDeposed) {
 		t.Errorf("no longer elected: %v", err)
 	}
 }
@@ -62,7 +62,7 @@ func TestAnchor(t *testing.T) {
 func TestRecords(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.Dial(t)
-	r := records{etcd: etcd, keys: "/test/"}
+	r := records{etcd: etcd, prefix: "/test/"}
 	_, cluster, err := r.read(t.Context(), "s")
 	if err != nil {
 		t.Fatal(err)

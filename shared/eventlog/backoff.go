@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// backoff spaces attempts: from 50 ms on, doubling to 2 s.
+// backoff spaces retries, from 50 ms, doubling up to 2 s.
 type backoff struct{ last time.Duration }
 
-// wait sleeps, and returns false if the context ended meanwhile.
+// wait sleeps. It returns false if the context ended meanwhile.
 func (b *backoff) wait(ctx context.Context) bool {
 	b.next()
 	t := time.NewTimer(b.last/2 + rand.N(b.last/2))
@@ -22,7 +22,7 @@ func (b *backoff) wait(ctx context.Context) bool {
 	}
 }
 
-// next makes the next pause longer.
+// next lengthens the next pause.
 func (b *backoff) next() { b.last = min(max(2*b.last, 50*time.Millisecond), 2*time.Second) }
 
 func (b *backoff) reset() { b.last = 0 }

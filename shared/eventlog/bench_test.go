@@ -11,13 +11,13 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// Benchmarks of the event log. CPU per event is what counts:
+// Benchmarks of the event log. CPU time per event is the measure:
 //
 //	go test -run '^$' -bench . -benchtime 20000x ./shared/eventlog
 //
-// cpu-µs/event is the CPU time of the whole process by event. BenchmarkLog has
-// etcd in it, with the writes; BenchmarkLogWithoutEtcd has the relay's way from
-// a batch to JetStream, NATS in the same process over TCP, and one reader.
+// cpu-µs/event is the CPU time of the whole process per event. BenchmarkLog includes etcd and
+// the writes. BenchmarkLogWithoutEtcd measures the way from a batch in the relay to JetStream
+// (a NATS server in the same process, over TCP) and to one reader.
 
 func cpuTime() time.Duration {
 	var u syscall.Rusage
@@ -46,7 +46,7 @@ func BenchmarkCodec(b *testing.B) {
 	})
 }
 
-// counter is a sink that only counts.
+// counter is a sink that only counts events.
 type counter struct {
 	*recorder
 	events int // guarded by recorder.mu
@@ -69,7 +69,7 @@ func BenchmarkLogWithoutEtcd(b *testing.B) {
 			})
 		}
 	}
-	// All three servers are in this process, and in its CPU time.
+	// All three servers run in this process, so they are part of its CPU time.
 	for _, size := range []int{1 << 10, 4 << 10} {
 		b.Run(fmt.Sprintf("three servers/%dB", size), func(b *testing.B) {
 			benchmarkTerm(b, newClusterBench(b), false, size)
@@ -85,7 +85,7 @@ func benchmarkTerm(b *testing.B, bench *bench, memory bool, size int) {
 	term, stop := newBenchTerm(b, relay)
 	defer stop()
 	sink := newSinkOfStream(b, bench)
-	value := make([]byte, size) // and as much of the previous state
+	value := make([]byte, size) // the previous state is as large
 	b.ReportAllocs()
 	b.ResetTimer()
 	start := cpuTime()
@@ -98,11 +98,9 @@ func benchmarkTerm(b *testing.B, bench *bench, memory bool, size int) {
 		if err := term.publish(b.Context(), batch); err != nil {
 			b.Fatal(err)
 		}
-		for f := term.feeds[0]; f.bytes > 64<<10; { // as little as etcd delivers at once
+		for f := term.feeds[0]; f.bytes > 64<<10; { // etcd delivers no less at once
 			<-term.wake
-			if err := term.flushAll(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			term.flushAll(b.Context())
 		}
 	}
 	term.settle(b)
@@ -111,20 +109,20 @@ func benchmarkTerm(b *testing.B, bench *bench, memory bool, size int) {
 	b.ReportMetric(float64((cpuTime()-start).Microseconds())/float64(b.N), "cpu-µs/event")
 }
 
-// newBenchTerm opens core's stream by hand.
+// newBenchTerm returns a term with core's stream open.
 func newBenchTerm(b *testing.B, r *Relay) (*term, func()) {
 	session, err := concurrency.NewSession(r.cfg.Etcd)
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := &election{etcd: r.cfg.Etcd, key: r.cfg.Keys + "relay", session: session}
+	e := &election{etcd: r.cfg.Etcd, key: r.cfg.StatePrefix + "relay", session: session}
 	if err := e.campaign(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 	r.cfg.Tiers = []Tier{Core}
 	t := newTerm(r, e)
 	t.open(b.Context(), t.feeds[0])
-	if err := t.join(b.Context(), <-t.opened); err != nil {
+	if err := t.onOpened(b.Context(), <-t.openResults); err != nil {
 		b.Fatal(err)
 	}
 	t.stopWatch()
@@ -135,20 +133,20 @@ func newBenchTerm(b *testing.B, r *Relay) (*term, func()) {
 // settle sends until everything is acknowledged.
 func (t *term) settle(b *testing.B) {
 	for f := t.feeds[0]; ; {
-		if err := t.flushAll(b.Context()); err != nil || !f.open() {
-			b.Fatalf("%v, %v", err, f.trouble.err)
+		if t.flushAll(b.Context()); !f.open() {
+			b.Fatal(f.outage.err)
 		}
-		if units, _, _ := f.publisher.underWay(); units == 0 && f.empty() && f.fencing == 0 {
+		if units, _, _ := f.publisher.inFlight(); units == 0 && f.empty() && f.unackedFence == 0 {
 			return
 		}
-		if f.publisher.await() {
+		if f.publisher.requestWake() {
 			<-t.wake
 		}
 	}
 }
 
-// newSinkOfStream consumes and verifies core's stream as a reader does, and
-// returns what tells when it is at a revision.
+// newSinkOfStream consumes and verifies core's stream as a reader does. It returns a function
+// that waits until it has reached a revision.
 func newSinkOfStream(b *testing.B, bench *bench) func(revision int64) <-chan struct{} {
 	conn := bench.nats.connect(b)
 	r, err := NewReader(ReaderConfig{Etcd: bench.etcd, Conn: conn, Routes: bench.routes, Tier: Core})
@@ -156,17 +154,17 @@ func newSinkOfStream(b *testing.B, bench *bench) func(revision int64) <-chan str
 		b.Fatal(err)
 	}
 	sink := &counter{recorder: newRecorder()}
-	r.seams.blind = true
+	r.hooks.blind = true
 	ctx := b.Context()
-	f := &following{Reader: r, ctx: ctx, sink: sink, subscription: newSubscription(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour)}
-	f.covered.restart(0)
+	f := &readLoop{Reader: r, ctx: ctx, sink: sink, subscription: newSubscription(r.js, r.stream, pullMaxMessages), retry: time.NewTimer(time.Hour)}
+	f.coverage.restart(0)
 	go f.subscription.run(ctx)
 	go func() {
 		for {
 			select {
-			case m := <-f.subscription.out:
-				if m.fresh { // there is no etcd to ask what came before
-					f.check = f.seams.checker()
+			case m := <-f.subscription.deliveries:
+				if m.restarted { // no etcd could tell what came before
+					f.checker = f.hooks.newChecker()
 					continue
 				}
 				f.onStream(m)

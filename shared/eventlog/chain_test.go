@@ -20,15 +20,15 @@ func newSequencer(epoch uint64) *sequencer {
 	return &sequencer{incarnation: 1, epoch: epoch, subjects: map[string]ID{}}
 }
 
-// takeover is the sequencer of a relay that finds the stream ending with last.
+// takeover returns the sequencer of a relay that finds a stream ending with last.
 func takeover(epoch uint64, last message) *sequencer {
 	end := tail{last: &last}
 	s := newSequencer(epoch)
-	s.last, s.event, s.complete = last.ID, end.chain(), end.complete()
+	s.last, s.event, s.complete = last.ID, end.chainEnd(), end.complete()
 	return s
 }
 
-// told feeds a verifier and returns the events that it tells.
+// told returns the events that a verifier accepts.
 func told(v *verifier, messages ...message) (got []string, err error) {
 	for _, m := range messages {
 		s, err := v.accept(&m)
@@ -82,7 +82,7 @@ func TestVerifier(t *testing.T) {
 	b1, b2, b3 := s.change(event(102, "b1"), "x", false), s.change(event(102, "b2"), "x", false), s.change(event(102, "b3"), "x", true)
 	progress := s.progress(105, anchor{})
 	c := s.change(event(106, "c"), "x", true)
-	// The same relay's successor after b2.
+	// A successor continues after b2.
 	next := takeover(9, b2)
 	n1, n2, n3 := next.change(event(102, "b1"), "x", false), next.change(event(102, "b2"), "x", false), next.change(event(102, "b3"), "x", true)
 	nc := next.change(event(106, "c"), "x", true)
@@ -129,8 +129,8 @@ func TestVerifier(t *testing.T) {
 	}
 }
 
-// Relays come and go, each leaving the stream wherever it was; whoever verifies
-// it, from wherever, tells each event once and in order, or stops.
+// Relays come and go, and leave the stream wherever they were. A verifier that starts anywhere
+// returns each event once and in order, or stops.
 func TestRandomHistoriesAreToldExactlyOnce(t *testing.T) {
 	for seed := range uint64(2000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -159,7 +159,7 @@ func TestRandomHistoriesAreToldExactlyOnce(t *testing.T) {
 	}
 }
 
-// publishSome is a relay that ends at random.
+// publishSome publishes as a relay that stops at a random point.
 func publishSome(s *sequencer, etcd []kv.Event, rnd *rand.Rand) (out []message) {
 	after := s.complete
 	for i, e := range etcd {
@@ -191,7 +191,7 @@ func checkTold(t *testing.T, seed uint64, etcd []kv.Event, messages []message, l
 			}
 			break
 		}
-		if s.anchored {
+		if s.synced {
 			anchor = v.complete
 		}
 		got = append(got, s.events...)
@@ -224,17 +224,17 @@ func TestJudge(t *testing.T) {
 		evidence evidence
 		want     verdict
 	}{
-		{"it goes on", tail{last: &m}, e, goOn},
-		{"empty", tail{sequence: 7}, e, openSection},
-		{"another incarnation", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation = 2 }), denyHistory},
-		{"an incarnation from before the record", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation, e.record.Revision = 2, 4 }), makeAnew},
-		{"an incarnation that came after the record", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation, e.record.Revision = 2, 2 }), denyHistory},
-		{"ahead of etcd", tail{last: &m}, with(func(e *evidence) { e.revision = 10 }), denyHistory},
-		{"etcd tells otherwise", tail{last: &m}, with(func(e *evidence) { e.revision, e.contradicted = 20, true }), denyHistory},
-		{"a successor's", tail{last: &m}, with(func(e *evidence) { e.epoch = 2 }), giveWay},
-		{"a successor's, whatever else is odd", tail{last: &m}, with(func(e *evidence) { e.epoch, e.contradicted, e.record.Incarnation = 2, true, 2 }), giveWay},
-		{"an epoch that this etcd has not given", tail{last: &m}, with(func(e *evidence) { e.epoch, e.revision = 1, 2 }), denyHistory},
-		{"its own epoch", tail{last: &m}, with(func(e *evidence) { e.epoch = 3 }), denyHistory},
+		{"it goes on", tail{last: &m}, e, continueStream},
+		{"empty", tail{sequence: 7}, e, startSection},
+		{"another incarnation", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation = 2 }), replaceHistory},
+		{"an incarnation from before the record", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation, e.record.Revision = 2, 4 }), recreateStream},
+		{"an incarnation that came after the record", tail{last: &m}, with(func(e *evidence) { e.record.Incarnation, e.record.Revision = 2, 2 }), replaceHistory},
+		{"ahead of etcd", tail{last: &m}, with(func(e *evidence) { e.revision = 10 }), replaceHistory},
+		{"etcd tells otherwise", tail{last: &m}, with(func(e *evidence) { e.revision, e.contradicted = 20, true }), replaceHistory},
+		{"a successor's", tail{last: &m}, with(func(e *evidence) { e.epoch = 2 }), stepDown},
+		{"a successor's, whatever else is odd", tail{last: &m}, with(func(e *evidence) { e.epoch, e.contradicted, e.record.Incarnation = 2, true, 2 }), stepDown},
+		{"an epoch that this etcd has not given", tail{last: &m}, with(func(e *evidence) { e.epoch, e.revision = 1, 2 }), replaceHistory},
+		{"its own epoch", tail{last: &m}, with(func(e *evidence) { e.epoch = 3 }), replaceHistory},
 	} {
 		if got := tc.tail.judge(tc.evidence); got != tc.want {
 			t.Errorf("%s: %d, want %d", tc.name, got, tc.want)
@@ -245,7 +245,7 @@ func TestJudge(t *testing.T) {
 func TestSearch(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		// Sequences 10 to 39, some without a message; revisions never fall.
+		// Sequences 10 to 39, some without a message. Revisions never decrease.
 		revisions := map[uint64]int64{}
 		revision := int64(0)
 		for seq := uint64(10); seq < 40; seq++ {
@@ -270,7 +270,7 @@ func TestSearch(t *testing.T) {
 			}
 			return true, seq, nil
 		})
-		// Sequences without a message before the right one are as good.
+		// A sequence without a message before the right one is equally good.
 		for ; got < want && err == nil; got++ {
 			if _, ok := revisions[got]; ok {
 				break

@@ -20,7 +20,7 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// newClusterBench has three NATS servers, and streams with a copy on each.
+// newClusterBench has three NATS servers, and streams with a replica on each.
 func newClusterBench(t testing.TB) *bench {
 	t.Helper()
 	b := &bench{server: etcdtest.Start(t), routes: NewRoutes(DefaultCluster, "/registry"), ackTimeout: 3 * time.Second}
@@ -63,8 +63,8 @@ func (b *bench) clusterReady(t testing.TB) {
 	})
 }
 
-// freePort returns a port that nobody listens on, that it has not returned before, and
-// that no connection is given by chance: those are above 32767.
+// freePort returns a port that nobody listens on and that it has not returned before. It is
+// below 32768, because the kernel assigns higher ports to connections.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 100 {
@@ -81,9 +81,9 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-var givenPorts sync.Map // their keys
+var givenPorts sync.Map // the keys are ports
 
-// connectNATS connects to whatever servers there are.
+// connectNATS connects to all NATS servers.
 func (b *bench) connectNATS(t testing.TB) *nats.Conn {
 	t.Helper()
 	if len(b.cluster) == 0 && len(b.urls) == 0 {
@@ -101,7 +101,7 @@ func (b *bench) connectNATS(t testing.TB) *nats.Conn {
 	return c
 }
 
-// servers are all of NATS's.
+// servers returns all NATS servers.
 func (b *bench) servers() []*natsServer {
 	if len(b.cluster) == 0 {
 		return []*natsServer{b.nats}
@@ -109,7 +109,7 @@ func (b *bench) servers() []*natsServer {
 	return b.cluster
 }
 
-// restartNATS restarts all servers, and changes their files meanwhile.
+// restartNATS stops all servers, calls meanwhile to change their files, and starts them again.
 func (b *bench) restartNATS(t testing.TB, meanwhile func(dir string)) {
 	t.Helper()
 	if len(b.cluster) == 0 {
@@ -129,7 +129,7 @@ func (b *bench) restartNATS(t testing.TB, meanwhile func(dir string)) {
 	b.clusterReady(t)
 }
 
-// coreLeader returns the server that leads core's stream.
+// coreLeader returns the leader of core's stream.
 func (b *bench) coreLeader(t testing.TB) *natsServer {
 	t.Helper()
 	var leader *natsServer
@@ -145,8 +145,8 @@ func (b *bench) coreLeader(t testing.TB) *natsServer {
 	return leader
 }
 
-// answers waits until NATS tells of the stream. On a busy machine that took three servers
-// more than half a minute once, after their elections.
+// answers waits until NATS answers about the stream. On a busy machine, three servers once took
+// more than half a minute after their elections.
 func (b *bench) answers(t testing.TB, js jetstream.JetStream) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; {
@@ -183,9 +183,9 @@ func TestClusterAPausedRelayResumesAfterASuccessorWasElected(t *testing.T) {
 
 func TestClusterTheStreamIsPurged(t *testing.T) { inCluster(t, purged, gapBySeq) }
 
-// The naive variants of these two are found on a single server. A cluster has no leader
-// for a while and makes no consumers; a reader that gets none begins anew at the end
-// of the stream, however it counts.
+// The naive variants of these two cases are only found with a single server. A cluster has no
+// leader for a while and creates no consumers; a reader without one starts again at the end of
+// the stream, however it counts.
 func TestClusterTheFilesOfTheStreamAreDeleted(t *testing.T) { inCluster(t, filesDeleted) }
 
 func TestClusterTheServersAreKilledBeforeTheFlush(t *testing.T) { inCluster(t, killedBeforeFlush) }
@@ -196,8 +196,7 @@ func TestClusterEtcdIsRestoredFromABackup(t *testing.T) { inCluster(t, restored,
 
 func TestClusterTheLargestObject(t *testing.T) { inCluster(t, largest, dedupe) }
 
-// The leader steps down and its server is stopped and started, one after the
-// other, while events are published.
+// The leader steps down and its server is restarted, in turn, while events are published.
 func TestClusterLeaderChangesOfTheStreamUnderLoad(t *testing.T) {
 	inCluster(t, leaderChanges, dedupe)
 }
@@ -265,8 +264,8 @@ func leaderChanges(t *testing.T, b *bench, v variant) string {
 	return b.sound(t)
 }
 
-// A server that was away is brought up to date by the others, not through the
-// log, and then leads: it must still know what the last message was.
+// A server that was offline catches up from the other servers' snapshot, not through the log,
+// and then leads. It must still know the last message.
 func TestClusterAServerThatCaughtUpLeads(t *testing.T) { inCluster(t, caughtUpLeads, dedupe) }
 
 func caughtUpLeads(t *testing.T, b *bench, v variant) string {
@@ -295,7 +294,7 @@ func caughtUpLeads(t *testing.T, b *bench, v variant) string {
 	for i := range 50 {
 		b.put(t, fmt.Sprintf("pods/ns/q%d", i%7), fmt.Sprint(i))
 	}
-	// Everybody but it goes.
+	// Stop every other server.
 	leader = b.coreLeader(t)
 	if leader != away {
 		leader.Shutdown()

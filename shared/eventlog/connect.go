@@ -15,40 +15,39 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// ConnectOptions say how to reach NATS.
+// ConnectOptions say how to connect to NATS.
 type ConnectOptions struct {
-	// URLs of the servers; those of a cluster tell the others by themselves.
+	// URLs are those of the servers. The servers of a cluster announce each other.
 	URLs []string
-	// Name is shown by the server.
+	// Name identifies the connection in the server's monitoring.
 	Name string
-	// CredentialsFile holds a user: a .creds file (a JWT and its key), the seed
-	// of an nkey, or user:password. It is read again for each connection.
-	// Empty means none.
+	// CredentialsFile holds the credentials of a user: a .creds file (a JWT and its key), the
+	// seed of an nkey, or user:password. It is read again for each connection. Empty means no
+	// credentials.
 	CredentialsFile string
-	// CAFile verifies the server; CertFile and KeyFile are a client
-	// certificate. All are read again for each connection. A URL with the
-	// scheme tls, or any of these files, asks for TLS.
+	// CAFile verifies the server; CertFile and KeyFile are a client certificate. All are read
+	// again for each connection. Any of these files, or a URL with the scheme tls, enables TLS.
 	CAFile, CertFile, KeyFile string
-	// Inbox is the prefix of the subjects that answers come on; see
-	// Permissions. Empty means NATS's own, which is no protection.
+	// Inbox is the prefix of the subjects that replies arrive on; see Permissions. Empty means
+	// NATS's default, which any user may be able to read.
 	Inbox string
-	// Options are added, such as the way to a server in the same process.
+	// Options are additional options, for example a dialer for a server in the same process.
 	Options []nats.Option
 }
 
-// Connect reaches NATS. Without a server it also returns a connection, which
-// goes on trying. Nothing is buffered while it is down.
+// Connect connects to NATS. If no server is available, it returns a connection that keeps
+// trying. Nothing is buffered while the connection is down.
 func Connect(o ConnectOptions) (*nats.Conn, error) {
 	opts := []nats.Option{
 		nats.Name(o.Name),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
-		// A user that the server does not know yet, or a certificate that is being
-		// renewed, is no reason to give up for ever.
+		// A user that the server does not know yet, or a certificate that is being renewed, is
+		// no reason to give up.
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(250 * time.Millisecond),
-		// What could not be sent is not sent later: the relay would find it
-		// refused, and a reader has asked somebody else meanwhile.
+		// Messages that cannot be sent now must not be sent later: the relay would find them
+		// refused, and a reader has turned to etcd meanwhile.
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(5 * time.Second),
 		nats.MaxPingsOutstanding(2),
@@ -77,7 +76,7 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 	}
 	if o.CAFile != "" || o.CertFile != "" || o.KeyFile != "" {
 		if (o.CertFile == "") != (o.KeyFile == "") {
-			return nil, errors.New("NATS: a client certificate needs both its files")
+			return nil, errors.New("NATS: a client certificate requires both a certificate file and a key file")
 		}
 		opts = append(opts, o.tls())
 	}
@@ -88,10 +87,10 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// refusals logs why no connection comes about, each reason once until there is
-// another: attempts are made several times a second.
+// refusals logs why connections fail. It logs a reason once until another one follows, because
+// connections are attempted several times a second.
 func refusals(urls []string) nats.ConnErrHandler {
-	var last string // NATS calls its handlers one after another
+	var last string // nats.go runs its handlers one at a time
 	return func(_ *nats.Conn, err error) {
 		if err == nil || err.Error() == last {
 			return
@@ -101,7 +100,7 @@ func refusals(urls []string) nats.ConnErrHandler {
 	}
 }
 
-// redacted leaves the passwords out of URLs.
+// redacted removes the passwords from URLs.
 func redacted(urls []string) []string {
 	out := make([]string, len(urls))
 	for i, u := range urls {
@@ -139,7 +138,7 @@ func (o ConnectOptions) tls() nats.Option {
 	}
 }
 
-// credentials tells by its content what a file holds.
+// credentials detects the kind of credentials from the content of the file.
 func credentials(file string) (nats.Option, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -154,7 +153,7 @@ func credentials(file string) (nats.Option, error) {
 		return nats.UserInfoHandler(func() (string, string) {
 			content, err := os.ReadFile(file)
 			if err != nil {
-				klog.ErrorS(err, "credentials of NATS cannot be read", "file", file)
+				klog.ErrorS(err, "cannot read the credentials for NATS", "file", file)
 			}
 			user, password, _ := strings.Cut(strings.TrimSpace(string(content)), ":")
 			return user, password

@@ -7,32 +7,31 @@ import (
 	"sync"
 )
 
-// coverage is what a reader knows about the last event on each subject: from a
-// revision on it has seen all events, as they came or, before it began, by
-// reading the whole stream back. It proves that nothing followed the last event
-// that a subject shows.
+// coverage records the last event on each subject, for all events after a certain revision. The
+// reader observes new events as they arrive, and can extend the coverage into the past by
+// reading the stream. Coverage proves that no event followed the last one on a subject.
 type coverage struct {
 	mu    sync.Mutex
 	begun bool             // guarded by mu
-	from  int64            // guarded by mu
-	last  map[string]int64 // subject to revision, guarded by mu
+	from  int64            // complete after this revision; guarded by mu
+	last  map[string]int64 // subject to revision; guarded by mu
 }
 
-// restart forgets everything; events after from will be seen.
+// restart clears the coverage; events after from will be observed.
 func (c *coverage) restart(from int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begun, c.from, c.last = true, from, map[string]int64{}
 }
 
-// saw notes events in order.
-func (c *coverage) saw(subject string, revision int64) {
+// observe records an event. Events are observed in order.
+func (c *coverage) observe(subject string, revision int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last[subject] = revision
 }
 
-// extend adds what was read back: the last events after from.
+// extend adds the last events after from, which were read from the stream.
 func (c *coverage) extend(from, until int64, last map[string]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,9 +46,9 @@ func (c *coverage) extend(from, until int64, last map[string]int64) {
 	c.from = from
 }
 
-// of returns the revision of a subject's last event, 0 if there was none, and
-// since when that is known.
-func (c *coverage) of(subject string) (last, from int64) {
+// lastEvent returns the revision of the last event on a subject, or 0, and the revision after
+// which that is known.
+func (c *coverage) lastEvent(subject string) (last, from int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.begun {
@@ -58,27 +57,27 @@ func (c *coverage) of(subject string) (last, from int64) {
 	return c.last[subject], c.from
 }
 
-// quiet returns nil if there was no event on a subject after the last one that
-// the stream shows and until upTo, which the sink has reached.
-func (r *Reader) quiet(ctx context.Context, p *past, subject string, shown ID, upTo int64) error {
-	last, from := r.covered.of(subject)
+// proveQuiet returns nil if no event on a subject followed shown, the last one that the stream
+// shows, up to upTo, which the sink has reached.
+func (r *Reader) proveQuiet(ctx context.Context, p *storedStream, subject string, shown ID, upTo int64) error {
+	last, from := r.coverage.lastEvent(subject)
 	if last <= shown.Revision && from > shown.Revision {
-		// One reading of everything proves it for all subjects.
-		if err := r.lookBack(ctx, p, shown.Revision, from); err != nil {
+		// One read of the whole stream proves it for all subjects.
+		if err := r.extendCoverage(ctx, p, shown.Revision, from); err != nil {
 			return err
 		}
-		last, from = r.covered.of(subject)
+		last, from = r.coverage.lastEvent(subject)
 	}
 	switch {
 	case last <= shown.Revision && from <= shown.Revision:
 		return nil
 	case last > upTo:
-		// An event has come since. It names the one before.
-		start, err := p.find(ctx, upTo)
+		// An event has arrived since. It names its predecessor.
+		start, err := p.sequenceAfter(ctx, upTo)
 		if err != nil {
 			return err
 		}
-		m, _, err := p.at(ctx, start, subject)
+		m, _, err := p.firstAt(ctx, start, subject)
 		if err != nil {
 			return err
 		}
@@ -89,24 +88,24 @@ func (r *Reader) quiet(ctx context.Context, p *past, subject string, shown ID, u
 	return fmt.Errorf("%w: %s lacks an event between revisions %d and %d", errNoHistory, subject, shown.Revision, upTo)
 }
 
-// lookBackMessages bounds what somebody who resumes may have read of all subjects to
-// prove that nothing happened on his. Half a second is enough for so many.
-const lookBackMessages = 50_000
+// maxCoverageMessages bounds the messages of all subjects that one call of Since may read to
+// prove that its own subject is quiet. Reading that many takes half a second.
+const maxCoverageMessages = 50_000
 
-// lookBack reads all events of the stream after one revision and until another,
-// and verifies their chain. One reads at a time, for all. Where that is too much,
-// etcd has to be asked.
-func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) error {
+// extendCoverage reads all events of the stream in a range of revisions and verifies their
+// chain. One goroutine reads at a time, for all. It returns errNoHistory if the range is too
+// large; the caller then asks etcd.
+func (r *Reader) extendCoverage(ctx context.Context, p *storedStream, after, until int64) error {
 	select {
-	case r.lookingBack <- struct{}{}:
-		defer func() { <-r.lookingBack }()
+	case r.extending <- struct{}{}:
+		defer func() { <-r.extending }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if _, from := r.covered.of(""); from <= after {
-		return nil // somebody else did
+	if _, from := r.coverage.lastEvent(""); from <= after {
+		return nil // another goroutine did it meanwhile
 	}
-	start, err := p.find(ctx, after)
+	start, err := p.sequenceAfter(ctx, after)
 	if err != nil {
 		return err
 	}
@@ -116,7 +115,7 @@ func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) erro
 	last := map[string]int64{}
 	event, complete, first := ID{}, after, true
 	all := *p
-	all.most = r.seams.lookBack
+	all.maxMessages = r.hooks.maxCoverageMessages
 	err = all.each(ctx, start, "", func(m *message) (bool, error) {
 		if first && m.InStream.Revision > after || !first && m.InStream != event {
 			return false, fmt.Errorf("%w: %s follows %s, last seen %s", errNoHistory, m.ID, m.InStream, event)
@@ -126,7 +125,7 @@ func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) erro
 			event = m.ID
 		}
 		if m.Type == typeEvent && m.ID.Revision <= until {
-			last[r.cfg.Routes.Of(m.Event.Key).Subject] = m.ID.Revision
+			last[r.cfg.Routes.Route(m.Event.Key).Subject] = m.ID.Revision
 		}
 		if m.ends() {
 			complete = m.ID.Revision
@@ -139,6 +138,6 @@ func (r *Reader) lookBack(ctx context.Context, p *past, after, until int64) erro
 	if complete < until {
 		return fmt.Errorf("%w: the stream ends at revision %d", errNoHistory, complete)
 	}
-	r.covered.extend(after, until, last)
+	r.coverage.extend(after, until, last)
 	return nil
 }

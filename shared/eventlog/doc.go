@@ -1,68 +1,86 @@
-// Package eventlog carries the changes of an etcd to everybody who wants them, so
-// that one watch of etcd feeds any number of readers.
+// Package eventlog distributes the changes of an etcd, so that one watch of etcd feeds any
+// number of readers.
+//
+// # Path of an event
+//
+// Read the package in this order:
+//
+//  1. [Routes] maps each key to a tier, a stream and a subject (routes.go, ranges.go), and derives
+//     the [Permissions] of NATS users from them.
+//  2. An elected [Relay] (relay.go, election.go) serves terms (term.go): it watches etcd and
+//     opens one stream per tier (open.go, stream.go,
+//     tail.go).
+//  3. Within a term each stream has a feed (feed.go, publish.go). Its sequencer numbers and links the events
+//     (id.go, sequencer.go), its outbox queues them (outbox.go), and its publisher sends the
+//     encoded messages (message.go) to JetStream (publisher.go), which checks the fence
+//     (fence.go).
+//  4. A [Reader] (reader.go, readloop.go) has a subscription to its stream (subscription.go) and
+//     a verifier of the chain (verifier.go, readstream.go). Where the stream fails, it watches
+//     etcd (readetcd.go). It passes complete revisions to a [Sink].
+//  5. [Reader.Since] reads the past (history.go, scan.go, storedstream.go, coverage.go).
+//
+// Records and anchors in etcd tie a stream to the history that it tells (record.go, anchor.go).
+//
+// Relay and Reader each have one Run, which must be called once. Their other methods, and those
+// of Routes, are safe for concurrent use.
 //
 // # Relay
 //
-// One elected [Relay] watches all keys below a prefix and publishes each change
-// to JetStream, into one stream per tier, on one subject per resource. It is the
-// only publisher. Candidates look now and then whether the key of the elected one,
-// which has its lease, is there; nobody watches it, so that etcd has one watch only.
+// One elected relay watches all keys below a prefix. It publishes each change to JetStream, to
+// one stream per tier and one subject per resource. It is the only publisher. The elected relay
+// owns a key with its lease; candidates poll the key instead of watching it, so that etcd has one
+// watch only.
 //
-// # What a message is
+// # Messages
 //
-// An event is identified by an [ID]: the epoch of the relay that published it,
-// its etcd revision, and its index within the revision, because a lease that
-// ends deletes a thousand keys at one revision. The last event of a revision is
-// marked; readers believe complete revisions only. Two other messages
-// exist. Progress says that everything up to a revision stands before it. A
-// reset says that what happened up to a revision cannot be told any more, and
-// history never spans it.
+// An event is identified by an [ID]: the epoch of the relay that published it, its etcd revision,
+// and its index within the revision. The index is needed because an expiring lease deletes any
+// number of keys at one revision. The last event of a revision is marked; readers use complete
+// revisions only. There are two other types of message. Progress says that everything up to a
+// revision precedes it. A reset says that the changes up to a revision are lost; history never
+// spans a reset.
 //
-// Every message names the event (or reset) before it in the stream, and an event
-// also the one before it on its subject. Readers verify this chain. They never
-// use JetStream's sequences: a purged or recreated stream counts anew, and an
-// acknowledged message may vanish with a file that was not flushed.
+// Every message names the event or reset before it in the stream, and an event also names the
+// event before it on its subject. Readers verify this chain. They never rely on JetStream's
+// sequences: a purged or recreated stream starts to count again, and an acknowledged message may
+// be lost with a file that was not flushed.
 //
 // # Fencing
 //
-// The relay publishes behind a sequence that the stream must have. A stream with
-// several replicas gets atomic batches, one under way, of which the first message
-// names it; the leader looks at it before it proposes anything. A stream with one
-// replica gets a pipeline of messages, each of which names the sequence that the one
-// before will have. That alone would not do: after one refusal, a later message may
-// fit the number that a successor's message has brought about. So they also name the
-// last message on a subject where every relay publishes before anything else, with
-// nothing else under way.
+// The relay publishes on the condition that the stream has a certain last sequence. A stream with
+// several replicas gets atomic batches, one at a time. The first message of a batch names the
+// sequence, and the leader checks it before it proposes anything. A stream with one replica gets
+// a pipeline of messages, each of which names the sequence that the message before it will get.
+// That alone is not enough: after one message is refused, a later one may fit the sequence that a
+// successor's message has produced. So pipelined messages also name the last message on a subject
+// on which every relay publishes first, with nothing else in flight.
 //
-// After a failed or missing acknowledgement the relay reads that stream's tail and
-// goes on after its last complete revision, under a new epoch. Nothing is ever sent
-// twice under one ID. Each stream is opened and closed by itself. One that cannot be
-// published to for a while, although NATS decides about streams, is made anew.
+// After a failed or missing acknowledgement the relay reads the tail of that stream and continues
+// after its last complete revision, under a new epoch. Nothing is ever sent twice under one ID.
+// Streams are opened and closed independently. A stream that stays unusable while JetStream can
+// create and delete streams is recreated.
 //
-// Nats-Expected-Stream names the stream. Who may make consumers on one stream can
-// have its messages delivered into another one, with their headers, where their
-// sequences may fit now and then.
+// Nats-Expected-Stream names the stream. Otherwise a user who may create consumers on one stream
+// could have its messages delivered to another, with their headers, whose sequences might fit.
 //
-// What cannot be undone follows a transaction on the key by which the relay is
-// elected; one that finds that another is elected does nothing more.
+// Every irreversible step follows a transaction on the key of the election. If that shows that
+// another relay is elected, the relay stops.
 //
 // # Incarnation and history
 //
-// Messages also carry the incarnation of their stream, a random number. etcd has a
-// record of the present one, and of the history that it tells. A stream that is made
-// anew gets another incarnation: readers leave it and come back, and lose nothing. A
-// stream that is ahead of its etcd, or that tells of an event or an anchor which its
-// etcd does not have, follows a history that was replaced, by a restored backup for
-// example: it is made anew with another history, too, and readers begin anew. A
-// stream that is merely empty (purged, files lost) keeps both.
+// Each message carries the incarnation of its stream, a random number. etcd stores a record of
+// the current incarnation and of the history that the stream tells. A recreated stream gets
+// another incarnation: readers leave it, return to it, and lose nothing. A stream that is ahead
+// of its etcd, or tells an event or an anchor that its etcd does not have, follows a history that
+// was replaced, for example by a restored backup. It is recreated with another history as well,
+// and readers start again. A stream that is merely empty (purged, files lost) keeps both.
 //
 // # Reader
 //
-// A [Reader] follows the stream of one tier and hands complete revisions to a
-// [Sink]. etcd is the truth and the way out: at the start, when the chain is
-// broken, and when nothing came for three seconds although etcd went on, the
-// reader watches etcd itself from its last complete revision. Meanwhile it keeps
-// verifying the stream, and returns to it at a point where both have told the
-// same. So everything that may happen to NATS costs latency and no event, and a
-// sink sees a reset only where etcd itself has no history any more.
+// A reader follows the stream of one tier. etcd is the source of truth and the fallback: at the
+// start, when the chain is broken, and when the stream is silent for three seconds although etcd
+// went on, the reader watches etcd itself from its last complete revision. Meanwhile it continues
+// to verify the stream, and returns to it at a revision that both have reached. So a failure of
+// NATS costs latency and no event, and a sink sees a reset only if etcd itself no longer has the
+// history.
 package eventlog

@@ -11,7 +11,7 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// noWatches fails the test when somebody watches.
+// noWatches fails the test if a client watches.
 type noWatches struct {
 	clientv3.Watcher
 	t *testing.T
@@ -22,7 +22,7 @@ func (w *noWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return w.Watcher.Watch(ctx, key, opts...)
 }
 
-// candidate is one with a session of its own, which may not watch anything.
+// candidate returns a candidate with its own session that must not watch anything.
 func candidate(t *testing.T, server *etcdtest.Server, name string) *election {
 	t.Helper()
 	etcd := server.Dial(t)
@@ -34,7 +34,7 @@ func candidate(t *testing.T, server *etcdtest.Server, name string) *election {
 	return &election{etcd: etcd, key: "/test/relay", identity: name, session: session}
 }
 
-// campaigning lets a candidate stand for election until the test ends.
+// campaigning runs a campaign until the test ends.
 func campaigning(t *testing.T, e *election) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,9 +51,9 @@ func campaigning(t *testing.T, e *election) <-chan error {
 	return ended
 }
 
-// One candidate is elected at a time, whichever way the one before went, and only
-// he gets an epoch, which is higher than all before.
-func TestElection(t *testing.T) {
+// One candidate is elected at a time, however its predecessor ended. Only the elected one gets
+// an epoch, which is higher than all earlier ones.
+func TestOneCandidateIsElectedAtATime(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.Dial(t)
 	whole, elected, epoch := t, candidate(t, server, "first"), uint64(0)
@@ -79,7 +79,7 @@ func TestElection(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			next := candidate(whole, server, "next after one that "+test.name)
-			if took, err := next.try(t.Context()); took || err != nil {
+			if took, err := next.tryAcquire(t.Context()); took || err != nil {
 				t.Fatalf("beside an elected one: elected %t, %v", took, err)
 			}
 			if _, err := epochOf(t, next); !errors.Is(err, errDeposed) {
@@ -105,11 +105,11 @@ func TestElection(t *testing.T) {
 
 func epochOf(t *testing.T, e *election) (uint64, error) {
 	t.Helper()
-	r := &Relay{cfg: RelayConfig{Etcd: e.etcd, Keys: "/test/", Identity: e.identity}}
+	r := &Relay{cfg: RelayConfig{Etcd: e.etcd, StatePrefix: "/test/", Identity: e.identity}}
 	return r.epoch(t.Context(), e)
 }
 
-// A candidate whose lease ends stops waiting: what it took would be nobody's.
+// A candidate whose lease expires stops campaigning: a key it took would have no owner.
 func TestCampaignEndsWithTheSession(t *testing.T) {
 	server := etcdtest.Start(t)
 	elected, waiting := candidate(t, server, "elected"), candidate(t, server, "waiting")

@@ -16,9 +16,9 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// ordered returns what of some events is a tier's, with the events of a revision in the
-// order of their keys: etcd tells of the keys of a transaction in another one, and a
-// watch of several ranges in yet another.
+// ordered returns the events of a tier, with the events of each revision sorted by key: etcd
+// orders the keys of a transaction differently, and a watch of several ranges differently
+// again.
 func ordered(events []kv.Event, routes *Routes, tier Tier, after, until int64) (out []string) {
 	events = slices.Clone(events)
 	slices.SortStableFunc(events, func(a, b kv.Event) int {
@@ -28,16 +28,16 @@ func ordered(events []kv.Event, routes *Routes, tier Tier, after, until int64) (
 		return strings.Compare(a.Key, b.Key)
 	})
 	for _, e := range events {
-		if e.Revision > after && e.Revision <= until && (tier == "" || routes.Of(e.Key).Tier == tier) {
+		if e.Revision > after && e.Revision <= until && (tier == "" || routes.Route(e.Key).Tier == tier) {
 			out = append(out, fmt.Sprintf("%d %d %s %.40q %.40q", e.Revision, e.Kind, e.Key, e.Value, e.Previous))
 		}
 	}
 	return out
 }
 
-// TestFallbackByRanges: without a stream, a reader of each tier watches the ranges of that
-// tier and is told what one watch of everything tells of it: complete revisions in order,
-// also of transactions on several ranges, through a restart of etcd, and from before a
+// TestFallbackByRanges: without a stream, the reader of a tier watches the ranges of that tier.
+// It gets the same events of the tier as a single watch of everything: complete revisions in
+// order, including transactions across ranges, through a restart of etcd, and from before a
 // compaction.
 func TestFallbackByRanges(t *testing.T) {
 	server, routes := etcdtest.Start(t), NewRoutes(DefaultCluster, "/registry")
@@ -132,8 +132,8 @@ func TestFallbackByRanges(t *testing.T) {
 	}
 }
 
-// A reader that was cut off while etcd has compacted what it has not seen begins anew, in
-// all ranges, and misses nothing that follows.
+// A reader that was cut off while etcd compacted what it has not seen restarts in all ranges
+// and misses nothing that follows.
 func TestFallbackAfterCompaction(t *testing.T) {
 	b := &bench{server: etcdtest.Start(t), routes: NewRoutes(DefaultCluster, "/registry")}
 	b.etcd = b.server.Dial(t)

@@ -17,8 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// onServers runs a case with one NATS server and with three, whose streams have a
-// copy on each.
+// onServers runs a case with one NATS server, and with three servers and replicated streams.
 func onServers(t *testing.T, run func(t *testing.T, b *bench)) {
 	for name, start := range map[string]func(testing.TB) *bench{"one server": newBench, "three servers": newClusterBench} {
 		t.Run(name, func(t *testing.T) {
@@ -29,7 +28,7 @@ func onServers(t *testing.T, run func(t *testing.T, b *bench)) {
 	}
 }
 
-// level waits until every server has every stream whole.
+// level waits until every server has all messages of every stream.
 func (b *bench) level(t *testing.T, within time.Duration) {
 	t.Helper()
 	js, err := jetstream.New(b.connectNATS(t))
@@ -76,9 +75,9 @@ func (b *bench) etcdThrough(t *testing.T) (*clientv3.Client, *proxy) {
 	return etcd, p
 }
 
-// A relay is stopped for longer than its lease, with a message of progress in its
-// hand, and publishes it when its successor has been at work. It is refused, and
-// that is all: NATS goes on with the stream on every server.
+// A relay is paused for longer than its lease, about to publish a progress message, and
+// publishes it once its successor is active. The message is refused and nothing else happens:
+// the stream stays healthy on every server.
 func TestAPausedRelayPublishesProgress(t *testing.T) {
 	onServers(t, func(t *testing.T, b *bench) {
 		w := newWitness(t, b.etcd, b.routes)
@@ -87,7 +86,7 @@ func TestAPausedRelayPublishesProgress(t *testing.T) {
 		paused, goOn := make(chan struct{}), make(chan struct{})
 		release := sync.OnceFunc(func() { close(goOn) })
 		background(t, b.relayBy(t, "paused", etcd, b.connectNATS(t), func(r *Relay) {
-			r.seams.publish = func(m *message) {
+			r.hooks.publish = func(m *message) {
 				if m.Type == typeProgress && pause.CompareAndSwap(true, false) {
 					close(paused)
 					<-goOn
@@ -124,9 +123,9 @@ func TestAPausedRelayPublishesProgress(t *testing.T) {
 	})
 }
 
-// Servers are restarted one after the other under load, and one of them comes back
-// without its files, when the others have compacted the log that it would need. All
-// are level again soon, and the streams are the ones that they were.
+// Servers are restarted in turn under load. One of them comes back without its files after the
+// others have compacted the log that it would need. Soon all are level again, and the streams
+// are still the same.
 func TestServersAreRestartedInTurn(t *testing.T) {
 	b := newClusterBench(t)
 	w := newWitness(t, b.etcd, b.routes)
@@ -180,8 +179,8 @@ func TestServersAreRestartedInTurn(t *testing.T) {
 	}
 }
 
-// A relay stalls when it is elected and has not opened its streams yet. When it goes
-// on, a successor has been at work for long: it touches nothing.
+// A relay stalls when it is elected and has not opened its streams yet. When it resumes, a
+// successor has long been active: it touches nothing.
 func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 	onServers(t, func(t *testing.T, b *bench) {
 		w := newWitness(t, b.etcd, b.routes)
@@ -189,8 +188,8 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 		stalled, goOn := make(chan struct{}, len(Tiers)), make(chan struct{})
 		release := sync.OnceFunc(func() { close(goOn) })
 		first := b.relayBy(t, "stalled", etcd, b.connectNATS(t), func(r *Relay) {
-			r.cfg.LeaseTTL = time.Minute // so that it does not find out by itself
-			r.seams.opening = func(context.Context) {
+			r.cfg.LeaseTTL = time.Minute // so that it does not find out by its lease
+			r.hooks.open = func(context.Context) {
 				select {
 				case stalled <- struct{}{}:
 				default:
@@ -204,7 +203,7 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 			<-stalled
 		}
 		toEtcd.freeze()
-		elected, err := b.etcd.Get(t.Context(), first.cfg.Keys+"relay")
+		elected, err := b.etcd.Get(t.Context(), first.cfg.StatePrefix+"relay")
 		if err != nil || len(elected.Kvs) != 1 {
 			t.Fatalf("who is elected: %v, %v", elected, err)
 		}
@@ -219,8 +218,8 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 		incarnation := b.incarnation(t)
 		toEtcd.thaw()
 		release()
-		// By its transaction, or by the first answer to the renewal of its lease, if that was
-		// still under way when it stalled.
+		// It finds out by its transaction, or by the first reply to the renewal of its lease,
+		// if that was in flight when it stalled.
 		eventually(t, "the stalled relay finds out", func() bool { return !first.Status().Elected })
 		last := b.put(t, "pods/ns/last", "x")
 		if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {
@@ -238,19 +237,19 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 	})
 }
 
-// A relay that made sure of its election stalls before it deletes a stream: it makes
-// sure again.
+// A relay that has confirmed its election stalls before it deletes a stream. It confirms it
+// again.
 func TestARelayStallsBeforeItDeletesAStream(t *testing.T) {
 	b := newBench(t)
 	js := b.jetStream(t)
 	config := b.stream.config(b.routes.Stream(Core))
-	config.Storage = jetstream.MemoryStorage // which cannot be changed
+	config.Storage = jetstream.MemoryStorage // an update cannot change the storage
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	var stalls atomic.Int64
 	relay := b.relay(t, "a", func(r *Relay) {
-		r.seams.guarded = func() {
+		r.hooks.guarded = func() {
 			if stalls.Add(1) == 1 {
 				time.Sleep(r.cfg.LeaseTTL)
 				if info, err := js.Stream(context.Background(), config.Name); err != nil || info.CachedInfo().Config.Storage != jetstream.MemoryStorage {
@@ -267,7 +266,7 @@ func TestARelayStallsBeforeItDeletesAStream(t *testing.T) {
 	}
 }
 
-// coreStatus is what a relay says of core's stream.
+// coreStatus returns the relay's status of core's stream.
 func coreStatus(r *Relay) StreamStatus {
 	for _, s := range r.Status().Streams {
 		if s.Tier == Core {
@@ -286,8 +285,8 @@ func (b *bench) jetStream(t *testing.T) jetstream.JetStream {
 	return js
 }
 
-// etcd goes back to a backup that is newer than the last event of a tier, and has as
-// many revisions as before when somebody asks.
+// etcd is restored from a backup that is newer than the last event of a tier, and has as many
+// revisions as before when the relay looks.
 func TestEtcdIsRestoredUnderAQuietTier(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
@@ -301,7 +300,7 @@ func TestEtcdIsRestoredUnderAQuietTier(t *testing.T) {
 	}
 	b.server.Restart(t)
 	waitSource(t, r, sink, SourceStream)
-	// Others are not quiet: the revisions that the backup lacks are theirs.
+	// The revisions that the backup lacks belong to other tiers.
 	for i := range 40 {
 		key := fmt.Sprintf("/elsewhere/%d", i)
 		if _, err := b.etcd.Put(t.Context(), key, "gone"); err != nil {
@@ -339,9 +338,9 @@ func TestEtcdIsRestoredUnderAQuietTier(t *testing.T) {
 	sink.until(t, last)
 }
 
-// A reader is ahead of the stream when it loses etcd, which is restored from a backup that
-// the stream is no longer than: the stream goes on and passes what the reader knows. It
-// must not take that for the history that it has seen.
+// A reader is ahead of the stream when it loses etcd. etcd is restored from a backup that has
+// the whole stream, so the stream continues and passes the reader's revision. The reader must
+// not take it for the history that it has seen.
 func TestEtcdIsRestoredUnderAReaderThatIsCutOff(t *testing.T) {
 	b := newBench(t)
 	stop := b.runRelay(t, "before", nil)
@@ -388,10 +387,10 @@ func TestEtcdIsRestoredUnderAReaderThatIsCutOff(t *testing.T) {
 	})
 }
 
-// NATS gives up one stream, as it does after a message that it refuses when it has
-// been agreed on. The relay makes it anew, without its readers noticing more than a
-// gap that etcd fills, and the other streams go on.
-func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
+// NATS gives up one stream, as it does if it refuses a message after the replicas agreed on it.
+// The relay recreates the stream. Its readers notice no more than a gap that etcd fills, and
+// the other streams continue.
+func TestAStreamWithoutALeaderIsRecreated(t *testing.T) {
 	b := newClusterBench(t)
 	b.patience = 10 * time.Second
 	w := newWitness(t, b.etcd, b.routes)
@@ -412,7 +411,7 @@ func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 
 	conn := b.connectNATS(t)
 	for range 3 {
-		refused := nats.NewMsg(b.routes.Of("/registry/pods/x").Subject)
+		refused := nats.NewMsg(b.routes.Route("/registry/pods/x").Subject)
 		refused.Header.Set(jetstream.ExpectedLastMsgIDHeader, "none")
 		if err := conn.PublishMsg(refused); err != nil {
 			t.Fatal(err)
@@ -423,7 +422,7 @@ func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 		b.put(t, "example.com/things/a", "x")
 		return coreStatus(relay).Problem != ""
 	})
-	// Another stream goes on meanwhile; its reader has the patience not to look elsewhere.
+	// Another stream continues meanwhile. Its reader is too patient to fall back to etcd.
 	otherSink.until(t, b.put(t, "example.com/things/a", "meanwhile"))
 	if coreStatus(relay).Usable {
 		t.Error("the other tier has waited for this one")
@@ -450,9 +449,9 @@ func TestAStreamWithoutALeaderIsMadeAnew(t *testing.T) {
 	b.level(t, hang)
 }
 
-// Whatever somebody does to a stream, its readers miss nothing, their watches go on,
-// and they are back at the stream soon.
-func TestAStreamThatSomebodyMeddledWith(t *testing.T) {
+// Whatever an operator does to a stream, its readers miss nothing, their watches continue, and
+// they soon return to the stream.
+func TestASealedOrReplacedStreamIsRecreated(t *testing.T) {
 	for name, meddle := range map[string]func(t *testing.T, js jetstream.JetStream, stream jetstream.Stream){
 		"purged": func(t *testing.T, _ jetstream.JetStream, stream jetstream.Stream) {
 			if err := stream.Purge(t.Context()); err != nil {
@@ -525,8 +524,8 @@ func TestAStreamThatSomebodyMeddledWith(t *testing.T) {
 	}
 }
 
-// NATS cannot carry the log: the relay says why, and readers are fed by etcd.
-func TestNATSThatCannotCarryTheLog(t *testing.T) {
+// NATS cannot carry the log: the relay reports why, and readers get their events from etcd.
+func TestReadersUseEtcdIfNATSCannotCarryTheLog(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*server.Options)

@@ -15,19 +15,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// fleet is what the event log of a large cluster runs on: three members of etcd, three
-// servers of NATS, and two relays, each a process of its own.
+// fleet runs the event log of a large cluster: three members of etcd, three servers of NATS,
+// and two relays, each as a separate process.
 type fleet struct {
 	*bench
 	members, servers peers
 	relays           []*process
 }
 
-// peers are processes that are connected with each other by links.
+// peers are processes that are connected by links.
 type peers struct {
 	links
 	all []*process
-	// connected reports whether one has a connection to another.
+	// connected reports whether one process has a connection to another.
 	connected func(t *testing.T, from, to int) bool
 }
 
@@ -46,7 +46,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// newPeers returns processes that are not started yet, and links between them.
+// newPeers returns processes that are not started yet, and the links between them.
 func newPeers(t *testing.T, role, name, dir string) peers {
 	t.Helper()
 	var p peers
@@ -65,12 +65,13 @@ func newPeers(t *testing.T, role, name, dir string) peers {
 func (f *fleet) startMembers(t *testing.T, dir string) {
 	t.Helper()
 	f.members = newPeers(t, "etcd", "e", dir)
-	// The only way to the others: their addresses mean nothing elsewhere.
+	// Members can reach each other only through the proxy: their addresses mean nothing
+	// elsewhere.
 	f.members.connected = func(_ *testing.T, from, to int) bool {
 		connected, _ := f.members.links[link{from, to}].passes()
 		return connected
 	}
-	// Addresses for documentation (RFC 5737): only the proxies take them.
+	// Addresses for documentation (RFC 5737); only the proxies resolve them.
 	hosts := []string{"192.0.2.1:2380", "192.0.2.2:2380", "192.0.2.3:2380"}
 	var cluster []string
 	for i, m := range f.members.all {
@@ -91,7 +92,7 @@ func (f *fleet) startServers(t *testing.T, dir string) {
 	f.servers = newPeers(t, "nats", "n", dir)
 	f.servers.connected = f.routed
 	for i, s := range f.servers.all {
-		// With itself, so that it knows how many there are.
+		// The list includes the server itself, so that it knows the size of the cluster.
 		s.part.Routes = []string{fmt.Sprintf("127.0.0.1:%d", s.part.PeersPort)}
 		for to := range f.servers.all {
 			if to != i {
@@ -104,7 +105,7 @@ func (f *fleet) startServers(t *testing.T, dir string) {
 	f.servers.whole(t)
 }
 
-// ask gets something that a process tells about itself; it is empty where that fails.
+// ask gets a monitoring page of a process. It returns nothing if that fails.
 func ask(t *testing.T, url string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -125,7 +126,7 @@ func ask(t *testing.T, url string) []byte {
 	return body
 }
 
-// routed reports whether a server has a route to another, whichever way it takes.
+// routed reports whether a server has a route to another, in either direction.
 func (f *fleet) routed(t *testing.T, from, to int) bool {
 	t.Helper()
 	var routes struct {
@@ -144,7 +145,7 @@ func (f *fleet) routed(t *testing.T, from, to int) bool {
 	return false
 }
 
-// listMembers returns the IDs of the members by their URLs, nil if etcd does not tell.
+// listMembers returns the IDs of the members by their URLs, or nil if etcd does not answer.
 func (f *fleet) listMembers(t *testing.T) map[string]uint64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -169,7 +170,7 @@ func (f *fleet) memberID(t *testing.T, m *process) (id uint64) {
 	return id
 }
 
-// cut cuts the network between two processes for a while; both go on.
+// cut cuts the network between two processes for a while; both keep running.
 func (p *peers) cut(t *testing.T, a, b int, d time.Duration) {
 	t.Helper()
 	both := p.all[a].part.Name + " and " + p.all[b].part.Name
@@ -189,7 +190,7 @@ func (p *peers) cut(t *testing.T, a, b int, d time.Duration) {
 	}
 }
 
-// stall holds up whatever two processes send each other for a while.
+// stall delays everything that two processes send each other for a while.
 func (p *peers) stall(a, b int, d time.Duration) {
 	for _, l := range p.between(a, b) {
 		l.freeze()
@@ -198,7 +199,7 @@ func (p *peers) stall(a, b int, d time.Duration) {
 	time.Sleep(d)
 }
 
-// whole waits until all are connected with all.
+// whole waits until every process is connected to every other.
 func (p *peers) whole(t *testing.T) {
 	t.Helper()
 	for from := range p.all {
@@ -222,8 +223,8 @@ func (p *process) restart(t *testing.T, meanwhile func()) {
 	p.start(t)
 }
 
-// replace starts a member that has lost its files as etcd documents it: the cluster
-// forgets it and takes up another one in its place.
+// replace starts a member that lost its files as etcd documents it: the cluster removes the
+// member and adds another one in its place.
 func (f *fleet) replace(t *testing.T, m *process) {
 	t.Helper()
 	old := f.memberID(t, m)
@@ -259,7 +260,7 @@ func (f *fleet) replace(t *testing.T, m *process) {
 	})
 }
 
-// membersLevel waits until all members have a leader and what it has.
+// membersLevel waits until all members have a leader and its entries.
 func (f *fleet) membersLevel(t *testing.T) {
 	t.Helper()
 	eventually(t, "all members of etcd are level", func() bool {
@@ -284,7 +285,7 @@ func (f *fleet) elected(t *testing.T) *process {
 	eventually(t, "a relay is elected", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		resp, err := f.etcd.Get(ctx, DefaultKeys+"relay")
+		resp, err := f.etcd.Get(ctx, DefaultStatePrefix+"relay")
 		if err != nil || len(resp.Kvs) == 0 {
 			return false
 		}
@@ -298,8 +299,8 @@ func (f *fleet) elected(t *testing.T) *process {
 	return found
 }
 
-// tryPut writes one key below /registry/, and may fail: a member whose leader has died
-// just then does not answer for seven seconds.
+// tryPut writes one key below /registry/. It may fail: a member whose leader has just died does
+// not answer for seven seconds.
 func tryPut(ctx context.Context, etcd *clientv3.Client, key, value string) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -310,7 +311,7 @@ func tryPut(ctx context.Context, etcd *clientv3.Client, key, value string) (revi
 	return resp.Header.Revision, nil
 }
 
-// mustPut goes on until etcd takes the write.
+// mustPut repeats a write until etcd accepts it.
 func (f *fleet) mustPut(t *testing.T, key, value string) (revision int64) {
 	t.Helper()
 	eventually(t, "etcd takes "+key, func() (ok bool) {

@@ -16,7 +16,7 @@ import (
 
 var withPrefix = clientv3.WithPrefix()
 
-// What a relay has not written is refused and counted, and heals through etcd.
+// Messages that no relay published are refused and counted, and etcd closes the gap.
 func TestForeignMessagesAreRefused(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
@@ -31,9 +31,9 @@ func TestForeignMessagesAreRefused(t *testing.T) {
 	forged := messages["creation"]
 	forged.Event.Key = "/registry/pods/ns/forged"
 	for i, data := range [][]byte{nil, []byte("nonsense"), appendMessage(nil, &forged)} {
-		// After each of them the relay opens the stream anew, and etcd may be the source.
+		// After each of them the relay reopens the stream, and etcd may be the source.
 		waitSource(t, r, sink, SourceStream)
-		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: b.routes.Of("/registry/pods/x").Subject, Data: data})
+		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: b.routes.Route("/registry/pods/x").Subject, Data: data})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,8 +48,8 @@ func TestForeignMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// NATS is away for a while, with writes going on.
-func TestNATSIsAwayForAWhile(t *testing.T) {
+// NATS is down for a while and writes continue.
+func TestReadersSurviveAnOutageOfNATS(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
 	w := newWitness(t, b.etcd, b.routes)
@@ -71,36 +71,36 @@ func TestNATSIsAwayForAWhile(t *testing.T) {
 	}
 }
 
-// A consumer that is lost and replaced at the end of the stream has passed over what
-// the lost one had on its way: nobody may believe that the sink has it.
-func TestANewConsumerIsNoContinuation(t *testing.T) {
+// A lost consumer that is replaced at the end of the stream has skipped the messages in flight.
+// The reader must not assume that the sink has them.
+func TestANewConsumerDoesNotContinueTheOldOne(t *testing.T) {
 	b := newBench(t)
 	r, err := NewReader(ReaderConfig{Etcd: b.etcd, Conn: b.connectNATS(t), Routes: b.routes, Tier: Core})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sink := newRecorder()
-	f := &following{
+	f := &readLoop{
 		Reader: r, ctx: t.Context(), sink: sink, etcd: kv.New(b.etcd),
-		subscription: newSubscription(r.js, r.stream, pullMessages), again: time.NewTimer(time.Hour), probed: make(chan probeResult, 1),
+		subscription: newSubscription(r.js, r.stream, pullMaxMessages), retry: time.NewTimer(time.Hour), probed: make(chan probeResult, 1),
 	}
 	defer f.close()
-	if !f.begin() {
+	if !f.start() {
 		t.Fatal("etcd is not there")
 	}
-	f.toStream()
-	f.check = f.seams.checker()
+	f.switchToStream()
+	f.checker = f.hooks.newChecker()
 	passed := b.put(t, "pods/ns/a", "1")
-	f.onStream(received{fresh: true})
+	f.onStream(delivery{restarted: true})
 	if !f.useEtcd {
 		t.Fatalf("the stream is still the source, at revision %d; %d was never told", f.revision, passed)
 	}
 	for f.revision < passed {
-		f.onEtcd(<-f.direct.C())
+		f.onEtcd(<-f.watch.C())
 	}
 }
 
-// Nobody publishes: after a while readers ask etcd, and watch it if it has more.
+// If nobody publishes, readers ask etcd after a while, and watch it if it is ahead.
 func TestSilenceSendsReadersToEtcd(t *testing.T) {
 	b := newBench(t)
 	stop := b.runRelay(t, "a", nil)
@@ -122,7 +122,7 @@ func TestSilenceSendsReadersToEtcd(t *testing.T) {
 }
 
 // Without NATS a reader is one watch of etcd, for one tier or for all.
-func TestWithoutNATS(t *testing.T) {
+func TestReadersWorkWithoutNATS(t *testing.T) {
 	b := &bench{server: etcdtest.Start(t), routes: NewRoutes(DefaultCluster, "/registry")}
 	b.etcd = b.server.Dial(t)
 	w := newWitness(t, b.etcd, b.routes)
@@ -139,7 +139,7 @@ func TestWithoutNATS(t *testing.T) {
 		last := b.put(t, "pods/ns/a", "2")
 		sink.until(t, last)
 		w.verify(t, sink, b.routes, tier, last)
-		// Progress comes on request, also where etcd's revision has not moved.
+		// Progress arrives on request even if etcd's revision has not changed.
 		sink.mu.Lock()
 		before := sink.progress
 		sink.mu.Unlock()
@@ -174,8 +174,8 @@ func TestMaxPayloadIsChecked(t *testing.T) {
 	}
 }
 
-// etcd takes larger requests than the relay was told: the revision comes from
-// etcd.
+// etcd accepts larger requests than the relay was configured for. Readers get that revision
+// from etcd.
 func TestAnEventTooLargeForNATSComesFromEtcd(t *testing.T) {
 	b := newBench(t)
 	b.nats.Shutdown()

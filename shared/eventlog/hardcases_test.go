@@ -17,8 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// variant is how a hard case is run: as it is, or with something naive planted,
-// which the case must find.
+// variant says how to run a hard case: with the real log, or with a naive part, whose bug the
+// case must find.
 type variant struct {
 	name   string
 	reader func(*Reader)
@@ -31,12 +31,12 @@ var (
 	dedupe       = variant{name: "de-duplication by revision", reader: naiveRevision, fails: true}
 	gapBySeq     = variant{name: "gap detection by sequence", reader: naiveSequence, fails: true}
 	fenceBySeq   = variant{name: "fence by sequence", relay: sequenceFence, fails: true}
-	patientLimit = 4 * time.Second // how long a naive variant may try
+	patientLimit = 4 * time.Second // limit for a naive variant
 	naiveTries   = 5
 )
 
-// hardCase runs a scenario for each variant on servers of its own. The scenario
-// returns what is wrong.
+// hardCase runs a scenario for each variant, on servers of its own. The scenario returns what
+// is wrong, or the empty string.
 func hardCase(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, variants ...variant) {
 	t.Parallel()
 	if testing.Short() && len(variants) > 1 {
@@ -54,7 +54,8 @@ func hardCase(t *testing.T, scenario func(t *testing.T, b *bench, v variant) str
 func try(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, servers func(testing.TB) *bench, v variant) {
 	t.Helper()
 	wrong := scenario(t, servers(t), v)
-	// What is naive may be lucky, more so on a busy machine; what is right has one try.
+	// A naive variant may be lucky, especially on a busy machine, so it gets several tries. The
+	// real log gets one.
 	for tries := 1; v.fails && wrong == "" && tries < naiveTries; tries++ {
 		wrong = scenario(t, servers(t), v)
 	}
@@ -66,7 +67,7 @@ func try(t *testing.T, scenario func(t *testing.T, b *bench, v variant) string, 
 	}
 }
 
-// outcome compares the sink with etcd's history, once it is at the revision.
+// outcome compares the sink with etcd's history once the sink has reached a revision.
 func (b *bench) outcome(t *testing.T, w *witness, sink *recorder, v variant, revision int64) string {
 	t.Helper()
 	within := hang
@@ -79,15 +80,15 @@ func (b *bench) outcome(t *testing.T, w *witness, sink *recorder, v variant, rev
 	return w.diff(t, sink, b.routes, Core, revision)
 }
 
-// sound verifies the chain of everything in the stream.
+// sound verifies the chain of the whole stream.
 func (b *bench) sound(t *testing.T) string {
 	t.Helper()
 	js, err := jetstream.New(b.connectNATS(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := past{js: js, name: b.routes.Stream(Core)}
-	// A cluster may be about to have another leader.
+	p := storedStream{js: js, name: b.routes.Stream(Core)}
+	// A cluster may be about to elect another leader.
 	for deadline := time.Now().Add(hang); ; time.Sleep(100 * time.Millisecond) {
 		var v verifier
 		err = p.each(t.Context(), 1, "", func(m *message) (bool, error) {
@@ -103,7 +104,7 @@ func (b *bench) sound(t *testing.T) string {
 	}
 }
 
-// many writes n keys of one lease and returns it.
+// many writes n keys with one lease and returns the lease.
 func (b *bench) many(t *testing.T, n int, ttl int64) clientv3.LeaseID {
 	t.Helper()
 	lease, err := b.etcd.Grant(t.Context(), ttl)
@@ -118,8 +119,8 @@ func (b *bench) many(t *testing.T, n int, ttl int64) clientv3.LeaseID {
 	return lease.ID
 }
 
-// A thousand keys of one lease expire at one revision; the relay is killed in
-// the middle of telling so.
+// A lease of a thousand keys expires at one revision. The relay is killed in the middle of
+// publishing it.
 func TestLeaseOfAThousandKeysExpiresWhileTheRelayIsKilled(t *testing.T) {
 	hardCase(t, leaseExpires, dedupe)
 }
@@ -130,8 +131,8 @@ func leaseExpires(t *testing.T, b *bench, v variant) string {
 	dead := make(chan struct{})
 	var deletions atomic.Int64
 	first := b.relay(t, "first", func(r *Relay) {
-		r.seams.killed = true
-		r.seams.publish = func(m *message) {
+		r.hooks.killed = true
+		r.hooks.publish = func(m *message) {
 			if m.Type == typeEvent && m.Event.Value == nil && deletions.Add(1) == 400 {
 				kill()
 				<-dead
@@ -145,7 +146,7 @@ func leaseExpires(t *testing.T, b *bench, v variant) string {
 	waitSource(t, r, sink, SourceStream)
 	lease := b.many(t, 1000, 3600)
 	if v.fails {
-		// The naive reader is not to fail for another reason.
+		// The naive reader must not fail for another reason.
 		sink.until(t, b.put(t, "pods/ns/before", "x"))
 	}
 	if _, err := b.etcd.Revoke(t.Context(), lease); err != nil {
@@ -160,14 +161,14 @@ func leaseExpires(t *testing.T, b *bench, v variant) string {
 	return b.sound(t)
 }
 
-// The acknowledgement of a message that was stored never comes.
+// The acknowledgement of a stored message is lost.
 func TestAnAckIsLostAfterTheAppend(t *testing.T) {
 	hardCase(t, ackLost, dedupe, variant{name: "resending what was not acknowledged", relay: unfenced, fails: true})
 }
 
 func unfenced(r *Relay) {
-	r.seams.limits = &pipelined
-	r.seams.fence = func(*feed, *message) nats.Header { return nats.Header{} }
+	r.hooks.limits = &pipelined
+	r.hooks.fence = func(*feed, *message) nats.Header { return nats.Header{} }
 }
 
 func ackLost(t *testing.T, b *bench, v variant) string {
@@ -183,21 +184,21 @@ func ackLost(t *testing.T, b *bench, v variant) string {
 		if v.relay != nil {
 			v.relay(r)
 		}
-		r.seams.publish = func(m *message) {
+		r.hooks.publish = func(m *message) {
 			if m.Type == typeEvent {
 				copied := *m
 				lost.CompareAndSwap(nil, &copied)
 			}
 		}
-		r.seams.answer = func(*nats.Msg) bool {
+		r.hooks.acknowledge = func(*nats.Msg) bool {
 			if answers.Add(1) != 60 {
 				return false
 			}
 			if v.relay != nil {
-				// What a client does that tries again.
+				// A naive client retries.
 				time.AfterFunc(200*time.Millisecond, func() {
 					m := lost.Load()
-					_, err := js.Publish(context.Background(), b.routes.Of(m.Event.Key).Subject, appendMessage(nil, m))
+					_, err := js.Publish(context.Background(), b.routes.Route(m.Event.Key).Subject, appendMessage(nil, m))
 					resent <- err
 				})
 			}
@@ -223,8 +224,8 @@ func ackLost(t *testing.T, b *bench, v variant) string {
 	return b.sound(t)
 }
 
-// The relay stops with messages on their way, loses its lease, a successor is
-// elected and publishes, and the messages arrive.
+// The relay is paused with messages in flight and loses its lease. A successor is elected and
+// publishes, and then the messages arrive.
 func TestAPausedRelayResumesAfterASuccessorWasElected(t *testing.T) {
 	hardCase(t, pausedRelay, fenceBySeq, dedupe)
 }
@@ -248,7 +249,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 		if v.relay != nil {
 			v.relay(r)
 		}
-		r.seams.publish = func(m *message) {
+		r.hooks.publish = func(m *message) {
 			if m.Type == typeEvent {
 				sent.Add(1)
 			}
@@ -263,15 +264,14 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 	for i := range 50 {
 		b.put(t, fmt.Sprintf("pods/ns/p%d", i), "x")
 	}
-	// A pipeline takes them all. Of batches one is under way at a time, and progress
-	// may be what is.
+	// A pipeline takes them all. Only one batch is in flight at a time, and it may be progress.
 	underWay := int64(50)
 	if b.stream.Replicas > 1 && v.relay == nil {
 		underWay = 0
 	}
 	eventually(t, "the paused relay has sent what it can", func() bool { return sent.Load() >= before+underWay })
 	toEtcd.freeze()
-	// The successor is in the middle of the same events when the others arrive.
+	// The successor is in the middle of the same events when the old messages arrive.
 	halfway, goOn := make(chan struct{}), make(chan struct{})
 	stored := b.messages(t)
 	var published atomic.Int64
@@ -279,7 +279,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 		if v.relay != nil {
 			v.relay(r)
 		}
-		r.seams.publish = func(m *message) {
+		r.hooks.publish = func(m *message) {
 			if m.Type == typeEvent && published.Add(1) == 20 {
 				close(halfway)
 				<-goOn
@@ -292,7 +292,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 	}
 	toNATS.thaw()
 	toEtcd.thaw()
-	// They have arrived when the paused relay has its answers and begins anew.
+	// They have arrived when the paused relay gets its replies and starts again.
 	time.Sleep(300 * time.Millisecond)
 	close(goOn)
 	if _, err := b.etcd.Delete(t.Context(), "/registry/pods/", clientv3.WithPrefix()); err != nil {
@@ -305,7 +305,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 	return b.outcome(t, w, sink, v, last)
 }
 
-// Messages are removed that a reader has not got yet.
+// Messages are purged before a reader gets them.
 func TestTheStreamIsPurged(t *testing.T) {
 	hardCase(t, purged, gapBySeq, dedupe)
 }
@@ -322,8 +322,8 @@ func purged(t *testing.T, b *bench, v variant) string {
 	}
 	t.Cleanup(conn.Close)
 	r, sink := b.readBy(t, conn, func(r *Reader) {
-		r.seams.pull = 10
-		r.cfg.Patience = time.Minute // the chain alone is to find it
+		r.hooks.maxPending = 10
+		r.cfg.Patience = time.Minute // only the chain may find it
 		if v.reader != nil {
 			v.reader(r)
 		}
@@ -361,8 +361,8 @@ func filesDeleted(t *testing.T, b *bench, v variant) string {
 	})
 }
 
-// The server dies before acknowledged messages are on disk: it starts again
-// with what was there before.
+// The server dies before acknowledged messages are on disk. It starts again with its earlier
+// files.
 func TestTheServerIsKilledBeforeTheFlush(t *testing.T) {
 	hardCase(t, killedBeforeFlush, gapBySeq, dedupe)
 }
@@ -388,8 +388,7 @@ func killedBeforeFlush(t *testing.T, b *bench, v variant) string {
 	})
 }
 
-// lossOfFiles has the server restarted with other files than it had; save is
-// called some time before.
+// lossOfFiles restarts the server with other files. It calls save some time before that.
 func (b *bench) lossOfFiles(t *testing.T, v variant, save func() func(dir string)) string {
 	w := newWitness(t, b.etcd, b.routes)
 	b.runRelay(t, "a", nil)
@@ -404,8 +403,8 @@ func (b *bench) lossOfFiles(t *testing.T, v variant, save func() func(dir string
 		b.put(t, fmt.Sprintf("pods/ns/b%d", i), "x")
 	}
 	sink.until(t, b.put(t, "pods/ns/lost", "x"))
-	// Messages of progress are lost, too: without them, the events that are published
-	// once more may get the numbers that they had, and counting is enough.
+	// Progress messages are lost, too: otherwise the events that are published again might get
+	// their old sequences, and counting would suffice.
 	quiet := b.messages(t)
 	eventually(t, "progress is published", func() bool { return b.messages(t) >= quiet+5 })
 	b.restartNATS(t, func(dir string) {
@@ -429,7 +428,7 @@ func (b *bench) lossOfFiles(t *testing.T, v variant, save func() func(dir string
 	return b.outcome(t, w, sink, v, after)
 }
 
-// etcd has compacted what no relay has published.
+// etcd compacts events that no relay has published.
 func TestEtcdIsCompactedPastTheStream(t *testing.T) {
 	hardCase(t, compactedPast, gapBySeq, dedupe)
 }
@@ -473,13 +472,13 @@ func compactedPast(t *testing.T, b *bench, v variant) string {
 	return b.outcome(t, w, sink, v, last)
 }
 
-// etcd goes back to a backup, and other changes get revisions that the stream
-// has told already.
+// etcd is restored from a backup, and other changes get revisions that the stream has already
+// told.
 func TestEtcdIsRestoredFromABackup(t *testing.T) {
 	hardCase(t, restored, gapBySeq, dedupe)
 }
 
-// Before anybody notices, the restored etcd has as many revisions as the old one.
+// Before anyone notices, the restored etcd has as many revisions as the old one.
 func TestEtcdIsRestoredFromABackupAndOvertakesTheStream(t *testing.T) {
 	hardCase(t, func(t *testing.T, b *bench, v variant) string { return b.restored(t, v, 100) })
 }
@@ -505,8 +504,8 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	gone := b.put(t, "pods/ns/gone", "gone")
 	sink.until(t, gone)
 	incarnation := b.incarnation(t)
-	// Where the relay has not got as far as the reader, the stream may be no
-	// longer than the backup, and goes on.
+	// If the relay is behind the reader, the backup may have the whole stream, which then
+	// continues.
 	ahead := r.Status().Source == SourceStream
 	b.server.Stop()
 	if err := os.RemoveAll(b.server.Dir()); err != nil {
@@ -551,7 +550,7 @@ func (b *bench) restored(t *testing.T, v variant, atOnce int) string {
 	if ahead && b.incarnation(t) == incarnation {
 		return "the incarnation is the old one"
 	}
-	// Only what came after the reset counts.
+	// Only the events after the reset count.
 	sink.mu.Lock()
 	if len(sink.resets) != 2 {
 		sink.mu.Unlock()
@@ -597,7 +596,7 @@ func (b *bench) coreStream(t *testing.T) jetstream.Stream {
 func (b *bench) incarnation(t *testing.T) uint64 {
 	t.Helper()
 	var end tail
-	// Progress replaces the one before it, which may have been the last message.
+	// Progress replaces the previous one, which may have been the last message.
 	eventually(t, "the stream has an end", func() bool {
 		var err error
 		if end, err = readTail(t.Context(), b.coreStream(t)); err != nil {
@@ -633,8 +632,8 @@ func largest(t *testing.T, b *bench, v variant) string {
 	if wrong := b.outcome(t, w, sink, v, last); wrong != "" {
 		return wrong
 	}
-	// A busy machine may have been silent for longer than these readers' patience; that
-	// they come back tells that the stream has taken and given everything.
+	// On a busy machine the stream may have been silent for longer than the readers' patience.
+	// Their return shows that the stream has carried everything.
 	waitSource(t, r, sink, SourceStream)
 	if s := r.Status(); s.Gaps != 0 || s.Refused != 0 {
 		return fmt.Sprintf("status %+v", s)

@@ -12,27 +12,26 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// Since tells the past: the changes of the keys that begin with prefix, after
-// one revision and up to another, which the sink must have already. They come
-// from the stream as far as it proves that nothing is missing, then from etcd.
-// The error is a *kv.CompactedError when neither has them, that of yield when it
-// has one, or what kept both from answering.
+// Since calls yield for the past changes of all keys that begin with prefix, after one revision
+// and up to another, which the sink must have reached. The changes come from the stream as far
+// as it proves to be complete, and then from etcd. The error is a *kv.CompactedError if neither
+// has them, an error of yield, or the reason why neither answered.
 //
-// It is safe for concurrent use. Those who want the same resource at the same
-// time share one reading of the stream, and only a few readings are under way at
-// once; the others wait. What yield is given is shared and must not be changed.
+// It is safe for concurrent use. Concurrent calls for the same resource share one read of the
+// stream. Only a few reads run at once; the others wait. The event passed to yield is shared
+// and must not be changed.
 func (r *Reader) Since(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
 	if at := r.revision.Load(); upTo > at {
-		return fmt.Errorf("history of %s until revision %d: the feed is only at %d", prefix, upTo, at)
+		return fmt.Errorf("history of %s up to revision %d: the feed is at %d", prefix, upTo, at)
 	}
-	route, one := r.cfg.Routes.OfPrefix(prefix)
+	route, one := r.cfg.Routes.PrefixRoute(prefix)
 	for r.js != nil && one && after < upTo {
 		w, err := r.history.window(ctx, route.Subject, after, upTo)
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
 		if err != nil || w.upTo <= after {
-			break // etcd perhaps has it
+			break // etcd may have it
 		}
 		for _, e := range w.events {
 			if e.Revision <= after || e.Revision > upTo || !strings.HasPrefix(e.Key, prefix) {
@@ -50,9 +49,9 @@ func (r *Reader) Since(ctx context.Context, prefix string, after, upTo int64, yi
 	return r.sinceEtcd(ctx, prefix, after, upTo, yield)
 }
 
-// sinceEtcd is Since from etcd alone.
+// sinceEtcd is Since with etcd as the only source.
 func (r *Reader) sinceEtcd(ctx context.Context, prefix string, after, upTo int64, yield func(kv.Event) error) error {
-	release, err := r.history.admit(ctx)
+	release, err := r.history.acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,7 +60,7 @@ func (r *Reader) sinceEtcd(ctx context.Context, prefix string, after, upTo int64
 	defer cancel()
 	client := kv.New(r.cfg.Etcd)
 	s := client.Watch(ctx, kv.WatchOptions{Key: prefix, Prefix: true, After: after})
-	again := time.NewTicker(askInterval)
+	again := time.NewTicker(progressRetry)
 	defer again.Stop()
 	for {
 		select {
@@ -97,63 +96,63 @@ func (r *Reader) sinceEtcd(ctx context.Context, prefix string, after, upTo int64
 	}
 }
 
-// errNoHistory means that the stream does not prove what it would have to tell.
+// errNoHistory means that the stream cannot prove a part of history.
 var errNoHistory = errors.New("not in the stream")
 
-// histories reads the past of a stream for those who resume.
-type histories struct {
-	r      *Reader
-	places chan struct{}
+// historyCache reads windows of a stream's history and shares them between concurrent calls of
+// Since.
+type historyCache struct {
+	r     *Reader
+	slots chan struct{}
 
-	mu      sync.Mutex
-	windows map[string]*window // by subject, guarded by mu
-	done    []finishedWindow   // those that are read, oldest first; guarded by mu
-	bytes   int                // of done, guarded by mu
+	mu       sync.Mutex
+	windows  map[string]*window // by subject, guarded by mu
+	retained []retainedWindow   // finished windows, oldest first; guarded by mu
+	bytes    int                // size of retained; guarded by mu
 }
 
-// finishedWindow is a window that is kept for others.
-type finishedWindow struct {
+// retainedWindow is a finished window that later calls may use.
+type retainedWindow struct {
 	subject string
 	window  *window
 }
 
-// window is the history of one subject between two revisions, read once for all
-// that ask for it while it is kept.
+// window is the history of one subject between two revisions. It is read once and shared as
+// long as it is retained.
 type window struct {
 	after  int64
-	wanted int64         // upTo, as far as it was asked for
-	done   chan struct{} // closed when the rest is there
-	upTo   int64         // after it the history goes on, or is not told
+	wanted int64         // the upTo that was asked for
+	done   chan struct{} // closed when the fields below are set
+	upTo   int64         // events is complete up to this revision
 	events []kv.Event
 	bytes  int
 	err    error
 }
 
 const (
-	// windowLife is how long a window is kept for others after it was read.
-	windowLife = 5 * time.Second
-	// windowBytes bounds what one window holds, and finishedBytes what all windows do that
-	// are kept for others.
-	windowBytes   = 32 << 20
-	finishedBytes = 64 << 20
+	// windowTTL is how long a finished window is retained.
+	windowTTL = 5 * time.Second
+	// maxWindowBytes bounds one window, and maxRetainedBytes all retained windows.
+	maxWindowBytes   = 32 << 20
+	maxRetainedBytes = 64 << 20
 )
 
-func newHistories(r *Reader, limit int) *histories {
-	return &histories{r: r, places: make(chan struct{}, limit), windows: map[string]*window{}}
+func newHistoryCache(r *Reader, limit int) *historyCache {
+	return &historyCache{r: r, slots: make(chan struct{}, limit), windows: map[string]*window{}}
 }
 
-// admit waits for a place among the readers of history.
-func (h *histories) admit(ctx context.Context) (release func(), err error) {
+// acquire waits for a slot to read history.
+func (h *historyCache) acquire(ctx context.Context) (release func(), err error) {
 	select {
-	case h.places <- struct{}{}:
-		return func() { <-h.places }, nil
+	case h.slots <- struct{}{}:
+		return func() { <-h.slots }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
 // window returns a finished window that begins at or before after.
-func (h *histories) window(ctx context.Context, subject string, after, upTo int64) (*window, error) {
+func (h *historyCache) window(ctx context.Context, subject string, after, upTo int64) (*window, error) {
 	h.mu.Lock()
 	w := h.windows[subject]
 	if w == nil || w.after > after || w.wanted < upTo || w.finished() && w.upTo <= after {
@@ -167,7 +166,7 @@ func (h *histories) window(ctx context.Context, subject string, after, upTo int6
 	select {
 	case <-w.done:
 		if errors.Is(w.err, context.Canceled) || errors.Is(w.err, context.DeadlineExceeded) {
-			// He who read it gave up; that is no answer for others.
+			// The call that read the window was canceled; read it again.
 			w = &window{after: after, wanted: upTo, done: make(chan struct{})}
 			h.load(ctx, subject, w)
 		}
@@ -186,13 +185,13 @@ func (w *window) finished() bool {
 	}
 }
 
-// load reads a window and keeps it for a while.
-func (h *histories) load(ctx context.Context, subject string, w *window) {
+// load reads a window and retains it for a while.
+func (h *historyCache) load(ctx context.Context, subject string, w *window) {
 	defer func() {
 		close(w.done)
-		h.keep(subject, w)
+		h.retain(subject, w)
 	}()
-	release, err := h.admit(ctx)
+	release, err := h.acquire(ctx)
 	if err != nil {
 		w.err = err
 		return
@@ -203,35 +202,34 @@ func (h *histories) load(ctx context.Context, subject string, w *window) {
 	w.upTo, w.events, w.bytes = s.proven, s.events, s.bytes
 }
 
-// keep leaves a window to others for a while, unless there is no room or an error in
-// it.
-func (h *histories) keep(subject string, w *window) {
+// retain keeps a window for later calls, unless it failed or there is no room.
+func (h *historyCache) retain(subject string, w *window) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.done = append(h.done, finishedWindow{subject, w})
+	h.retained = append(h.retained, retainedWindow{subject, w})
 	h.bytes += w.bytes
 	if w.err != nil {
 		h.dropLocked(w)
 		return
 	}
-	for h.bytes > finishedBytes {
-		h.dropLocked(h.done[0].window)
+	for h.bytes > maxRetainedBytes {
+		h.dropLocked(h.retained[0].window)
 	}
-	time.AfterFunc(windowLife, func() {
+	time.AfterFunc(windowTTL, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.dropLocked(w)
 	})
 }
 
-func (h *histories) dropLocked(w *window) {
-	i := slices.IndexFunc(h.done, func(k finishedWindow) bool { return k.window == w })
+func (h *historyCache) dropLocked(w *window) {
+	i := slices.IndexFunc(h.retained, func(k retainedWindow) bool { return k.window == w })
 	if i < 0 {
 		return
 	}
-	if subject := h.done[i].subject; h.windows[subject] == w {
+	if subject := h.retained[i].subject; h.windows[subject] == w {
 		delete(h.windows, subject)
 	}
-	h.done = slices.Delete(h.done, i, i+1)
+	h.retained = slices.Delete(h.retained, i, i+1)
 	h.bytes -= w.bytes
 }

@@ -12,7 +12,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// since collects history as lines.
+// since returns the history as lines.
 func since(t testing.TB, r *Reader, prefix string, after, upTo int64) ([]string, error) {
 	t.Helper()
 	var got []string
@@ -23,7 +23,7 @@ func since(t testing.TB, r *Reader, prefix string, after, upTo int64) ([]string,
 	return got, err
 }
 
-// expect is what since must give, out of what the witness saw.
+// expect returns what since must return, from the events of the witness.
 func (w *witness) expect(prefix string, after, upTo int64) (want []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -112,7 +112,7 @@ func TestSinceEtcdWhereTheStreamDoesNotReach(t *testing.T) {
 	}
 }
 
-// A subject from which messages have vanished proves nothing any more.
+// A subject that lost messages proves nothing any more.
 func TestSinceOfAPurgedSubjectIsNotTold(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
@@ -126,7 +126,7 @@ func TestSinceOfAPurgedSubjectIsNotTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(b.routes.Of("/registry/pods/ns/a").Subject)); err != nil {
+	if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(b.routes.Route("/registry/pods/ns/a").Subject)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.etcd.Compact(t.Context(), end); err != nil {
@@ -141,8 +141,7 @@ func TestSinceOfAPurgedSubjectIsNotTold(t *testing.T) {
 	}
 }
 
-// Whoever resumes on a quiet subject does not have the whole stream read: etcd is
-// asked where that would be needed.
+// Resuming on a quiet subject does not read the whole stream: Since asks etcd instead.
 func TestSinceOfAQuietSubjectIsBounded(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
@@ -153,7 +152,7 @@ func TestSinceOfAQuietSubjectIsBounded(t *testing.T) {
 		b.put(t, fmt.Sprintf("pods/ns/p%d", i%7), fmt.Sprint("v", i))
 	}
 	end := b.put(t, "pods/ns/last", "x")
-	late, lateSink := b.read(t, func(r *Reader) { r.seams.lookBack = 20 })
+	late, lateSink := b.read(t, func(r *Reader) { r.hooks.maxCoverageMessages = 20 })
 	waitSource(t, late, lateSink, SourceStream)
 	lateSink.until(t, end)
 	if got, err := since(t, late, "/registry/leases/", start-1, end); err != nil || len(got) != 1 {
@@ -167,18 +166,18 @@ func TestSinceOfAQuietSubjectIsBounded(t *testing.T) {
 	}
 }
 
-// Windows of many subjects do not hold more than what they may together.
+// The retained windows of all subjects together stay within their bound.
 func TestWindowsAreBounded(t *testing.T) {
-	h := newHistories(nil, 1)
+	h := newHistoryCache(nil, 1)
 	for i := range 10 {
 		subject := fmt.Sprint(i)
-		w := &window{done: make(chan struct{}), bytes: finishedBytes / 4}
+		w := &window{done: make(chan struct{}), bytes: maxRetainedBytes / 4}
 		h.windows[subject] = w
-		h.keep(subject, w)
+		h.retain(subject, w)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.bytes > finishedBytes || len(h.done) != 4 || len(h.windows) != 4 || h.windows["9"] == nil {
-		t.Errorf("%d bytes in %d windows, %d found by subject", h.bytes, len(h.done), len(h.windows))
+	if h.bytes > maxRetainedBytes || len(h.retained) != 4 || len(h.windows) != 4 || h.windows["9"] == nil {
+		t.Errorf("%d bytes in %d windows, %d found by subject", h.bytes, len(h.retained), len(h.windows))
 	}
 }

@@ -7,21 +7,21 @@ import (
 
 // ID identifies a message of a stream.
 type ID struct {
-	// Epoch is the relay's; each time that a relay begins to publish it has a
-	// higher one.
+	// Epoch is that of the relay that published the message. It is higher each time that a
+	// relay opens the stream.
 	Epoch uint64
-	// Revision is the etcd revision of an event, or the one that progress and
-	// resets are about.
+	// Revision is the etcd revision of an event, or the revision that a progress message or
+	// reset refers to.
 	Revision int64
-	// Index counts the messages of one revision.
+	// Index numbers the messages of one revision, from 0.
 	Index uint32
 }
 
-// unpublished tells that no message has this ID. As the predecessor of an event
-// on its subject it says that there was none since ID.Revision.
+// unpublished reports whether no message has this ID. In OnSubject, such an ID says that the
+// subject has had no event since ID.Revision.
 func (id ID) unpublished() bool { return id.Epoch == 0 }
 
-// String returns the ID as it stands in the headers.
+// String returns the ID in the form that errors and logs use.
 func (id ID) String() string {
 	b := make([]byte, 0, 48)
 	b = strconv.AppendUint(b, id.Epoch, 10)
@@ -31,7 +31,7 @@ func (id ID) String() string {
 	return string(strconv.AppendUint(b, uint64(id.Index), 10))
 }
 
-// Compare orders messages as their stream does.
+// Compare orders IDs as their stream orders its messages.
 func (id ID) Compare(other ID) int {
 	return cmp.Or(cmp.Compare(id.Epoch, other.Epoch), cmp.Compare(id.Revision, other.Revision), cmp.Compare(id.Index, other.Index))
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// What the log relies on in the NATS that go.mod pins: a refusal leaves nothing
-// behind and harms nothing, on one server and on three.
+// These tests check what the log relies on in the NATS server that go.mod pins: a refused
+// message changes nothing and harms nothing, on one server and on three.
 
-// fact is a stream and what publishes to it.
+// fact is a stream and its publisher.
 type fact struct {
 	*feed
 	js   jetstream.JetStream
@@ -31,13 +31,12 @@ func newFact(t *testing.T, b *bench) *fact {
 	if f.stream, err = f.js.CreateStream(t.Context(), b.stream.config(f.name)); err != nil {
 		t.Fatal(err)
 	}
-	// Servers of a cluster hear of the stream's subjects after it is made.
+	// The servers of a cluster learn the subjects of a stream after its creation.
 	eventually(t, "the stream takes messages", func() bool { return f.post(t, 0, 1, 100, nil) == nil })
 	return f
 }
 
-// post publishes n messages as one unit behind a sequence; change makes something of
-// their headers.
+// post publishes n messages as one unit behind a sequence. change may alter their headers.
 func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, h nats.Header)) error {
 	t.Helper()
 	p, err := newPublisher(f.js.Conn(), 5*time.Second, f.wake, nil)
@@ -46,7 +45,7 @@ func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, 
 	}
 	defer p.close()
 	f.sequence = after
-	f.epoch++ // batches have names of their own
+	f.epoch++ // every batch has its own ID
 	var messages []outgoing
 	for i := range n {
 		e := event(int64(after)+1, fmt.Sprint("k", i))
@@ -68,7 +67,7 @@ func (f *fact) post(t *testing.T, after uint64, n, size int, change func(i int, 
 		return err
 	}
 	for deadline := time.Now().Add(hang); time.Now().Before(deadline); {
-		units, _, err := p.underWay()
+		units, _, err := p.inFlight()
 		if err != nil || units == 0 {
 			return err
 		}
@@ -116,7 +115,7 @@ func TestRefusalsOfJetStream(t *testing.T) {
 		}
 		for _, tc := range []struct {
 			name   string
-			after  uint64 // besides the end
+			after  uint64 // in addition to the end
 			n      int
 			change func(int, nats.Header)
 			want   int
@@ -143,7 +142,7 @@ func TestRefusalsOfJetStream(t *testing.T) {
 			good(1)
 			good(3)
 		}
-		// A batch is fenced when it is complete, whatever it was begun behind.
+		// A batch is fenced when it is complete, wherever it began.
 		begun := end
 		err := f.post(t, begun, 3, 100, at(2, func(int, nats.Header) {
 			rival := *f
@@ -159,8 +158,8 @@ func TestRefusalsOfJetStream(t *testing.T) {
 		end++
 		good(1)
 		good(3)
-		// As many as are let in at a time, and nobody completes them: single messages
-		// are what is left.
+		// As many batches are open as the server allows, and nobody completes them. Only single
+		// messages get through.
 		for i := range 50 {
 			m := nats.NewMsg(f.name + eventSubject + "x")
 			m.Header = f.batchHeader(end, 0, 2)
@@ -179,7 +178,7 @@ func TestRefusalsOfJetStream(t *testing.T) {
 	})
 }
 
-// levels waits until all servers have all of the stream.
+// levels waits until every server has the whole stream.
 func (f *fact) levels(t *testing.T) {
 	t.Helper()
 	eventually(t, "all servers have the stream", func() bool {
@@ -196,8 +195,8 @@ func (f *fact) levels(t *testing.T) {
 	})
 }
 
-// A stream of one replica refuses everything of a pipeline after its successor's
-// fence, also what fits the sequence by chance.
+// A stream with one replica refuses all messages of a pipeline that follow its successor's
+// fence, even one that fits the sequence by chance.
 func TestAPipelineIsFencedOff(t *testing.T) {
 	b := newBench(t)
 	f := newFact(t, b)
@@ -233,11 +232,11 @@ func TestAPipelineIsFencedOff(t *testing.T) {
 	}
 }
 
-// readBatches counts the messages that are there, and says what is wrong with their order:
-// batches are whole, one after another. err is why not all could be read.
+// readBatches counts the stored messages and describes any disorder: batches must be whole, one
+// after another. err says why not all could be read.
 func (f *fact) readBatches(t *testing.T) (count uint64, disorder string, err error) {
 	t.Helper()
-	p := past{js: f.js, name: f.name}
+	p := storedStream{js: f.js, name: f.name}
 	last := &message{Last: true}
 	err = p.each(t.Context(), 1, "", func(m *message) (bool, error) {
 		count++
@@ -255,9 +254,8 @@ func (f *fact) readBatches(t *testing.T) (count uint64, disorder string, err err
 	return count, disorder, err
 }
 
-// Batches go on through step-downs and a server that lost its files and then leads.
-// Whatever was acknowledged is there once and in order; what was not is there whole
-// or not at all.
+// Batches survive leader changes, and a server that lost its files and then leads. Acknowledged
+// batches are stored once and in order; others are stored whole or not at all.
 func TestBatchesSurviveTheirServers(t *testing.T) {
 	b := newClusterBench(t)
 	f := newFact(t, b)
@@ -286,7 +284,7 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 					return false
 				}
 				switch info.State.LastSeq {
-				case end: // it is not there
+				case end: // it is not stored
 				case end + uint64(n):
 					end += uint64(n)
 					sizes = append(sizes, n)
@@ -318,7 +316,7 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 		post(20, size)
 		_, _ = f.js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN."+f.name, nil, time.Second)
 		post(20, size)
-		// One that does not lead loses its files, and then the others go.
+		// A server that is not the leader loses its files, and then the others stop.
 		lost := b.cluster[0]
 		for _, s := range b.cluster {
 			if s != leader() {
@@ -338,8 +336,8 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 		post(20, size)
 		f.levels(t)
 	}
-	// Who leads may just have changed: then reads break off, and the last batches may not
-	// be applied yet.
+	// If the leader has just changed, reads break off and the last batches may not be applied
+	// yet.
 	count, disorder, err := f.readBatches(t)
 	for deadline := time.Now().Add(hang); (err != nil || count < end) && time.Now().Before(deadline); {
 		count, disorder, err = f.readBatches(t)
@@ -350,15 +348,15 @@ func TestBatchesSurviveTheirServers(t *testing.T) {
 	t.Logf("%d batches, %d not acknowledged", len(sizes), refused)
 }
 
-// A server before 2.12 takes the headers of a batch for nothing.
+// A server before 2.12 ignores the headers of a batch.
 func TestAServerThatDoesNotKnowBatchesIsRefused(t *testing.T) {
-	p := opening{term: &term{Relay: &Relay{}}}
+	p := openAttempt{term: &term{Relay: &Relay{}}}
 	info := &jetstream.StreamInfo{Config: jetstream.StreamConfig{Replicas: 3}}
-	if _, err := p.opened(cachedStream{info: info}, &sequencer{}, 0); !errors.Is(err, errOldServer) || !strings.Contains(err.Error(), "2.12") {
+	if _, err := p.result(cachedStream{info: info}, &sequencer{}, 0); !errors.Is(err, errOldServer) || !strings.Contains(err.Error(), "2.12") {
 		t.Errorf("three replicas: %v", err)
 	}
 	info.Config.Replicas = 1
-	if _, err := p.opened(cachedStream{info: info}, &sequencer{}, 0); err != nil {
+	if _, err := p.result(cachedStream{info: info}, &sequencer{}, 0); err != nil {
 		t.Errorf("one replica: %v", err)
 	}
 }

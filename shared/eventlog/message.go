@@ -10,7 +10,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// messageType tells what a message is.
+// messageType is the type of a message.
 type messageType uint8
 
 const (
@@ -19,25 +19,24 @@ const (
 	typeReset
 )
 
-// message is what one JetStream message says.
+// message is the content of one JetStream message.
 type message struct {
 	Type        messageType
 	Incarnation uint64
 	ID          ID
-	// InStream is the event or reset before this message in its stream, and
-	// OnSubject the event before it on its subject (events only); see
-	// ID.unpublished for where there is none.
+	// InStream is the event or reset before this message in its stream. OnSubject is the event
+	// before it on its subject (events only). ID.unpublished describes an ID that stands for no
+	// message.
 	InStream, OnSubject ID
 	// Last marks the last event of its revision in this stream.
 	Last bool
 	// Event is the change; its Revision is that of the ID.
 	Event kv.Event
-	// Anchor is the relay's last one when it sent this message (progress only);
-	// zero where there was none.
+	// Anchor is the relay's last anchor at the time of sending (progress only), or zero.
 	Anchor anchor
 }
 
-// ends tells whether the message ends a complete revision.
+// ends reports whether the message ends a complete revision.
 func (m *message) ends() bool { return m.Type != typeEvent || m.Last }
 
 // The layout, all integers unsigned varints unless a size is given:
@@ -71,8 +70,8 @@ const (
 	anchoredVersion = 2
 	lastFlag        = 0x80
 	checksumBytes   = 4
-	// messageOverhead bounds what an encoded event has beside key, value and
-	// previous value, JetStream's headers included.
+	// messageOverhead bounds the size of an encoded event without key, value and previous
+	// value, but with JetStream's headers.
 	messageOverhead = 1 << 10
 )
 
@@ -121,8 +120,8 @@ func appendID(b []byte, id ID) []byte {
 // errMalformed is wrapped by every error of decodeMessage.
 var errMalformed = errors.New("not a message of the event log")
 
-// decodeMessage reads what appendMessage has written. Value and Previous share
-// the memory of b, which must not change any more.
+// decodeMessage decodes a message that appendMessage encoded. Value and Previous alias b, which
+// must not change afterwards.
 func decodeMessage(b []byte) (message, error) {
 	var m message
 	if len(b) < 2+8+checksumBytes || b[0] != messageVersion && b[0] != anchoredVersion {
@@ -169,7 +168,7 @@ func decodeMessage(b []byte) (message, error) {
 	return m, nil
 }
 
-// decoder takes fields off the front of rest, until one does not fit.
+// decoder consumes fields from the front of rest until one is malformed.
 type decoder struct {
 	rest []byte
 	bad  bool

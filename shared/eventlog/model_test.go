@@ -13,27 +13,26 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// A model of the log: one etcd, one stream, relays and readers as step functions
-// without I/O and clock, around the sequencer, outbox, fence, judge and verifier that
-// the real ones use. A seed decides who takes the next step and what goes wrong.
+// A model of the log: one etcd, one stream, relays and readers as step functions without I/O or
+// clock, around the real sequencer, outbox, fence, judge and verifier. A seed determines who
+// takes the next step and what fails.
 
-// bug is something to be found: what the log would be without one of its rules.
+// bug is a bug that the model must find: the log without one of its rules.
 type bug int
 
 const (
 	none bug = iota
-	// fenceByID fences by Nats-Expected-Last-Msg-Id, which replicated streams do not
-	// survive.
+	// fenceByID fences by Nats-Expected-Last-Msg-Id, which breaks replicated streams.
 	fenceByID
-	// forgetID is the same, without any stale relay: a server catches up from a
-	// snapshot, remembers no ID, and leads.
+	// forgetID is the same without a stale relay: a server catches up from a snapshot,
+	// remembers no ID, and leads.
 	forgetID
-	// unguarded deletes and resets without making sure of the election, and takes a
-	// higher epoch for a replaced history.
+	// unguarded deletes and resets without a guard, and takes a higher epoch for a replaced
+	// history.
 	unguarded
 	// anchorless compares only the last event with etcd.
 	anchorless
-	// sequenceOnly leaves the fence of a pipeline to the sequence.
+	// sequenceOnly fences a pipeline by the sequence only.
 	sequenceOnly
 )
 
@@ -41,7 +40,7 @@ func (b bug) String() string {
 	return [...]string{"none", "fenced by ID", "last ID forgotten", "unguarded", "no anchor", "pipeline fenced by sequence only"}[b]
 }
 
-// The model runs many histories; any seed shows the same one again.
+// The model runs many histories. A seed always produces the same one.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	histories := 100_000
@@ -67,7 +66,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// Each rule is there for something.
+// Every rule is necessary: the model finds a bug without it.
 func TestModelFindsBugs(t *testing.T) {
 	t.Parallel()
 	for _, planted := range []bug{fenceByID, forgetID, unguarded, anchorless, sequenceOnly} {
@@ -89,7 +88,7 @@ func TestModelFindsBugs(t *testing.T) {
 	}
 }
 
-// explore calls run with the seeds below n, until one returns false.
+// explore calls run with each seed below n until it returns false.
 func explore(n int, run func(seed uint64) bool) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
@@ -106,19 +105,19 @@ func explore(n int, run func(seed uint64) bool) {
 	workers.Wait()
 }
 
-// world is everything there is.
+// world is the state of a model.
 type world struct {
 	rnd    *rand.Rand
 	bug    bug
 	trace  []string
 	wrong  string
-	writes int // so far: each has a value of its own
-	// resting is when nothing goes wrong any more.
+	writes int // number of writes; each has its own value
+	// resting stops all faults.
 	resting bool
 
 	etcd   etcdModel
 	backup *etcdModel
-	// lives counts the etcds that there have been: connections to another one break.
+	// lives counts the restores of etcd. A connection does not survive one.
 	lives  int
 	stream streamModel
 	relays []*relayModel
@@ -148,7 +147,7 @@ func (w *world) note(format string, args ...any) {
 	w.trace = append(w.trace, fmt.Sprintf(format, args...))
 }
 
-// run lets things go wrong for a while, and then lets everything come to rest.
+// run injects faults for a while and then lets everything settle.
 func (w *world) run() string {
 	w.reader.begin()
 	for range 300 + w.rnd.IntN(400) {
@@ -168,7 +167,7 @@ func (w *world) run() string {
 			w.write(w.rnd.IntN(3) == 0)
 		}
 		if h := w.etcd.holder; h != 0 && (w.relays[h-1].state == "" || w.relays[h-1].lease != w.etcd.lease) {
-			w.etcd.holder = 0 // nobody keeps the lease alive
+			w.etcd.holder = 0 // nothing keeps the lease alive
 			w.etcd.revision++
 		}
 		for range 12 {
@@ -179,13 +178,13 @@ func (w *world) run() string {
 			w.reader.step()
 		}
 		if w.reader.onStream {
-			w.reader.look()
+			w.reader.probe()
 		}
 	}
 	return w.verdict()
 }
 
-// verdict looks at what the reader has told.
+// verdict checks what the reader has applied.
 func (w *world) verdict() string {
 	r := w.reader
 	var want []string
@@ -197,22 +196,22 @@ func (w *world) verdict() string {
 	switch {
 	case w.wrong != "":
 		return w.wrong
-	// A reader may notice a restore before the relay does, and begin again when that
-	// has made the stream anew.
+	// A reader may notice a restore before the relay, and restart again when the relay has
+	// recreated the stream.
 	case len(r.resets)-1 > 2*w.restores:
 		return fmt.Sprintf("%d resets and %d restores", len(r.resets)-1, w.restores)
 	case !r.onStream:
 		return fmt.Sprintf("the reader does not come back to the stream: reader at %d, etcd at %d, relay %d elected, stream exists %t, dead %t, sequence %d",
 			r.revision, w.etcd.revision, w.etcd.holder, w.stream.exists, w.stream.dead, w.stream.sequence)
-	case len(r.told) > len(want) || !slices.Equal(r.told, want[:len(r.told)]):
-		return fmt.Sprintf("told %v, want %v", r.told, want)
-	case len(want)-len(r.told) > 3:
-		return fmt.Sprintf("told only %d of %d", len(r.told), len(want))
+	case len(r.applied) > len(want) || !slices.Equal(r.applied, want[:len(r.applied)]):
+		return fmt.Sprintf("told %v, want %v", r.applied, want)
+	case len(want)-len(r.applied) > 3:
+		return fmt.Sprintf("told only %d of %d", len(r.applied), len(want))
 	}
 	return ""
 }
 
-// step is one thing that happens.
+// step runs one random step.
 func (w *world) step() {
 	switch n := w.rnd.IntN(400); {
 	case n < 40:
@@ -226,7 +225,7 @@ func (w *world) step() {
 	case n < 370:
 		w.reader.step()
 	case n < 376:
-		w.reader.look()
+		w.reader.probe()
 	case n < 382:
 		r := w.relays[w.rnd.IntN(2)]
 		r.paused = !r.paused
@@ -256,7 +255,7 @@ func (w *world) step() {
 			w.etcd, w.backup = w.backup.copy(), nil
 			w.lives++
 			w.restores++
-			// Before anybody asks, it may have got as far as it was.
+			// It may reach its old revision before anyone looks.
 			for range w.rnd.IntN(60) {
 				w.write(w.rnd.IntN(3) > 0)
 			}
@@ -264,7 +263,7 @@ func (w *world) step() {
 	}
 }
 
-// write changes an object of the tier, or something else.
+// write changes an object of the tier or another key.
 func (w *world) write(ofTier bool) {
 	w.writes++
 	w.etcd.revision++
@@ -275,21 +274,20 @@ func (w *world) write(ofTier bool) {
 	w.etcd.log = append(w.etcd.log, e)
 }
 
-// etcdModel is the truth.
+// etcdModel is the source of truth.
 type etcdModel struct {
 	revision int64
 	log      []entry
-	// holder is the elected relay, since the revision elected; lease tells one
-	// election from another.
+	// holder is the elected relay, elected at revision elected; lease distinguishes elections.
 	holder, lease int
 	elected       int64
 	record        record
 }
 
-// entry is a write that somebody may ask for.
+// entry is a write.
 type entry struct {
 	revision int64
-	event    *kv.Event // of the tier
+	event    *kv.Event // nil for a key of another tier
 	anchor   uint64
 }
 
@@ -318,7 +316,7 @@ func (e *etcdModel) after(revision int64) (events []kv.Event) {
 	return events
 }
 
-// lacks is contradicts.
+// lacks models contradicts.
 func (e *etcdModel) lacks(event *kv.Event) bool {
 	if event == nil || event.Kind == 0 {
 		return false
@@ -327,8 +325,8 @@ func (e *etcdModel) lacks(event *kv.Event) bool {
 	return found == nil || found.event == nil || string(found.event.Value) != string(event.Value)
 }
 
-// find is anchor.find.
-func (e *etcdModel) find(a anchor) finding {
+// check models anchor.check.
+func (e *etcdModel) check(a anchor) finding {
 	if a.Revision == 0 {
 		return unknown
 	}

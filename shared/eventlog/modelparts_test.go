@@ -13,19 +13,19 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// streamModel is a stream as JetStream keeps it.
+// streamModel models a stream of JetStream.
 type streamModel struct {
 	replicated bool
 	exists     bool
-	dead       bool // no server believes in it any more
-	away       bool // for a while
-	made       int  // how often
+	dead       bool // no server can serve it any more
+	away       bool // temporarily unavailable
+	made       int  // number of creations
 	messages   []storedModel
 	sequence   uint64
 	lastID     string
 	forgotten  bool // the leader does not know the last ID
-	recounted  bool // a sequence has been given twice
-	stale      bool // a relay has published after its successor
+	recounted  bool // a sequence was assigned twice
+	stale      bool // a message was stored after its successor's
 }
 
 type storedModel struct {
@@ -34,15 +34,15 @@ type storedModel struct {
 	message  message
 }
 
-// sentModel is a message on its way.
+// sentModel is a message in flight.
 type sentModel struct {
 	subject string
 	header  nats.Header
 	message message
-	expects string // the ID before, where that is the fence
+	expects string // the previous ID, if that is the fence
 }
 
-// accept stores a unit, or refuses it.
+// accept stores a unit or refuses it.
 func (s *streamModel) accept(unit []sentModel) bool {
 	if !s.exists || s.dead || s.away {
 		return false
@@ -68,7 +68,7 @@ func (s *streamModel) accept(unit []sentModel) bool {
 
 func (s *streamModel) refuses(m sentModel, i int) bool {
 	if m.expects != "" && (m.expects != s.lastID || s.forgotten) {
-		// It is found out when it has been agreed on.
+		// Replicas find out only after they have agreed on the message.
 		s.dead = s.replicated
 		return true
 	}
@@ -96,7 +96,7 @@ func (s *streamModel) lastOn(subject string) *storedModel {
 	return nil
 }
 
-// lose is what happens to files, and what people do.
+// lose models lost files and interventions of operators.
 func (s *streamModel) lose(rnd *rand.Rand) {
 	if !s.exists {
 		return
@@ -112,7 +112,7 @@ func (s *streamModel) lose(rnd *rand.Rand) {
 			s.sequence = s.messages[len(s.messages)-1].sequence
 			s.lastID = s.messages[len(s.messages)-1].message.ID.String()
 		}
-		s.made++ // consumers are lost
+		s.made++ // consumers are lost, too
 		s.recounted = true
 	case 2: // deleted
 		*s = streamModel{replicated: s.replicated, made: s.made + 1, recounted: true}
@@ -145,7 +145,7 @@ func (s *streamModel) tail() tail {
 	return t
 }
 
-// relayModel is a relay. What it knows is from the time of its last steps.
+// relayModel models a relay. Its knowledge dates from its last steps.
 type relayModel struct {
 	*world
 	id     int
@@ -156,21 +156,21 @@ type relayModel struct {
 	life   int
 	epoch  uint64
 
-	feed   *feed
-	anchor anchor
-	head   int64
-	last   string // ID of the last message that was sent
-	way    [][]sentModel
-	failed int
-	doomed *evidence // found, and about to be acted on
+	feed       *feed
+	anchor     anchor
+	head       int64
+	last       string // ID of the last sent message
+	inFlight   [][]sentModel
+	failed     int
+	recreation *evidence // the evidence for a pending recreation
 }
 
-// crash forgets everything; what is on its way may arrive or not.
+// crash forgets everything. Messages in flight may or may not arrive.
 func (r *relayModel) crash() {
 	r.note("relay %d crashes", r.id)
 	fresh := relayModel{world: r.world, id: r.id}
 	if r.rnd.IntN(2) == 0 {
-		fresh.way = r.way
+		fresh.inFlight = r.inFlight
 	}
 	*r = fresh
 	if r.etcd.holder == r.id {
@@ -179,20 +179,20 @@ func (r *relayModel) crash() {
 	}
 }
 
-// guard is election.guard.
+// guard models election.guard.
 func (r *relayModel) guard() bool {
 	e := &r.etcd
 	if e.holder == r.id && e.lease == r.lease && e.elected == r.since {
 		e.revision++
 		return true
 	}
-	r.state, r.feed, r.doomed = "", nil, nil
+	r.state, r.feed, r.recreation = "", nil, nil
 	return false
 }
 
 func (r *relayModel) step() {
 	switch {
-	case len(r.way) > 0 && (r.state != "publishing" || r.rnd.IntN(2) == 0):
+	case len(r.inFlight) > 0 && (r.state != "publishing" || r.rnd.IntN(2) == 0):
 		r.arrive()
 	case r.state == "":
 		r.campaign()
@@ -203,10 +203,10 @@ func (r *relayModel) step() {
 	}
 }
 
-// arrive lets one unit reach the stream, and its answer the relay.
+// arrive delivers one unit to the stream, and the reply to the relay.
 func (r *relayModel) arrive() {
-	unit := r.way[0]
-	r.way = r.way[1:]
+	unit := r.inFlight[0]
+	r.inFlight = r.inFlight[1:]
 	stored := r.stream.accept(unit)
 	if r.stream.stale {
 		r.wrong = fmt.Sprintf("%s is stored after its successor's", unit[0].message.ID)
@@ -214,21 +214,21 @@ func (r *relayModel) arrive() {
 	if r.feed == nil || unit[0].message.ID.Epoch != r.epoch {
 		return
 	}
-	if !stored || !r.resting && r.rnd.IntN(40) == 0 { // refused, or the answer is lost
+	if !stored || !r.resting && r.rnd.IntN(40) == 0 { // refused, or the reply is lost
 		r.reopen()
 		return
 	}
-	if len(r.way) == 0 && r.feed.fencing != 0 {
-		r.feed.token, r.feed.fencing, r.failed = r.feed.fencing, 0, 0
+	if len(r.inFlight) == 0 && r.feed.unackedFence != 0 {
+		r.feed.token, r.feed.unackedFence, r.failed = r.feed.unackedFence, 0, 0
 	}
 	r.flush()
 }
 
 func (r *relayModel) reopen() {
-	r.state, r.feed, r.doomed = "opening", nil, nil
+	r.state, r.feed, r.recreation = "opening", nil, nil
 	r.failed++
 	if r.rnd.IntN(4) == 0 {
-		r.way = nil // with its connection
+		r.inFlight = nil // lost with the connection
 	}
 }
 
@@ -246,10 +246,10 @@ func (r *relayModel) campaign() {
 	r.epoch = 0
 }
 
-// open is tryOpen, in steps between which others go on.
+// open models term.tryOpen in several steps.
 func (r *relayModel) open() {
-	if r.doomed != nil {
-		r.act()
+	if r.recreation != nil {
+		r.recreate()
 		return
 	}
 	if r.epoch == 0 || r.failed > 0 && r.rnd.IntN(2) == 0 || r.bug != unguarded {
@@ -258,13 +258,13 @@ func (r *relayModel) open() {
 		}
 		r.epoch = uint64(r.etcd.revision)
 		if !r.resting && r.rnd.IntN(3) == 0 {
-			r.failed = max(r.failed, 1) // and stalls
+			r.failed = max(r.failed, 1) // it stalls
 			return
 		}
 	}
 	if r.stream.dead || r.stream.away || r.failed > 12 {
 		if r.failed++; r.failed > 12 && !r.stream.away && r.bug != fenceByID && r.bug != forgetID {
-			r.doomed = &evidence{epoch: r.epoch, record: r.etcd.record}
+			r.recreation = &evidence{epoch: r.epoch, record: r.etcd.record}
 		}
 		return
 	}
@@ -272,7 +272,7 @@ func (r *relayModel) open() {
 		r.stream = streamModel{exists: true, replicated: r.stream.replicated, made: r.stream.made + 1, recounted: r.stream.recounted}
 	}
 	end := r.stream.tail()
-	found := r.etcd.find(end.anchor)
+	found := r.etcd.check(end.anchor)
 	if r.bug == anchorless {
 		found = unknown
 	}
@@ -282,14 +282,14 @@ func (r *relayModel) open() {
 	}
 	ev := evidence{epoch: r.epoch, record: r.etcd.record, revision: r.etcd.revision, contradicted: contradicted}
 	verdict := end.judge(ev)
-	if r.bug == unguarded && verdict == giveWay {
-		verdict = denyHistory
+	if r.bug == unguarded && verdict == stepDown {
+		verdict = replaceHistory
 	}
 	switch verdict {
-	case goOn:
+	case continueStream:
 		s := newSequencer(r.epoch)
 		s.incarnation = ev.record.Incarnation
-		s.last, s.event, s.section, s.complete = end.last.ID, end.chain(), end.section, end.complete()
+		s.last, s.event, s.section, s.complete = end.last.ID, end.chainEnd(), end.section, end.complete()
 		from := s.complete
 		switch {
 		case found == confirmed:
@@ -298,7 +298,7 @@ func (r *relayModel) open() {
 			from = min(s.event.Revision, from)
 		}
 		r.begin(s, end.sequence, from, 0)
-	case openSection:
+	case startSection:
 		if r.bug != unguarded && !r.guard() {
 			return
 		}
@@ -310,10 +310,10 @@ func (r *relayModel) open() {
 		s := newSequencer(r.epoch)
 		s.incarnation = ev.record.Incarnation
 		r.begin(s, end.sequence, r.etcd.revision, r.etcd.revision)
-	case makeAnew:
+	case recreateStream:
 		r.note("relay %d finds a stream that was to be made anew", r.id)
-		r.doomed = &ev
-	case giveWay:
+		r.recreation = &ev
+	case stepDown:
 		if !r.guard() {
 			return
 		}
@@ -322,16 +322,16 @@ func (r *relayModel) open() {
 		r.note("relay %d, epoch %d, at revision %d: the stream ends with %s of %x, etcd has %x, contradicted %t", r.id, r.epoch, ev.revision,
 			end.last.ID, end.last.Incarnation, ev.record, contradicted)
 		ev.record.History = r.rnd.Uint64() | 1
-		r.doomed = &ev
+		r.recreation = &ev
 	}
 }
 
-// act makes the stream anew.
-func (r *relayModel) act() {
+// recreate models openAttempt.recreate.
+func (r *relayModel) recreate() {
 	if r.bug != unguarded && !r.guard() {
 		return
 	}
-	history := r.doomed.record.History
+	history := r.recreation.record.History
 	if history == 0 {
 		history = r.rnd.Uint64() | 1
 	}
@@ -339,16 +339,16 @@ func (r *relayModel) act() {
 	r.etcd.record = record{Incarnation: r.rnd.Uint64() | 1, History: history, Revision: r.etcd.revision}
 	r.replaced++
 	r.stream = streamModel{exists: true, replicated: r.stream.replicated, made: r.stream.made + 1, recounted: true}
-	r.doomed = nil
+	r.recreation = nil
 	s := newSequencer(r.epoch)
 	s.incarnation = r.etcd.record.Incarnation
 	r.state = "opening"
 	r.begin(s, 0, r.etcd.revision, r.etcd.revision)
 }
 
-// begin is join.
+// begin models term.onOpened.
 func (r *relayModel) begin(s *sequencer, sequence uint64, from, reset int64) {
-	r.feed = &feed{name: "s", sequencer: s, sequence: sequence, from: from, outbox: outbox{limits: pipelined}}
+	r.feed = &feed{name: "s", sequencer: s, sequence: sequence, watchFrom: from, outbox: outbox{limits: pipelined}}
 	if r.stream.replicated {
 		r.feed.limits = batched
 	}
@@ -360,7 +360,7 @@ func (r *relayModel) begin(s *sequencer, sequence uint64, from, reset int64) {
 	if reset != 0 {
 		r.anchor = anchor{}
 		if r.bug != anchorless {
-			r.dropAnchor()
+			r.writeAnchor()
 		}
 		r.feed.reset(reset)
 	}
@@ -368,23 +368,23 @@ func (r *relayModel) begin(s *sequencer, sequence uint64, from, reset int64) {
 	r.flush()
 }
 
-// publish takes what etcd has, and sends what may be sent.
+// publish reads from etcd and sends what may be sent.
 func (r *relayModel) publish() {
 	if r.life != r.lives {
-		r.anchor = anchor{} // with the connection
+		r.anchor = anchor{} // lost with the connection
 		r.reopen()
 		return
 	}
 	f := r.feed
 	if r.rnd.IntN(8) == 0 && r.head > r.anchor.Revision && r.bug != anchorless {
-		if r.etcd.find(r.anchor) == refuted || !r.guard() {
+		if r.etcd.check(r.anchor) == refuted || !r.guard() {
 			r.anchor = anchor{}
 			if r.feed != nil {
 				r.reopen()
 			}
 			return
 		}
-		r.dropAnchor()
+		r.writeAnchor()
 	}
 	events := r.etcd.after(r.head)
 	if n := r.rnd.IntN(6); n < len(events) {
@@ -403,8 +403,8 @@ func (r *relayModel) publish() {
 			f.enqueue(f.change(*e, "s.x", true), "s.x", false)
 		case f.contradicts(e) && r.bug != anchorless:
 			r.note("relay %d finds revision %d", r.id, e.Revision)
-			r.doomed = &evidence{epoch: r.epoch, record: r.etcd.record}
-			r.doomed.record.History = r.rnd.Uint64() | 1
+			r.recreation = &evidence{epoch: r.epoch, record: r.etcd.record}
+			r.recreation.record.History = r.rnd.Uint64() | 1
 			r.state, r.feed = "opening", nil
 			return
 		}
@@ -415,17 +415,17 @@ func (r *relayModel) publish() {
 	r.flush()
 }
 
-func (r *relayModel) dropAnchor() {
+func (r *relayModel) writeAnchor() {
 	r.etcd.revision++
 	r.anchor = anchor{Revision: r.etcd.revision, Nonce: r.rnd.Uint64() | 1}
 	r.etcd.log = append(r.etcd.log, entry{revision: r.anchor.Revision, anchor: r.anchor.Nonce})
 }
 
-// flush is term.flush.
+// flush models term.sendReady.
 func (r *relayModel) flush() {
 	f := r.feed
-	for f.fencing == 0 {
-		messages := f.outbox.next(len(r.way), 0)
+	for f.unackedFence == 0 {
+		messages := f.outbox.next(len(r.inFlight), 0)
 		if messages == nil {
 			return
 		}
@@ -449,68 +449,68 @@ func (r *relayModel) flush() {
 			f.sequence++
 			unit = append(unit, m)
 		}
-		r.way = append(r.way, unit)
+		r.inFlight = append(r.inFlight, unit)
 		if messages[0].barrier {
-			f.fencing = f.sequence
+			f.unackedFence = f.sequence
 		}
 	}
 }
 
-// readerModel is a reader with its sink.
+// readerModel models a reader and its sink.
 type readerModel struct {
 	*world
-	told     []string
+	applied  []string
 	resets   []int64
 	revision int64
 	last     kv.Event
 	event    int64 // revision of last, or of the reset before the first
 	anchor   anchor
 
-	onStream bool
-	check    *verifier // nil until it begins at the stream's end
-	cursor   uint64
-	made     int // of the stream that the cursor is on
-	said     int
-	known    record
-	banned   uint64
-	since    int64
-	from     int64 // in etcd
-	life     int
+	onStream            bool
+	verifier            *verifier // nil until it starts at the end of the stream
+	cursor              uint64
+	made                int // creation of the stream that the cursor belongs to
+	messageCount        int
+	known               record
+	replacedIncarnation uint64
+	since               int64
+	from                int64 // revision after which etcd is watched
+	life                int
 }
 
 func (r *readerModel) begin() { r.restart() }
 
 func (r *readerModel) restart() {
 	r.note("reader begins at revision %d", r.etcd.revision)
-	r.told, r.last, r.anchor = nil, kv.Event{}, anchor{}
+	r.applied, r.last, r.anchor = nil, kv.Event{}, anchor{}
 	r.revision, r.event, r.from, r.life = r.etcd.revision, r.etcd.revision, r.etcd.revision, r.lives
 	r.resets = append(r.resets, r.revision)
-	r.onStream, r.check = false, nil
+	r.onStream, r.verifier = false, nil
 }
 
-func (r *readerModel) startOver() {
-	r.banned, r.known, r.since = r.known.Incarnation, record{}, r.etcd.revision
+func (r *readerModel) onReplaced() {
+	r.replacedIncarnation, r.known, r.since = r.known.Incarnation, record{}, r.etcd.revision
 	r.restart()
 }
 
-// toEtcd is following.toEtcd.
-func (r *readerModel) toEtcd() {
+// switchToEtcd models readLoop.switchToEtcd.
+func (r *readerModel) switchToEtcd() {
 	if r.onStream {
 		r.gaps++
 	}
 	r.onStream, r.life = false, r.lives
 	r.note("reader at %d goes to etcd at %d, last event at %d, anchor %d", r.revision, r.etcd.revision, r.event, r.anchor.Revision)
 	if r.etcd.revision < r.revision || r.etcd.lacks(&r.last) {
-		r.startOver()
+		r.onReplaced()
 		return
 	}
 	r.from = r.revision
 	if r.bug == anchorless {
 		return
 	}
-	switch r.etcd.find(r.anchor) {
+	switch r.etcd.check(r.anchor) {
 	case refuted:
-		r.startOver()
+		r.onReplaced()
 	case confirmed:
 		r.from = min(r.revision, max(r.event, r.anchor.Revision))
 	default:
@@ -518,21 +518,21 @@ func (r *readerModel) toEtcd() {
 	}
 }
 
-func (r *readerModel) tell(e kv.Event) {
+func (r *readerModel) apply(e kv.Event) {
 	if e.Revision <= r.revision {
 		r.wrong = fmt.Sprintf("%d after %d", e.Revision, r.revision)
 	}
-	r.told = append(r.told, string(e.Value))
+	r.applied = append(r.applied, string(e.Value))
 	r.last, r.event, r.revision = e, e.Revision, e.Revision
 }
 
-// look is what a reader does when the stream is silent.
-func (r *readerModel) look() {
+// probe models a reader whose stream is silent.
+func (r *readerModel) probe() {
 	if r.etcd.revision < r.revision {
-		r.startOver()
+		r.onReplaced()
 	} else if r.onStream && r.etcd.revision > r.revision+6 {
-		r.check = nil
-		r.toEtcd()
+		r.verifier = nil
+		r.switchToEtcd()
 	}
 }
 
@@ -545,16 +545,16 @@ func (r *readerModel) step() {
 
 func (r *readerModel) readEtcd() {
 	if r.life != r.lives {
-		r.toEtcd()
+		r.switchToEtcd()
 		return
 	}
 	for _, e := range r.etcd.after(r.from) {
 		switch {
 		case e.Revision > r.revision:
-			r.tell(e)
+			r.apply(e)
 		case e.Revision > r.event:
 			if r.bug != anchorless {
-				r.startOver()
+				r.onReplaced()
 				return
 			}
 		}
@@ -568,11 +568,11 @@ func (r *readerModel) readStream() {
 	if !s.exists || s.dead || s.away {
 		return
 	}
-	if r.check == nil || r.made != s.made {
+	if r.verifier == nil || r.made != s.made {
 		if r.onStream {
-			r.toEtcd() // what was on its way only etcd can tell
+			r.switchToEtcd() // only etcd has the messages in flight
 		}
-		r.check, r.made, r.said, r.cursor = &verifier{}, s.made, 0, s.sequence
+		r.verifier, r.made, r.messageCount, r.cursor = &verifier{}, s.made, 0, s.sequence
 		if s.sequence > 0 {
 			r.cursor--
 		}
@@ -582,59 +582,59 @@ func (r *readerModel) readStream() {
 		stored := s.messages[next]
 		r.cursor = stored.sequence
 		m := stored.message
-		if !r.belongs(&m) {
+		if !r.knownIncarnation(&m) {
 			return
 		}
-		r.said++
+		r.messageCount++
 		if m.Anchor.Revision != 0 {
 			r.anchor = m.Anchor
 		}
-		got, err := r.check.accept(&m)
+		got, err := r.verifier.accept(&m)
 		if err != nil {
 			r.note("reader: %v", err)
-			r.check = nil
+			r.verifier = nil
 			if r.onStream {
-				r.toEtcd()
+				r.switchToEtcd()
 			}
 			return
 		}
-		r.take(got)
+		r.onOutcome(got)
 	}
 }
 
-func (r *readerModel) take(got step) {
+func (r *readerModel) onOutcome(got outcome) {
 	switch {
 	case !r.onStream:
-		if r.check.anchored && r.check.complete >= r.revision && r.said > 1 && r.life == r.lives {
-			// Held until etcd has told as much.
-			if r.readEtcd(); r.check != nil && r.revision >= r.check.complete {
+		if r.verifier.synced && r.verifier.complete >= r.revision && r.messageCount > 1 && r.life == r.lives {
+			// Pause until etcd has caught up.
+			if r.readEtcd(); r.verifier != nil && r.revision >= r.verifier.complete {
 				r.onStream = true
 			}
 		}
-	case got.reset && r.check.complete > r.revision:
-		r.toEtcd()
+	case got.reset && r.verifier.complete > r.revision:
+		r.switchToEtcd()
 	default:
 		for _, e := range got.events {
 			if e.Revision > r.revision {
-				r.tell(e)
+				r.apply(e)
 			}
 		}
-		if r.check.anchored {
-			r.revision = max(r.revision, r.check.complete)
+		if r.verifier.synced {
+			r.revision = max(r.revision, r.verifier.complete)
 		}
 	}
 }
 
-// belongs is following.knownIncarnation.
-func (r *readerModel) belongs(m *message) bool {
+// knownIncarnation models readLoop.knownIncarnation.
+func (r *readerModel) knownIncarnation(m *message) bool {
 	switch m.Incarnation {
 	case r.known.Incarnation:
 		return true
-	case r.banned:
+	case r.replacedIncarnation:
 		if m.Type != typeEvent || m.ID.Revision <= r.since || r.etcd.lacks(&m.Event) {
 			return false
 		}
-		r.banned = 0
+		r.replacedIncarnation = 0
 	}
 	known := r.etcd.record
 	switch {
@@ -644,13 +644,13 @@ func (r *readerModel) belongs(m *message) bool {
 		r.known = known
 		return true
 	case r.known.History == known.History:
-		r.known, r.check = known, nil
+		r.known, r.verifier = known, nil
 		if r.onStream {
-			r.toEtcd()
+			r.switchToEtcd()
 		}
 		return false
 	}
-	r.startOver()
+	r.onReplaced()
 	r.known = known
 	return false
 }

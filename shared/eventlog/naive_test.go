@@ -10,81 +10,80 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// The variants that look as if they would do, each planted into the tests of
-// the hard cases to show that those tests would find it.
+// Naive variants that seem sufficient. The hard cases run with each of them, to show that they
+// find its bug.
 
-// byRevision believes that an event is new if its revision is, and that a
-// revision is complete when its first event has come.
+// byRevision takes an event for new if its revision is, and a revision for complete after its
+// first event.
 type byRevision struct {
 	begun bool
 	last  int64
 }
 
-func (c *byRevision) accept(m *message, _ jetstream.Msg) (step, error) {
+func (c *byRevision) accept(m *message, _ jetstream.Msg) (outcome, error) {
 	if m.ID.Revision <= c.last {
-		return step{}, nil
+		return outcome{}, nil
 	}
 	c.last = m.ID.Revision
 	if !c.begun {
 		c.begun = true
-		return step{anchored: true}, nil
+		return outcome{synced: true}, nil
 	}
 	if m.Type != typeEvent {
-		return step{}, nil
+		return outcome{}, nil
 	}
-	return step{events: []kv.Event{m.Event}}, nil
+	return outcome{events: []kv.Event{m.Event}}, nil
 }
 
-func (c *byRevision) position() (int64, bool) { return c.last, c.begun }
+func (c *byRevision) verifiedTo() (int64, bool) { return c.last, c.begun }
 
-// bySequence knows complete revisions and epochs, but looks for gaps in the
-// consumer's sequence, as JetStream's ordered consumers do.
+// bySequence knows complete revisions and epochs, but detects gaps by the consumer's sequence,
+// as JetStream's ordered consumers do.
 type bySequence struct {
 	v        verifier
 	consumer uint64
 }
 
-func (c *bySequence) accept(m *message, raw jetstream.Msg) (step, error) {
+func (c *bySequence) accept(m *message, raw jetstream.Msg) (outcome, error) {
 	meta, err := raw.Metadata()
 	if err != nil {
-		return step{}, err
+		return outcome{}, err
 	}
 	// Another consumer counts from one again.
 	if seq := meta.Sequence.Consumer; c.consumer != 0 && seq != 1 && seq != c.consumer+1 {
-		return step{}, errors.New("gap in the sequence")
+		return outcome{}, errors.New("gap in the sequence")
 	}
 	c.consumer = meta.Sequence.Consumer
-	// Whatever comes follows whatever came.
-	if c.v.anchored {
+	// Any message follows any other.
+	if c.v.synced {
 		m.InStream = c.v.event
 		m.Incarnation = c.v.incarnation
 		m.ID.Epoch = max(m.ID.Epoch, c.v.epoch)
 	}
 	s, err := c.v.accept(m)
 	if err != nil {
-		return step{}, nil // old: dropped
+		return outcome{}, nil // old, so it is dropped
 	}
 	s.reset = false
 	return s, nil
 }
 
-func (c *bySequence) position() (int64, bool) { return c.v.complete, c.v.anchored }
+func (c *bySequence) verifiedTo() (int64, bool) { return c.v.complete, c.v.synced }
 
 func naiveRevision(r *Reader) {
-	r.seams.blind = true
-	r.seams.checker = func() checker { return &byRevision{} }
+	r.hooks.blind = true
+	r.hooks.newChecker = func() checker { return &byRevision{} }
 }
 
 func naiveSequence(r *Reader) {
-	r.seams.blind = true
-	r.seams.checker = func() checker { return &bySequence{} }
+	r.hooks.blind = true
+	r.hooks.newChecker = func() checker { return &bySequence{} }
 }
 
-// sequenceFence expects the number of the message before and nothing else, in a
-// pipeline.
+// sequenceFence expects only the previous sequence, in a pipeline.
 func sequenceFence(r *Relay) {
-	r.seams.limits = &pipelined
-	r.seams.fence = func(f *feed, _ *message) nats.Header {
+	r.hooks.limits = &pipelined
+	r.hooks.fence = func(f *feed, _ *message) nats.Header {
 		return nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(f.sequence, 10)}}
 	}
 }

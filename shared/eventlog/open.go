@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"k8s.io/klog/v2"
 )
 
-// opened is a stream that a relay can publish to, or why it cannot.
-type opened struct {
+// openResult is a stream that the relay can publish to, or the reason why it cannot.
+type openResult struct {
 	feed      *feed
 	err       error
 	stream    jetstream.Stream
@@ -20,92 +19,91 @@ type opened struct {
 	sequence  uint64
 	limits    limits
 	from      int64
-	// anew says that the stream was made anew.
-	anew bool
-	// reset is the revision to begin with a reset at, 0 for no reset.
+	// recreated reports whether the stream was recreated.
+	recreated bool
+	// reset is the revision of the reset to start with, 0 for none.
 	reset int64
-	// cluster is etcd's.
+	// cluster is the cluster ID of etcd.
 	cluster uint64
 }
 
 const (
-	// openTimeout bounds one attempt to open a stream, askTimeout one question to
-	// NATS.
+	// openTimeout bounds one attempt to open a stream, natsTimeout one request to NATS.
 	openTimeout = 20 * time.Second
-	askTimeout  = 3 * time.Second
+	natsTimeout = 3 * time.Second
 )
 
-// open opens a stream in the background, after a pause if there was trouble.
+// open opens a stream in the background, after a pause if the stream had an outage.
 func (t *term) open(ctx context.Context, f *feed) {
-	trouble, pause := f.trouble, f.pause
-	if !trouble.since.IsZero() {
+	outage, pause := f.outage, f.pause
+	if !outage.since.IsZero() {
 		f.pause.next()
 	}
-	t.opening.Go(func() {
-		if !trouble.since.IsZero() && !pause.wait(ctx) {
+	t.background.Go(func() {
+		if !outage.since.IsZero() && !pause.wait(ctx) {
 			return
 		}
 		try, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
-		o, err := t.tryOpen(try, f.name, f.tier, trouble)
+		o, err := t.tryOpen(try, f.name, f.tier, outage)
 		o.feed, o.err = f, err
 		select {
-		case t.opened <- o:
+		case t.openResults <- o:
 		case <-ctx.Done():
 		}
 	})
 }
 
-// tryOpen finds or makes a stream and takes up its chain. It runs beside the term's
+// tryOpen finds or creates a stream and continues its chain. It runs beside the term's
 // goroutine and reads only those fields of the term that never change.
-func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (opened, error) {
+func (t *term) tryOpen(ctx context.Context, name string, tier Tier, outage outage) (openResult, error) {
 	epoch, err := t.epoch(ctx, t.elected)
 	if err != nil {
-		return opened{}, ofEtcd(err)
+		return openResult{}, etcdError(err)
 	}
-	known, cluster, err := records{t.cfg.Etcd, t.cfg.Keys}.read(ctx, name)
+	known, cluster, err := records{t.cfg.Etcd, t.cfg.StatePrefix}.read(ctx, name)
 	if err != nil {
-		return opened{}, ofEtcd(err)
+		return openResult{}, etcdError(err)
 	}
-	if t.seams.opening != nil {
-		t.seams.opening(ctx)
+	if t.hooks.open != nil {
+		t.hooks.open(ctx)
 	}
-	p := opening{term: t, name: name, tier: tier, epoch: epoch, cluster: cluster}
-	if b.lasting(t.cfg.StreamPatience, time.Now()) {
+	p := openAttempt{term: t, name: name, tier: tier, epoch: epoch, cluster: cluster}
+	if outage.shouldRecreate(t.cfg.StreamPatience, time.Now()) {
 		if !p.reachable(ctx) {
-			return opened{}, errUnreachable
+			return openResult{}, errUnreachable
 		}
-		return p.makeAnew(ctx, "unusable", b.err, known.History)
+		return p.recreate(ctx, "unusable", outage.err, known.History)
 	}
-	stream, err := p.find(ctx)
+	stream, err := p.ensure(ctx)
 	if unusable(err) {
-		return p.makeAnew(ctx, "configuration", err, known.History)
+		return p.recreate(ctx, "configuration", err, known.History)
 	}
 	var end tail
 	if err == nil {
 		end, err = readTail(ctx, stream)
 	}
 	if err != nil && !external(err) && !p.reachable(ctx) {
-		return opened{}, fmt.Errorf("%w: %w", errUnreachable, err)
+		return openResult{}, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	if err != nil {
-		return opened{}, err
+		return openResult{}, err
 	}
 	now, err := currentPosition(ctx, t.cfg.Etcd, t.cfg.Routes.Prefix())
 	if err != nil {
-		return opened{}, ofEtcd(err)
+		return openResult{}, etcdError(err)
 	}
-	anchored, contradicted, err := t.compare(ctx, tier, &end)
+	anchored, contradicted, err := t.compareTail(ctx, tier, &end)
 	if err != nil {
-		return opened{}, ofEtcd(err)
+		return openResult{}, etcdError(err)
 	}
 	switch end.judge(evidence{epoch: epoch, record: known, revision: now.revision, contradicted: contradicted}) {
-	case goOn:
+	case continueStream:
 		s := &sequencer{
 			incarnation: known.Incarnation, epoch: epoch, subjects: map[string]ID{},
-			last: end.last.ID, event: end.chain(), section: end.section, complete: end.complete(),
+			last: end.last.ID, event: end.chainEnd(), section: end.section, complete: end.complete(),
 		}
-		o, err := p.opened(stream, s, end.sequence)
+		o, err := p.result(stream, s, end.sequence)
 		switch {
 		case anchored == confirmed:
 			o.from = min(max(end.anchor.Revision, s.event.Revision), o.from)
@@ -113,39 +111,39 @@ func (t *term) tryOpen(ctx context.Context, name string, tier Tier, b trouble) (
 			o.from = min(s.event.Revision, o.from)
 		}
 		return o, err
-	case openSection:
+	case startSection:
 		if known.Incarnation == 0 {
 			known = record{Incarnation: randomID(), History: randomID()}
 		}
-		_, err := t.elected.guard(ctx, records{keys: t.cfg.Keys}.put(name, known, cluster))
+		_, err := t.elected.guard(ctx, records{prefix: t.cfg.StatePrefix}.put(name, known, cluster))
 		if err != nil {
-			return opened{}, ofEtcd(err)
+			return openResult{}, etcdError(err)
 		}
-		o, err := p.opened(stream, &sequencer{incarnation: known.Incarnation, epoch: epoch, subjects: map[string]ID{}}, end.sequence)
+		o, err := p.result(stream, &sequencer{incarnation: known.Incarnation, epoch: epoch, subjects: map[string]ID{}}, end.sequence)
 		o.reset, o.from = now.revision, now.revision
 		return o, err
-	case makeAnew:
-		return p.makeAnew(ctx, "unfinished", nil, known.History)
-	case giveWay:
+	case recreateStream:
+		return p.recreate(ctx, "unfinished", nil, known.History)
+	case stepDown:
 		if _, err := t.elected.guard(ctx); err != nil {
-			return opened{}, ofEtcd(err)
+			return openResult{}, etcdError(err)
 		}
-		// Nobody else can have got a higher epoch from this etcd.
+		// No other relay can have got a higher epoch from this etcd.
 	}
-	klog.FromContext(ctx).Info("event log tells another history than etcd", "stream", name,
+	klog.FromContext(ctx).Info("event log and etcd have different histories", "stream", name,
 		"revision", now.revision, "streamRevision", end.last.ID.Revision)
-	return p.makeAnew(ctx, "history", nil, randomID())
+	return p.recreate(ctx, "history", nil, randomID())
 }
 
-// compare looks whether etcd has what a stream ends with.
-func (t *term) compare(ctx context.Context, tier Tier, end *tail) (anchored finding, contradicted bool, err error) {
+// compareTail compares the end of a stream with etcd.
+func (t *term) compareTail(ctx context.Context, tier Tier, end *tail) (anchored finding, contradicted bool, err error) {
 	if t.isReplaced(tier) {
 		return unknown, true, nil
 	}
 	if end.last == nil {
 		return unknown, false, nil
 	}
-	if anchored, err = end.anchor.find(ctx, t.cfg.Etcd, t.cfg.Keys); err != nil || anchored == refuted {
+	if anchored, err = end.anchor.check(ctx, t.cfg.Etcd, t.cfg.StatePrefix); err != nil || anchored == refuted {
 		return anchored, anchored == refuted, err
 	}
 	if end.event != nil && end.event.Type == typeEvent {
@@ -154,8 +152,8 @@ func (t *term) compare(ctx context.Context, tier Tier, end *tail) (anchored find
 	return anchored, contradicted, err
 }
 
-// opening is one attempt to open a stream.
-type opening struct {
+// openAttempt is one attempt to open a stream.
+type openAttempt struct {
 	*term
 	name    string
 	tier    Tier
@@ -163,25 +161,25 @@ type opening struct {
 	cluster uint64
 }
 
-// find returns the stream as it should be configured.
-func (p *opening) find(ctx context.Context) (jetstream.Stream, error) {
-	stream, err := p.fit(ctx, p.js.CreateOrUpdateStream)
+// ensure returns the stream with its intended configuration.
+func (p *openAttempt) ensure(ctx context.Context) (jetstream.Stream, error) {
+	stream, err := p.configure(ctx, p.js.CreateOrUpdateStream)
 	if err != nil {
 		return nil, fmt.Errorf("create or update: %w", err)
 	}
 	return stream, nil
 }
 
-// fit makes or changes a stream. Where NATS has no room for the history that it is to
-// keep, an existing one keeps as much as before, and a new one leastBytes.
-func (p *opening) fit(ctx context.Context, provide func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (jetstream.Stream, error) {
+// configure creates or updates a stream with provide. If NATS has no room for the intended
+// history, an existing stream keeps its size, and a new one gets minStreamBytes.
+func (p *openAttempt) configure(ctx context.Context, provide func(context.Context, jetstream.StreamConfig) (jetstream.Stream, error)) (jetstream.Stream, error) {
 	select {
-	case p.fitting <- struct{}{}:
-		defer func() { <-p.fitting }()
+	case p.configuring <- struct{}{}:
+		defer func() { <-p.configuring }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
 	defer cancel()
 	config := p.cfg.Stream.config(p.name)
 	wanted := config.MaxBytes
@@ -189,7 +187,7 @@ func (p *opening) fit(ctx context.Context, provide func(context.Context, jetstre
 	if !noRoom(refused) {
 		return stream, refused
 	}
-	config.MaxBytes = leastBytes
+	config.MaxBytes = minStreamBytes
 	if before, err := p.js.Stream(ctx, p.name); err == nil {
 		config.MaxBytes = before.CachedInfo().Config.MaxBytes
 	}
@@ -202,169 +200,78 @@ func (p *opening) fit(ctx context.Context, provide func(context.Context, jetstre
 	return stream, nil
 }
 
-// opened returns an open stream that goes on where s is.
-func (p *opening) opened(stream jetstream.Stream, s *sequencer, sequence uint64) (opened, error) {
+// result returns an open stream that continues with s.
+func (p *openAttempt) result(stream jetstream.Stream, s *sequencer, sequence uint64) (openResult, error) {
 	config := stream.CachedInfo().Config
-	o := opened{stream: stream, sequencer: s, sequence: sequence, limits: pipelined, from: s.complete, cluster: p.cluster}
+	o := openResult{stream: stream, sequencer: s, sequence: sequence, limits: pipelined, from: s.complete, cluster: p.cluster}
 	if config.Replicas > 1 {
 		o.limits = batched
 		if !config.AllowAtomicPublish {
-			return opened{}, errOldServer
+			return openResult{}, errOldServer
 		}
 	}
-	if p.seams.limits != nil {
-		o.limits = *p.seams.limits
+	if p.hooks.limits != nil {
+		o.limits = *p.hooks.limits
 	}
 	return o, nil
 }
 
-var (
-	errOldServer = errors.New("NATS does not publish in batches, which streams with several replicas need: nats-server 2.12 or newer is needed")
-	errStalled   = errors.New("stalled after it had made sure of its election")
-	// errUnreachable means that NATS does not decide about streams.
-	errUnreachable = errors.New("JetStream does not answer")
-	errEtcd        = errors.New("etcd")
-)
-
-func ofEtcd(err error) error { return fmt.Errorf("%w: %w", errEtcd, err) }
-
-// makeAnew deletes the stream and makes it again with another incarnation, which
-// etcd is told of before.
-func (p *opening) makeAnew(ctx context.Context, reason string, cause error, history uint64) (opened, error) {
+// recreate deletes the stream and creates it with a new incarnation, which it first records in
+// etcd.
+func (p *openAttempt) recreate(ctx context.Context, reason string, cause error, history uint64) (openResult, error) {
 	log := klog.FromContext(ctx)
-	log.Error(cause, "stream of the event log is made anew", "stream", p.name, "reason", reason)
+	log.Error(cause, "recreating a stream of the event log", "stream", p.name, "reason", reason)
 	if history == 0 {
 		history = randomID()
 	}
 	next := record{Incarnation: randomID(), History: history}
 	start := time.Now()
-	if _, err := p.elected.guard(ctx, records{keys: p.cfg.Keys}.put(p.name, next, p.cluster)); err != nil {
-		return opened{}, ofEtcd(err)
+	if _, err := p.elected.guard(ctx, records{prefix: p.cfg.StatePrefix}.put(p.name, next, p.cluster)); err != nil {
+		return openResult{}, etcdError(err)
 	}
 	p.metrics.replaced.WithLabelValues(string(p.tier), reason).Inc()
-	if p.seams.guarded != nil {
-		p.seams.guarded()
+	if p.hooks.guarded != nil {
+		p.hooks.guarded()
 	}
 	if time.Since(start) >= p.cfg.LeaseTTL/2 {
-		return opened{}, errStalled
+		return openResult{}, errStalled
 	}
-	ask, cancel := context.WithTimeout(ctx, askTimeout)
-	err := p.js.DeleteStream(ask, p.name)
+	reqCtx, cancel := context.WithTimeout(ctx, natsTimeout)
+	err := p.js.DeleteStream(reqCtx, p.name)
 	cancel()
-	// Of a stream without a leader, nobody may tell that it is gone.
+	// A stream without a leader may be deleted without a reply.
 	if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, context.DeadlineExceeded) {
-		return opened{}, fmt.Errorf("delete: %w", err)
+		return openResult{}, fmt.Errorf("delete: %w", err)
 	}
-	stream, err := p.fit(ctx, p.js.CreateStream)
+	stream, err := p.configure(ctx, p.js.CreateStream)
 	if err != nil {
-		return opened{}, fmt.Errorf("create: %w", err)
+		return openResult{}, fmt.Errorf("create: %w", err)
 	}
 	end, err := readTail(ctx, stream)
 	if err != nil {
-		return opened{}, err
+		return openResult{}, err
 	}
 	if end.sequence != 0 {
-		return opened{}, errors.New("the stream is not empty after it was deleted")
+		return openResult{}, errors.New("the stream is not empty after it was deleted")
 	}
 	now, err := currentPosition(ctx, p.cfg.Etcd, p.cfg.Routes.Prefix())
 	if err != nil {
-		return opened{}, ofEtcd(err)
+		return openResult{}, etcdError(err)
 	}
-	o, err := p.opened(stream, &sequencer{incarnation: next.Incarnation, epoch: p.epoch, subjects: map[string]ID{}}, 0)
-	o.anew, o.reset, o.from = true, now.revision, now.revision
+	o, err := p.result(stream, &sequencer{incarnation: next.Incarnation, epoch: p.epoch, subjects: map[string]ID{}}, 0)
+	o.recreated, o.reset, o.from = true, now.revision, now.revision
 	return o, err
 }
 
-// reachable reports whether NATS can create and delete streams: while it is starting,
-// or has no quorum, a stream that does not answer need not be broken. The server that
-// decides about streams refuses at once to create an existing one with another
-// configuration.
-func (p *opening) reachable(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// reachable reports whether NATS can create and delete streams. While NATS starts or lacks a
+// quorum, a stream that does not answer need not be broken. The metadata leader immediately
+// refuses to create an existing stream with another configuration, which proves that it works.
+func (p *openAttempt) reachable(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
 	defer cancel()
 	other := p.cfg.Stream.config(p.name)
 	other.Description += " (test)"
-	other.MaxBytes = leastBytes // room is not the question
+	other.MaxBytes = minStreamBytes // ask nothing about room
 	_, err := p.js.CreateStream(ctx, other)
 	return err == nil || errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
-}
-
-// Error codes of JetStream that its client has no names for.
-const (
-	codeAccountResources  = 10002
-	codeNoPeers           = 10005
-	codeResources         = 10023
-	codeMaximumStreams    = 10027
-	codeMemoryResources   = 10028
-	codeNotEnabledAccount = 10039
-	codeStorageResources  = 10047
-	codeInvalidConfig     = 10052
-	codeNotEnabled        = 10076
-	codeReplicas          = 10074
-	codeSealed            = 10109
-	codeMaxBytesRequired  = 10113
-	codeNoLimits          = 10120
-	codeBatchDisabled     = 10174
-	codeBatchIncomplete   = 10176
-	codeBatchTooLarge     = 10199
-	codeBatchesInFlight   = 10210
-)
-
-func errorCode(err error) int {
-	var refused jetstream.JetStreamError
-	if errors.As(err, &refused) && refused.APIError() != nil {
-		return int(refused.APIError().ErrorCode)
-	}
-	return 0
-}
-
-// noRoom reports whether a stream was refused for its size. A cluster says only that
-// none of its servers is fit.
-func noRoom(err error) bool {
-	switch errorCode(err) {
-	case codeMemoryResources, codeStorageResources, codeNoPeers:
-		return true
-	}
-	return false
-}
-
-// external reports whether the cause of an error lies outside the stream, so that
-// making it anew would not help: the connection, JetStream as a whole, permissions,
-// storage, or etcd.
-func external(err error) bool {
-	switch errorCode(err) {
-	case codeAccountResources, codeNoPeers, codeResources, codeMaximumStreams, codeMemoryResources,
-		codeNotEnabledAccount, codeStorageResources, codeNotEnabled, codeReplicas, codeMaxBytesRequired, codeNoLimits:
-		return true
-	}
-	for _, other := range []error{
-		errConnectionLost, errDeposed, errOldServer, errUnreachable, errStalled, errEtcd, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting,
-		nats.ErrDisconnected, nats.ErrPermissionViolation, jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount,
-	} {
-		if errors.Is(err, other) {
-			return true
-		}
-	}
-	return false
-}
-
-// batchRefused reports whether only batches are refused, so that single messages may
-// get in. A server limits the batches under way, and others may have begun as many
-// without completing them.
-func batchRefused(err error) bool {
-	switch errorCode(err) {
-	case codeBatchDisabled, codeBatchIncomplete, codeBatchTooLarge, codeBatchesInFlight:
-		return true
-	}
-	return false
-}
-
-// unusable reports whether an error says that a stream is not configured as it
-// should be and cannot be brought to it.
-func unusable(err error) bool {
-	switch errorCode(err) {
-	case codeInvalidConfig, codeSealed:
-		return true
-	}
-	return false
 }

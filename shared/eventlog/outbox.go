@@ -5,50 +5,50 @@ type outgoing struct {
 	message
 	subject string
 	size    int
-	// barrier is published while nothing else of its stream is under way, and
-	// nothing else is before it is acknowledged.
+	// barrier makes the message the only one of its stream in flight, until it is acknowledged.
 	barrier bool
 }
 
-// limits say how much of a stream may be under way without being acknowledged.
+// limits bounds the unacknowledged messages of a stream.
 type limits struct {
-	// units is how many acknowledgements may be outstanding, and messages how many
-	// messages one of them may stand for: an atomic batch, where there are several.
+	// units is the maximum number of outstanding acknowledgements. messages is the maximum
+	// number of messages per acknowledgement; several messages form an atomic batch.
 	units, messages int
 }
 
 var (
-	// pipelined is for streams of one replica: it keeps the server busy, and a
-	// batch costs such a server a directory, files, and a flush to disk.
+	// pipelined is for streams with one replica. It keeps the server busy, and a batch would
+	// cost the server a directory, files, and a flush to disk.
 	pipelined = limits{units: 1024, messages: 1}
-	// batched is for replicated streams. A batch is checked before anything of it
-	// is proposed, and the next one is made of what has come meanwhile.
+	// batched is for replicated streams. The server checks a batch before it proposes any of
+	// it; the next batch collects the messages that arrive meanwhile.
 	batched = limits{units: 1, messages: 1000}
 	// single is for servers that refuse batches.
 	single = limits{units: 1, messages: 1}
 )
 
 const (
-	// batchBytes bounds what is in a batch of several messages; the server holds it
-	// in memory until it is complete.
+	// batchBytes bounds a batch of several messages, which the server holds in memory until it
+	// is complete.
 	batchBytes = 4 << 20
-	// pendingBytes bounds what is sent and not acknowledged. While queuedBytes wait,
-	// nothing more is taken from etcd.
+	// pendingBytes bounds the messages that are sent and not acknowledged. Once queuedBytes are
+	// waiting, the relay stops reading from etcd.
 	pendingBytes = 16 << 20
 	queuedBytes  = 16 << 20
 )
 
-// outbox holds the messages of one stream that wait to be published, and decides
-// what is sent when. It does no I/O and is used by one goroutine.
+// outbox queues the messages of one stream and decides when to send which. It does no I/O and
+// must be used by one goroutine.
 type outbox struct {
 	limits limits
 	queue  []outgoing
-	head   int // the queue begins here
-	bytes  int // of the queue
+	head   int // index of the first message in queue
+	bytes  int // size of the queued messages
 }
 
 func (o *outbox) push(m outgoing) {
-	// What was taken is let go of here, as next's caller may still use it before.
+	// The messages that next returned are released only here, because its caller may use them
+	// until the next push.
 	if o.head > 0 && (o.empty() || o.head >= 1024 && 2*o.head >= len(o.queue)) {
 		n := copy(o.queue, o.queue[o.head:])
 		clear(o.queue[n:])
@@ -60,15 +60,15 @@ func (o *outbox) push(m outgoing) {
 
 func (o *outbox) empty() bool { return o.head == len(o.queue) }
 
-// full reports whether the outbox should get no more before it has sent some.
+// full reports whether no more messages should be pushed before some are sent.
 func (o *outbox) full() bool { return o.bytes >= queuedBytes }
 
-// next takes what is to be sent now, while units with bytes are under way: one
-// message, or a batch. It returns nil where that has to wait. What it returns is
-// valid until the next push.
+// next removes and returns the messages to send now, while units with the given bytes are in
+// flight: one message, or a batch. It returns nil if they have to wait. The result is valid
+// until the next push.
 //
-// A batch ends at the end of a revision, unless that alone is more than a batch
-// takes, and after progress, which may replace only what is not in its own batch.
+// A batch ends at the end of a revision, unless that revision alone exceeds a batch. It also
+// ends after progress, whose rollup must not replace a message of its own batch.
 func (o *outbox) next(units, bytes int) []outgoing {
 	if o.empty() || units >= o.limits.units || bytes >= pendingBytes {
 		return nil

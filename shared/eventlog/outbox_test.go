@@ -6,9 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Batches hold complete revisions where a limit allows, and barriers and progress
-// stand where they must.
-func TestOutbox(t *testing.T) {
+// Batches hold complete revisions if a limit allows it; barriers and progress end them.
+func TestBatchesHoldCompleteRevisions(t *testing.T) {
 	events := func(revision int64, n, size int) (out []outgoing) {
 		for i := range n {
 			out = append(out, outgoing{size: size, message: message{Type: typeEvent, ID: ID{1, revision, uint32(i)}, Last: i == n-1}})
@@ -27,7 +26,7 @@ func TestOutbox(t *testing.T) {
 		name   string
 		limits limits
 		queue  []outgoing
-		want   []int // sizes of the units
+		want   []int // message counts of the units
 	}{
 		{"a pipeline takes messages one by one", pipelined, events(1, 3, 10), []int{1, 1, 1}},
 		{"a batch takes what there is", batched, join(events(1, 3, 10), events(2, 1, 10), events(3, 5, 10)), []int{9}},
@@ -57,8 +56,8 @@ func TestOutbox(t *testing.T) {
 	}
 }
 
-// What is under way holds up what must wait for it.
-func TestOutboxWaits(t *testing.T) {
+// Messages in flight hold up the messages that must wait for them.
+func TestOutboxWaitsForAcknowledgements(t *testing.T) {
 	m := outgoing{size: 10, message: message{Type: typeEvent, Last: true}}
 	barrier := m
 	barrier.barrier = true
@@ -84,7 +83,7 @@ func TestOutboxWaits(t *testing.T) {
 }
 
 // An outbox that is never empty does not grow.
-func TestOutboxForgetsWhatItHasSent(t *testing.T) {
+func TestOutboxDoesNotGrow(t *testing.T) {
 	o := outbox{limits: pipelined}
 	m := outgoing{size: 10, message: message{Type: typeEvent, Last: true}}
 	for i := range 100_000 {

@@ -1,24 +1,24 @@
 package eventlog
 
-// Permissions are the NATS subjects that a user needs; everything else is to be
-// denied. Deploy configurations are made of them.
+// Permissions are the NATS subjects that a user needs; deny everything else. Deployments
+// generate their configuration from them.
 //
-// A filter is no protection: who may create consumers on a stream, or get
-// messages from it, reaches all of it. So each tier has a stream, a user and an
-// inbox of its own, and none that of another. The inbox matters as much: with
-// NATS's own prefix everybody could listen to what everybody is sent.
+// A filter protects nothing: a user who may create consumers on a stream, or get messages from
+// it, can read all of it. So each tier has its own stream, user and inbox, and no access to
+// those of another tier. The inbox matters as much as the stream: with NATS's default prefix,
+// every user could read the replies to every other user.
 //
-// What a server stores at the wish of a user, by a consumer that delivers to a
-// subject of another stream, names the stream it came from and is refused.
+// A consumer may deliver to a subject of another stream, which makes the server store messages
+// there. Those messages name the stream they came from and are refused.
 type Permissions struct {
 	Publish, Subscribe []string
-	// Inbox goes into ConnectOptions.
+	// Inbox belongs in ConnectOptions.
 	Inbox string
 }
 
-// ReaderPermissions are those of a tier: consumers and single messages of its
-// own stream, and the question for progress. Its consumers are not acknowledged
-// and pull, so there are no subjects for acknowledgements or flow control.
+// ReaderPermissions returns the permissions of a tier's readers: consumers and single messages
+// of its own stream, and requests for progress. Readers use pull consumers without
+// acknowledgements, so they need no subjects for acknowledgements or flow control.
 func (r *Routes) ReaderPermissions(tier Tier) Permissions {
 	stream := r.Stream(tier)
 	inbox := "_INBOX_" + stream
@@ -30,15 +30,15 @@ func (r *Routes) ReaderPermissions(tier Tier) Permissions {
 			"$JS.API.CONSUMER.INFO." + stream + ".>",
 			"$JS.API.CONSUMER.MSG.NEXT." + stream + ".>",
 			"$JS.API.CONSUMER.DELETE." + stream + ".>",
-			stream + askSubject,
+			stream + progressRequestSubject,
 		},
 		Subscribe: []string{inbox + ".>"},
 		Inbox:     inbox,
 	}
 }
 
-// RelayPermissions are those of a relay that feeds the streams of tiers: making
-// and reading the streams, publishing into them, and hearing the questions.
+// RelayPermissions returns the permissions of a relay that publishes the streams of tiers:
+// create, configure and read the streams, publish to them, and receive requests for progress.
 func (r *Routes) RelayPermissions(tiers []Tier) Permissions {
 	p := Permissions{Inbox: "_INBOX_" + r.cluster + "-relay"}
 	p.Subscribe = append(p.Subscribe, p.Inbox+".>")
@@ -48,7 +48,7 @@ func (r *Routes) RelayPermissions(tiers []Tier) Permissions {
 		for _, verb := range []string{"CREATE", "UPDATE", "INFO", "DELETE", "MSG.GET"} {
 			p.Publish = append(p.Publish, "$JS.API.STREAM."+verb+"."+stream)
 		}
-		p.Subscribe = append(p.Subscribe, stream+askSubject)
+		p.Subscribe = append(p.Subscribe, stream+progressRequestSubject)
 	}
 	return p
 }

@@ -27,8 +27,8 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// secured starts NATS with TLS and a user for the relay and for each tier, and
-// returns how to connect as each of them.
+// secured starts NATS with TLS and a user for the relay and for each tier. It returns the
+// options to connect as each of them.
 func secured(t *testing.T, routes *Routes) (*natsServer, map[string]ConnectOptions) {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func secured(t *testing.T, routes *Routes) (*natsServer, map[string]ConnectOptio
 		}
 		file := filepath.Join(dir, name)
 		content := name + ":secret-" + name + "\n"
-		if name == string(Extensions) { // one with an nkey
+		if name == string(Extensions) { // with an nkey
 			pair, err := nkeys.CreateUser()
 			if err != nil {
 				t.Fatal(err)
@@ -146,7 +146,7 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	core := b.routes.Stream(Core)
-	subject := b.routes.Of("/registry/secrets/ns/a").Subject
+	subject := b.routes.Route("/registry/secrets/ns/a").Subject
 	denied := func(what string, err error) {
 		t.Helper()
 		if err == nil {
@@ -184,10 +184,10 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 		return err
 	})
 	within("publishing on one's own stream", func(ctx context.Context) error {
-		_, err := js.Publish(ctx, b.routes.Of("/registry/example.com/things/a").Subject, []byte("x"))
+		_, err := js.Publish(ctx, b.routes.Route("/registry/example.com/things/a").Subject, []byte("x"))
 		return err
 	})
-	for _, s := range []string{core + ".>", ">", "$JS.>", "_INBOX.>", users[string(Core)].Inbox + ".>", b.routes.Stream(Extensions) + ".>", core + askSubject} {
+	for _, s := range []string{core + ".>", ">", "$JS.>", "_INBOX.>", users[string(Core)].Inbox + ".>", b.routes.Stream(Extensions) + ".>", core + progressRequestSubject} {
 		refused := make(chan error, 1)
 		extensions.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			select {
@@ -207,9 +207,8 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 			t.Errorf("subscribing to %s is allowed", s)
 		}
 	}
-	// A consumer may deliver into any subject, that of another stream too. What
-	// arrives there carries the wrong fence.
-	// While both are idle their IDs go up in step.
+	// A consumer may deliver to any subject, even one of another stream. Messages that arrive
+	// there carry the wrong fence. While both streams are idle their IDs rise in step.
 	before := b.messagesAs(t, users["relay"])
 	own, err := js.CreateConsumer(t.Context(), b.routes.Stream(Extensions), jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy})
 	if err != nil {
@@ -222,7 +221,7 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 	if err := extensions.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	// Ten messages have gone the wrong way when the consumer has had as many.
+	// Ten messages went to the wrong stream once the consumer has delivered ten.
 	eventually(t, "ten messages are delivered", func() bool {
 		info, err := own.Info(t.Context())
 		return err == nil && info.Delivered.Consumer >= 10
@@ -237,7 +236,7 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 	}
 }
 
-// messagesAs returns all of core's stream, nil for what is no relay's.
+// messagesAs returns the messages of core's stream, nil for those that no relay published.
 func (b *bench) messagesAs(t *testing.T, o ConnectOptions) (out []*message) {
 	t.Helper()
 	js, err := jetstream.New(connectAs(t, o))
@@ -251,12 +250,12 @@ func (b *bench) messagesAs(t *testing.T, o ConnectOptions) (out []*message) {
 	for seq := uint64(1); seq <= s.CachedInfo().State.LastSeq; seq++ {
 		raw, err := s.GetMsg(t.Context(), seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			continue // progress that newer progress has replaced
+			continue // newer progress has replaced it
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := ours(raw); m == nil || m.Type != typeProgress {
+		if m := decodeStored(raw); m == nil || m.Type != typeProgress {
 			out = append(out, m)
 		}
 	}

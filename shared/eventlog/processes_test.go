@@ -21,9 +21,8 @@ import (
 	"triune.dev/shared/etcdembed"
 )
 
-// Members of etcd, servers of NATS, and relays as processes of their own, which can be
-// stopped and continued, killed, and started again. A process is this test binary with
-// a role.
+// Members of etcd, servers of NATS, and relays run as processes of their own, which can be
+// paused, killed and restarted. A process is this test binary with a role.
 
 const roleVariable = "TRIUNE_EVENTLOG_TEST_ROLE"
 
@@ -38,26 +37,26 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// part is what a process is told on its command line.
+// part is the configuration of a process, passed on its command line.
 type part struct {
-	// Of any.
+	// For all roles.
 	Name string
-	// Of servers and members.
+	// For servers and members.
 	Dir             string
 	Port, PeersPort int
-	// Of a server: where its peers are, and where it tells about itself.
+	// For servers: the addresses of the peers, and of the monitoring.
 	Routes  []string
 	Monitor int
-	// Of a member: the cluster that it begins with, or joins, the URL that it has there,
-	// and the HTTP proxy by which it reaches its peers.
+	// For members: the cluster to bootstrap or join, the peer URL, and the HTTP proxy to the
+	// peers.
 	Members, URL, Proxy string
 	Joins               bool
-	// Of a relay.
+	// For relays.
 	Etcd, NATS []string
 	Replicas   int
 }
 
-// play is the life of such a process: until its standard input ends.
+// play runs a role until standard input ends.
 func play(role string) error {
 	var p part
 	if err := json.Unmarshal([]byte(os.Args[1]), &p); err != nil {
@@ -100,16 +99,15 @@ func playRelay(ctx context.Context, p part) error {
 	return relay.Run(ctx)
 }
 
-// dialEtcd connects to members as the services do, with the keepalives of package
-// etcdstore.
+// dialEtcd connects to members as the services do, with the keepalives of package etcdstore.
 func dialEtcd(endpoints []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints: endpoints, DialKeepAliveTime: 30 * time.Second, DialKeepAliveTimeout: 10 * time.Second, Logger: nopLogger(),
 	})
 }
 
-// playNATS runs a server whose peers are behind proxies. Servers tell each other of
-// routes, but not where this one listens: there is nothing at the address that it names.
+// playNATS runs a server whose peers are behind proxies. Servers gossip their routes, but not
+// the address where this one really listens: nothing listens at the advertised address.
 func playNATS(ctx context.Context, p part) error {
 	options := &server.Options{
 		ServerName: p.Name, Host: "127.0.0.1", Port: p.Port, HTTPHost: "127.0.0.1", HTTPPort: p.Monitor,
@@ -130,8 +128,8 @@ func playNATS(ctx context.Context, p part) error {
 	return nil
 }
 
-// playEtcd runs a member with the timing of a real one. Its peers' URLs mean something
-// to its proxy alone.
+// playEtcd runs a member with the timing of a real one. Only its proxy can resolve the URLs of
+// its peers.
 func playEtcd(ctx context.Context, p part) error {
 	for name, value := range map[string]string{"HTTP_PROXY": p.Proxy, "NO_PROXY": "", "no_proxy": ""} {
 		if err := os.Setenv(name, value); err != nil {
@@ -147,7 +145,7 @@ func playEtcd(ctx context.Context, p part) error {
 	}
 	config := embed.NewConfig()
 	config.Name, config.Dir, config.LogLevel, config.LogOutputs = p.Name, p.Dir, "fatal", []string{"stderr"}
-	config.UnsafeNoFsync, config.EnableGRPCGateway = true, false // processes are killed, not machines
+	config.UnsafeNoFsync, config.EnableGRPCGateway = true, false // the tests kill processes, not machines
 	config.ListenClientUrls, config.AdvertiseClientUrls = local(p.Port), local(p.Port)
 	config.ListenPeerUrls, config.AdvertisePeerUrls = local(p.PeersPort), []url.URL{*peer}
 	config.InitialCluster = p.Members
@@ -207,7 +205,7 @@ func (p *process) start(t *testing.T) {
 	t.Cleanup(p.kill)
 }
 
-// alive fails the test if the process has ended by itself.
+// alive fails the test if the process has exited by itself.
 func (p *process) alive(t *testing.T) {
 	t.Helper()
 	select {
@@ -217,7 +215,7 @@ func (p *process) alive(t *testing.T) {
 	}
 }
 
-// kill ends the process as a power cut does, but for the files.
+// kill kills the process. Unlike a power cut, it keeps the files.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.ended
@@ -235,7 +233,7 @@ func (p *process) pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// prefixed writes lines behind a name.
+// prefixed writes lines with a prefix.
 type prefixed struct {
 	prefix string
 	to     io.Writer

@@ -14,9 +14,8 @@ import (
 	"testing"
 )
 
-// proxy passes TCP connections on, and can stop doing so for a while. What was sent
-// while it was frozen arrives later, as with a stopped process; what was under way when
-// it was cut is lost.
+// proxy forwards TCP connections and can be frozen or cut. Data sent while it is frozen arrives
+// later, as with a paused process; data in flight when it is cut is lost.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -24,7 +23,7 @@ type proxy struct {
 	mu      sync.Mutex
 	frozen  chan struct{}         // nil or open while frozen; guarded by mu
 	broken  bool                  // guarded by mu
-	refused int                   // since it was cut; guarded by mu
+	refused int                   // connections since it was cut; guarded by mu
 	conns   map[net.Conn]struct{} // guarded by mu
 }
 
@@ -120,7 +119,7 @@ func (p *proxy) thaw() {
 	}
 }
 
-// cut breaks all connections, and those that are made before it is mended.
+// cut breaks all connections, and refuses new ones until mend is called.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,16 +135,15 @@ func (p *proxy) mend() {
 	p.broken = false
 }
 
-// passes reports whether there is a connection, and how many were refused since the
-// proxy was cut.
+// passes reports whether a connection exists, and how many were refused since the proxy was
+// cut.
 func (p *proxy) passes() (connected bool, refused int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns) > 0, p.refused
 }
 
-// links are the proxies between processes: one for each that connects and each that it
-// connects to.
+// links are the proxies between processes, one for each client and target.
 type links map[link]*proxy
 
 type link struct{ from, to int }
@@ -167,8 +165,8 @@ func newLinks(t testing.TB, targets []string) links {
 // between returns both proxies between two processes.
 func (l links) between(a, b int) []*proxy { return []*proxy{l[link{a, b}], l[link{b, a}]} }
 
-// forward serves an HTTP proxy to one of the processes, and returns its URL. To its host
-// the others have the names, of which links says how to get there.
+// forward serves an HTTP proxy to one of the processes and returns its URL. The proxy resolves
+// the names of the others by the links.
 func (l links) forward(t testing.TB, from int, names []string) string {
 	t.Helper()
 	quiet := log.New(io.Discard, "", 0)

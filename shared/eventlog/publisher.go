@@ -14,29 +14,29 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// publisher sends units to one stream, each a message or an atomic batch, and takes
-// their acknowledgements. It is of use until the first failure: then it sends
-// nothing more, and never anything twice. send is called by one goroutine.
+// publisher sends units to one stream, each a message or an atomic batch, and collects their
+// acknowledgements. After the first failure it sends nothing more; it never sends anything
+// twice. send must be called by one goroutine.
 type publisher struct {
 	conn       *nats.Conn
-	inbox      string // replies come to inbox.<number>
+	inbox      string // acknowledgements arrive on inbox.<number>
 	sub        *nats.Subscription
 	ackTimeout time.Duration
-	number     uint64 // of the last unit, by send's goroutine
-	// intercept may swallow an answer, in tests; nil otherwise.
+	number     uint64 // of the last unit; used only by send's goroutine
+	// intercept lets tests swallow an acknowledgement; nil otherwise.
 	intercept func(*nats.Msg) bool
-	buffer    []byte // by send's goroutine
-	// wake gets a signal at the first failure, and when there is room after await.
+	buffer    []byte // used only by send's goroutine
+	// wake receives a signal at the first failure, and when there is room after requestWake.
 	wake chan<- struct{}
 
-	mu      sync.Mutex
-	pending map[uint64]unit // guarded by mu
-	bytes   int             // of pending, guarded by mu
-	waiting bool            // for room; guarded by mu
-	err     error           // the first failure, guarded by mu
+	mu            sync.Mutex
+	pending       map[uint64]unit // guarded by mu
+	bytes         int             // size of pending; guarded by mu
+	wakeRequested bool            // a wake-up is requested; guarded by mu
+	err           error           // first failure; guarded by mu
 }
 
-// unit is what one acknowledgement stands for.
+// unit is the set of messages that one acknowledgement covers.
 type unit struct {
 	first    ID
 	messages int
@@ -44,8 +44,8 @@ type unit struct {
 	sent     time.Time
 }
 
-// farewell bounds what a relay does for its successor once it is told to end.
-const farewell = 500 * time.Millisecond
+// drainTimeout bounds the wait for outstanding acknowledgements at the end of a term.
+const drainTimeout = 500 * time.Millisecond
 
 func newPublisher(conn *nats.Conn, ackTimeout time.Duration, wake chan<- struct{}, intercept func(*nats.Msg) bool) (*publisher, error) {
 	p := &publisher{
@@ -59,8 +59,7 @@ func newPublisher(conn *nats.Conn, ackTimeout time.Duration, wake chan<- struct{
 	return p, nil
 }
 
-// send publishes a unit. header returns the headers of each of its messages, which
-// fence it.
+// send publishes a unit. header returns the headers of the i-th message, which fence it.
 func (p *publisher) send(messages []outgoing, header func(i int) nats.Header) error {
 	u := unit{first: messages[0].ID, messages: len(messages), sent: time.Now()}
 	for i := range messages {
@@ -83,7 +82,7 @@ func (p *publisher) send(messages []outgoing, header func(i int) nats.Header) er
 			out.Reply = p.inbox + "." + strconv.FormatUint(p.number, 10)
 		}
 		if err := p.conn.PublishMsg(&out); err != nil {
-			p.answered(p.number, 0, err)
+			p.settle(p.number, 0, err)
 			return err
 		}
 	}
@@ -95,11 +94,11 @@ func (p *publisher) send(messages []outgoing, header func(i int) nats.Header) er
 
 var (
 	errAckTimeout     = errors.New("no acknowledgement")
-	errDuplicate      = errors.New("taken for a duplicate")
+	errDuplicate      = errors.New("rejected as a duplicate")
 	errConnectionLost = errors.New("connection to NATS is lost")
 )
 
-// acknowledge is called by NATS with the answer to a unit.
+// acknowledge handles the reply to a unit. nats.go calls it.
 func (p *publisher) acknowledge(answer *nats.Msg) {
 	if p.intercept != nil && p.intercept(answer) {
 		return
@@ -109,11 +108,11 @@ func (p *publisher) acknowledge(answer *nats.Msg) {
 		return
 	}
 	count, err := parseAnswer(answer)
-	p.answered(number, count, err)
+	p.settle(number, count, err)
 }
 
-// parseAnswer returns how many messages an acknowledgement says are stored, or why
-// they are not.
+// parseAnswer returns the number of messages that an acknowledgement confirms, or why they were
+// refused.
 func parseAnswer(answer *nats.Msg) (int, error) {
 	if answer.Header.Get("Status") == "503" {
 		return 0, nats.ErrNoResponders
@@ -146,8 +145,8 @@ func parseAnswer(answer *nats.Msg) (int, error) {
 	return ack.Count, nil
 }
 
-// answered takes a unit off the pending ones.
-func (p *publisher) answered(number uint64, count int, err error) {
+// settle removes a unit from the pending ones.
+func (p *publisher) settle(number uint64, count int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	u, ok := p.pending[number]
@@ -157,14 +156,14 @@ func (p *publisher) answered(number uint64, count int, err error) {
 	delete(p.pending, number)
 	p.bytes -= u.bytes
 	if err == nil && count != u.messages {
-		err = fmt.Errorf("%d of %d messages are stored", count, u.messages)
+		err = fmt.Errorf("%d of %d messages stored", count, u.messages)
 	}
 	if err != nil {
 		p.failLocked(fmt.Errorf("publish %s: %w", u.first, err))
 	}
-	// A pipeline is filled up again when half of it is through.
-	if p.waiting && (len(p.pending) == 0 || len(p.pending) <= pipelined.units/2 && p.bytes <= pendingBytes/2) {
-		p.waiting = false
+	// A pipeline is refilled once half of it is acknowledged.
+	if p.wakeRequested && (len(p.pending) == 0 || len(p.pending) <= pipelined.units/2 && p.bytes <= pendingBytes/2) {
+		p.wakeRequested = false
 		p.signal()
 	}
 }
@@ -183,7 +182,7 @@ func (p *publisher) signal() {
 	}
 }
 
-// expire fails if a unit has waited for its acknowledgement too long.
+// expire fails the publisher if a unit has waited too long for its acknowledgement.
 func (p *publisher) expire(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,22 +194,21 @@ func (p *publisher) expire(now time.Time) {
 	}
 }
 
-// underWay returns how many units with how many bytes are not acknowledged, and the
-// first failure.
-func (p *publisher) underWay() (units, bytes int, err error) {
+// inFlight returns the number and size of the unacknowledged units, and the first failure.
+func (p *publisher) inFlight() (units, bytes int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.pending), p.bytes, p.err
 }
 
-// await asks for a signal on wake when there is room, and reports whether anything is
-// under way.
-func (p *publisher) await() bool {
+// requestWake requests a signal on wake once there is room. It returns false if nothing is in
+// flight.
+func (p *publisher) requestWake() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting = len(p.pending) > 0
-	return p.waiting
+	p.wakeRequested = len(p.pending) > 0
+	return p.wakeRequested
 }
 
-// close takes no more acknowledgements; what is under way may still be stored.
+// close stops receiving acknowledgements. Messages in flight may still be stored.
 func (p *publisher) close() { _ = p.sub.Unsubscribe() }

@@ -15,105 +15,105 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// Sink receives the changes of a key space. Both methods are called by one
-// goroutine, the one that runs the Reader, and hold it up while they run.
+// Sink receives the changes of a key space. The goroutine that runs the Reader calls both
+// methods and waits for them.
 type Sink interface {
-	// Apply takes complete revisions, in order: nothing at or before
-	// b.Revision is still to come. The slice of events is the sink's, the bytes
-	// in them are shared and must not be changed.
+	// Apply receives complete revisions, in order: no later call tells a change at or before
+	// b.Revision. The sink owns the slice of events; the bytes in it are shared and must not be
+	// changed.
 	Apply(b kv.Batch)
-	// Reset says that the feed goes on after revision, and that what happened
-	// between the last batch and it cannot be told. It is always the first
-	// call. The revision may be lower than that of the last batch: etcd was
-	// restored from a backup then.
+	// Reset says that the feed continues after revision, and that the changes between the last
+	// batch and revision are lost. It is always the first call. The revision may be lower than
+	// that of the last batch, if etcd was restored from a backup.
 	Reset(revision int64)
 }
 
-// ReaderConfig is what a Reader needs.
+// ReaderConfig configures a Reader.
 type ReaderConfig struct {
-	// Etcd is the truth, and the source where the stream is none.
+	// Etcd is the source of truth, and the fallback while the stream is unusable.
 	Etcd *clientv3.Client
-	// Conn reaches NATS with the tier's credentials; nil means that there is no
-	// event log and etcd is the only source. The caller closes it after Run.
+	// Conn is a connection with the tier's credentials. Nil means that there is no event log
+	// and etcd is the only source. The caller closes it after Run.
 	Conn *nats.Conn
-	// Routes are those of the relay.
+	// Routes must equal those of the relay.
 	Routes *Routes
-	// Tier is whose changes are wanted, and whose ranges of keys are watched where the
-	// stream is no source. Without NATS it may be empty: then all changes below the
-	// routes' prefix are.
+	// Tier is the tier whose changes to read, and whose ranges of keys to watch in etcd.
+	// Without NATS it may be empty, which means all changes below the prefix of the routes.
 	Tier Tier
-	// Keys is that of the relay; empty means DefaultKeys.
-	Keys string
-	// Patience is how long the stream may be silent before etcd is asked
-	// whether it has more; 0 means 3 s.
+	// StatePrefix is that of the relay; empty means DefaultStatePrefix.
+	StatePrefix string
+	// Patience is how long the stream may be silent before the reader asks etcd whether it is
+	// ahead; 0 means 3 s.
 	Patience time.Duration
-	// Histories is how many Since may read at a time; 0 means 4.
-	Histories int
-	// Registerer gets the metrics; nil means none.
+	// MaxHistoryReads bounds the concurrent reads of Since; 0 means 4.
+	MaxHistoryReads int
+	// Registerer registers the metrics; nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Reader follows the changes of one tier, through the stream where it is whole
-// and else from etcd.
+// Reader reads the changes of one tier: from its stream while that is intact, and otherwise
+// from etcd.
 type Reader struct {
-	cfg     ReaderConfig
-	js      jetstream.JetStream // nil without NATS
-	stream  string
-	metrics *readerMetrics
-	history *histories
-	asks    chan struct{}
+	cfg              ReaderConfig
+	js               jetstream.JetStream // nil without NATS
+	stream           string
+	metrics          *readerMetrics
+	history          *historyCache
+	progressRequests chan struct{}
 
-	seams readerSeams
+	hooks readerHooks
 
-	mu          sync.Mutex
-	status      Status // guarded by mu
-	covered     coverage
-	lookingBack chan struct{} // has one place: one at a time reads everything
-	// revision is the last that the sink has.
+	mu        sync.Mutex
+	status    Status // guarded by mu
+	coverage  coverage
+	extending chan struct{} // semaphore of extendCoverage
+	// revision is the revision that the sink has reached.
 	revision atomic.Int64
 }
 
-// readerSeams let tests make a reader worse.
-type readerSeams struct {
-	// checker makes what verifies the stream.
-	checker func() checker
-	// pull is how many messages may be under way.
-	pull int
-	// lookBack is how many messages may be read to prove that a subject is quiet.
-	lookBack uint64
-	// blind readers believe a silent stream and any incarnation.
+// readerHooks let tests weaken a reader.
+type readerHooks struct {
+	// newChecker returns the checker of the stream's messages.
+	newChecker func() checker
+	// maxPending is the maximum number of outstanding messages.
+	maxPending int
+	// maxCoverageMessages bounds the messages read to prove that a subject is quiet.
+	maxCoverageMessages uint64
+	// blind makes the reader trust a silent stream and any incarnation.
 	blind bool
 }
 
-// checker is what verifies the messages of a stream; see verifier.
+// checker verifies the messages of a stream; see verifier.
 type checker interface {
-	// accept takes the next message, and how it came.
-	accept(m *message, raw jetstream.Msg) (step, error)
-	// position returns the revision up to which everything was told, once it
-	// is known.
-	position() (int64, bool)
+	// accept verifies the next message; raw is the message as received.
+	accept(m *message, raw jetstream.Msg) (outcome, error)
+	// verifiedTo returns the revision up to which everything was verified, and false if that is
+	// not known yet.
+	verifiedTo() (int64, bool)
 }
 
-// chain is the checker of NewReader.
-type chain struct{ *verifier }
+// chainChecker is the default checker.
+type chainChecker struct{ *verifier }
 
-func (c chain) accept(m *message, _ jetstream.Msg) (step, error) { return c.verifier.accept(m) }
+func (c chainChecker) accept(m *message, _ jetstream.Msg) (outcome, error) {
+	return c.verifier.accept(m)
+}
 
-func (c chain) position() (int64, bool) { return c.complete, c.anchored }
+func (c chainChecker) verifiedTo() (int64, bool) { return c.complete, c.synced }
 
-// NewReader returns a reader.
+// NewReader returns a reader. It does nothing until Run.
 func NewReader(c ReaderConfig) (*Reader, error) {
 	if c.Patience == 0 {
 		c.Patience = 3 * time.Second
 	}
-	if c.Keys == "" {
-		c.Keys = DefaultKeys
+	if c.StatePrefix == "" {
+		c.StatePrefix = DefaultStatePrefix
 	}
-	if c.Histories == 0 {
-		c.Histories = 4
+	if c.MaxHistoryReads == 0 {
+		c.MaxHistoryReads = 4
 	}
-	r := &Reader{cfg: c, asks: make(chan struct{}, 1), lookingBack: make(chan struct{}, 1), seams: readerSeams{
-		checker: func() checker { return chain{&verifier{}} }, pull: pullMessages, lookBack: lookBackMessages,
+	r := &Reader{cfg: c, progressRequests: make(chan struct{}, 1), extending: make(chan struct{}, 1), hooks: readerHooks{
+		newChecker: func() checker { return chainChecker{&verifier{}} }, maxPending: pullMaxMessages, maxCoverageMessages: maxCoverageMessages,
 	}}
 	r.status.Source = SourceEtcd
 	if c.Conn != nil {
@@ -124,36 +124,35 @@ func NewReader(c ReaderConfig) (*Reader, error) {
 		r.js, r.stream = js, c.Routes.Stream(c.Tier)
 	}
 	r.metrics = newReaderMetrics(c.Registerer, string(c.Tier), r.Status)
-	r.history = newHistories(r, c.Histories)
+	r.history = newHistoryCache(r, c.MaxHistoryReads)
 	return r, nil
 }
 
-// wants tells whether a key's changes are this reader's.
+// wants reports whether this reader is responsible for a key.
 func (r *Reader) wants(key string) bool {
-	return r.cfg.Tier == "" || r.cfg.Routes.Of(key).Tier == r.cfg.Tier
+	return r.cfg.Tier == "" || r.cfg.Routes.Route(key).Tier == r.cfg.Tier
 }
 
-// Run feeds the sink until the context ends, and then returns nil. Whatever
-// happens to NATS and etcd is waited for.
+// Run feeds the sink until the context ends, and then returns nil. It outlasts every failure of
+// NATS and etcd.
 func (r *Reader) Run(ctx context.Context, sink Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &following{Reader: r, ctx: ctx, sink: sink, etcd: kv.New(r.cfg.Etcd)}
+	l := &readLoop{Reader: r, ctx: ctx, sink: sink, etcd: kv.New(r.cfg.Etcd)}
 	defer func() {
 		cancel()
-		f.close()
+		l.close()
 	}()
-	return f.run()
+	return l.run()
 }
 
-// RequestProgress asks for a batch that says how far the feed is, also where
-// nothing happens. Calls are coalesced; the question is repeated until an answer
-// comes, so calling once is enough. It does not wait for the answer, which comes
-// through Sink.Apply and may be older than the call by the time that it takes
-// through the log: who waits for a revision asks again until he has it.
+// RequestProgress requests a batch that tells the current revision even if nothing happens.
+// Calls are coalesced, and the request is repeated until an answer arrives, so one call is
+// enough. The answer comes through Sink.Apply, and may be older than the call by the latency of
+// the log: a caller that waits for a certain revision asks again until it arrives.
 func (r *Reader) RequestProgress(ctx context.Context) error {
 	select {
-	case r.asks <- struct{}{}:
-	default: // one is waiting already
+	case r.progressRequests <- struct{}{}:
+	default: // a request is already pending
 	}
 	return ctx.Err()
 }

@@ -15,43 +15,42 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// RelayConfig is what a Relay needs.
+// RelayConfig configures a Relay.
 type RelayConfig struct {
-	// Etcd is watched, and elects the relay.
+	// Etcd is the etcd to watch, and to hold the election in.
 	Etcd *clientv3.Client
-	// Conn reaches NATS with the relay's credentials; see Connect. The caller
-	// closes it after Run.
+	// Conn is a connection with the relay's credentials; see Connect. The caller closes it
+	// after Run.
 	Conn *nats.Conn
-	// Routes says what goes where, and Tiers whose changes this relay
-	// publishes: all that keep their objects in this etcd.
+	// Routes maps keys to subjects. Tiers are those whose changes this relay publishes: all
+	// that store their objects in this etcd.
 	Routes *Routes
 	Tiers  []Tier
 	Stream StreamOptions
-	// Identity names this process among those that want to be the relay.
+	// Identity names this process in the election.
 	Identity string
-	// Keys is the prefix of the relay's own keys in etcd; empty means
-	// DefaultKeys. It must not be below the routes' prefix. Relays that share
-	// an etcd and feed different streams need different ones.
-	Keys string
-	// LeaseTTL is how long after the death of a relay another one takes over, but
-	// for the second that it may take to notice; 0 means 5 s. etcd counts in
-	// seconds.
+	// StatePrefix is the prefix of the relay's own keys in etcd; empty means
+	// DefaultStatePrefix. It must not be below the prefix of the routes. Relays that share an
+	// etcd and publish to different streams need different prefixes.
+	StatePrefix string
+	// LeaseTTL is how long after the death of a relay its successor takes over, not counting
+	// the candidate's polling interval; 0 means 5 s. etcd rounds it up to seconds.
 	LeaseTTL time.Duration
-	// RequestLimit is etcd's limit for requests; 0 means etcd's default.
+	// RequestLimit is etcd's --max-request-bytes; 0 means DefaultRequestLimit.
 	RequestLimit int
-	// ProgressInterval is the longest silence of a stream; 0 means 1 s.
+	// ProgressInterval is the longest silence on a stream; 0 means 1 s.
 	ProgressInterval time.Duration
-	// AckTimeout is how long an acknowledgement may take; 0 means 5 s.
+	// AckTimeout bounds the wait for an acknowledgement; 0 means 5 s.
 	AckTimeout time.Duration
-	// StreamPatience is how long a stream may have no leader, or refuse what is
-	// right, before it is made anew, while NATS answers otherwise; 0 means 10 s. A
-	// replicated stream that loses its leader needs up to 9 s for another one.
+	// StreamPatience is how long a stream may lack a leader, or refuse valid messages, before
+	// the relay recreates it, provided that NATS answers otherwise; 0 means 10 s. A replicated
+	// stream that loses its leader needs up to 9 s to elect another.
 	StreamPatience time.Duration
-	// Registerer gets the metrics; nil means none.
+	// Registerer registers the metrics; nil means none.
 	Registerer prometheus.Registerer
 }
 
-// DefaultRequestLimit is etcd's default of --max-request-bytes.
+// DefaultRequestLimit is etcd's default for --max-request-bytes.
 const DefaultRequestLimit = 1536 << 10
 
 func (c RelayConfig) withDefaults() RelayConfig {
@@ -64,8 +63,8 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	set(&c.ProgressInterval, time.Second)
 	set(&c.AckTimeout, 5*time.Second)
 	set(&c.StreamPatience, 10*time.Second)
-	if c.Keys == "" {
-		c.Keys = DefaultKeys
+	if c.StatePrefix == "" {
+		c.StatePrefix = DefaultStatePrefix
 	}
 	if c.RequestLimit == 0 {
 		c.RequestLimit = DefaultRequestLimit
@@ -73,41 +72,39 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	return c
 }
 
-// Relay publishes the changes of an etcd, while it is the elected one.
+// Relay publishes the changes of an etcd while it is elected.
 type Relay struct {
 	cfg     RelayConfig
 	js      jetstream.JetStream
 	metrics *relayMetrics
-	seams   relaySeams
+	hooks   relayHooks
 
 	mu sync.Mutex
-	// replaced has the tiers whose streams tell a history that etcd does not have
-	// any more, as this relay has found since it was elected; guarded by mu.
+	// replaced holds the tiers whose streams tell a history that etcd no longer has, as found
+	// since this relay was elected; guarded by mu.
 	replaced map[Tier]bool
 	status   RelayStatus // guarded by mu
 }
 
-// relaySeams let tests do to a relay what happens to processes and networks,
-// and replace its fence by a worse one.
-type relaySeams struct {
+// relayHooks let tests inject faults of processes and networks, and weaken the fence.
+type relayHooks struct {
 	// publish runs before each message is sent.
 	publish func(*message)
-	// opening runs before each stream is opened, and guarded between making sure of
-	// the election and deleting a stream.
-	opening func(ctx context.Context)
+	// open runs before each stream is opened, and guarded between a confirmed election and the
+	// deletion of a stream.
+	open    func(ctx context.Context)
 	guarded func()
-	// answer may swallow an acknowledgement.
-	answer func(*nats.Msg) bool
-	// fence replaces the headers that fence a message, and limits what may be under
-	// way.
+	// acknowledge may swallow an acknowledgement.
+	acknowledge func(*nats.Msg) bool
+	// fence replaces the headers that fence a message, and limits bounds the unacknowledged
+	// messages.
 	fence  func(f *feed, m *message) nats.Header
 	limits *limits
-	// killed makes the end of Run that of a process: nothing is waited for and
-	// the lease stays.
+	// killed makes Run end as a killed process does: it waits for nothing and keeps the lease.
 	killed bool
 }
 
-// NewRelay returns a relay.
+// NewRelay returns a relay. It does nothing until Run.
 func NewRelay(c RelayConfig) (*Relay, error) {
 	c = c.withDefaults()
 	js, err := jetstream.New(c.Conn)
@@ -117,18 +114,18 @@ func NewRelay(c RelayConfig) (*Relay, error) {
 	return &Relay{cfg: c, js: js, metrics: newRelayMetrics(c.Registerer), replaced: map[Tier]bool{}}, nil
 }
 
-// CheckMaxPayload returns an error if a message cannot carry the largest object
-// together with its previous state. It may be asked when the connection is up.
+// CheckMaxPayload returns an error if a message cannot carry the largest object together with
+// its previous state. Call it while the connection is up.
 func CheckMaxPayload(conn *nats.Conn, requestLimit int) error {
 	need := int64(2*requestLimit + 64<<10)
 	if have := conn.MaxPayload(); have < need {
-		return fmt.Errorf("max_payload of NATS is %d bytes, but events of an etcd that takes requests of %d bytes need %d", have, requestLimit, need)
+		return fmt.Errorf("max_payload of NATS is %d bytes, but an etcd that accepts requests of %d bytes needs %d", have, requestLimit, need)
 	}
 	return nil
 }
 
-// Run waits until it is elected and publishes until it is not, again and again.
-// It ends with its context, without an error.
+// Run campaigns, publishes while elected, and campaigns again, until the context ends. It then
+// returns nil.
 func (r *Relay) Run(ctx context.Context) error {
 	pause, logged := backoff{}, ""
 	for {
@@ -147,9 +144,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// connected waits until there is a connection to NATS: whoever has none must not
-// be elected, as the others would wait for it.
-func (r *Relay) connected(ctx context.Context) error {
+// waitForNATS waits for a connection to NATS. A relay without one must not be elected, because
+// the other candidates would wait for it.
+func (r *Relay) waitForNATS(ctx context.Context) error {
 	changed := r.cfg.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer r.cfg.Conn.RemoveStatusListener(changed)
 	for !r.cfg.Conn.IsConnected() {
@@ -165,9 +162,9 @@ func (r *Relay) connected(ctx context.Context) error {
 	return nil
 }
 
-// lead is one session in etcd.
+// lead runs one session in etcd: the campaign, and the terms while elected.
 func (r *Relay) lead(ctx context.Context, pause *backoff) error {
-	if err := r.connected(ctx); err != nil {
+	if err := r.waitForNATS(ctx); err != nil {
 		return fmt.Errorf("wait for NATS: %w", err)
 	}
 	if err := CheckMaxPayload(r.cfg.Conn, r.cfg.RequestLimit); err != nil {
@@ -178,19 +175,19 @@ func (r *Relay) lead(ctx context.Context, pause *backoff) error {
 	if err != nil {
 		return fmt.Errorf("session: %w", err)
 	}
-	if r.seams.killed {
+	if r.hooks.killed {
 		defer session.Orphan()
 	} else {
 		defer func() {
-			// The context of the session may be over; the lease is given back
-			// all the same, or the next relay would wait for its end.
+			// The context of the session may have ended. Revoke the lease all the same, or the
+			// next relay waits for it to expire.
 			session.Orphan()
 			revoke, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			_, _ = r.cfg.Etcd.Revoke(revoke, session.Lease())
 		}()
 	}
-	elected := &election{etcd: r.cfg.Etcd, key: r.cfg.Keys + "relay", identity: r.cfg.Identity, session: session}
+	elected := &election{etcd: r.cfg.Etcd, key: r.cfg.StatePrefix + "relay", identity: r.cfg.Identity, session: session}
 	if err := elected.campaign(ctx); err != nil {
 		return fmt.Errorf("campaign: %w", err)
 	}
@@ -216,24 +213,24 @@ func (r *Relay) lead(ctx context.Context, pause *backoff) error {
 		if ctx.Err() != nil {
 			break
 		}
-		r.metrics.terms.Inc()
+		r.metrics.restarts.Inc()
 		if time.Since(start) > 10*time.Second {
 			pause.reset()
 		}
-		if errors.Is(err, errDeposed) || !r.knowsBetter() && (errors.Is(err, errFruitless) || !r.cfg.Conn.IsConnected()) {
-			return fmt.Errorf("give way to another relay: %w", err)
+		if errors.Is(err, errDeposed) || !r.hasReplaced() && (errors.Is(err, errNoUsableStream) || !r.cfg.Conn.IsConnected()) {
+			return fmt.Errorf("step down: %w", err)
 		}
-		log.Error(err, "relay of the event log begins anew")
+		log.Error(err, "relay of the event log starts again")
 		pause.wait(ctx)
 	}
 	return nil
 }
 
-// errFruitless means that no stream could be published to for a while. Another
-// process is given the chance then: NATS may refuse this one alone.
-var errFruitless = errors.New("no stream can be published to")
+// errNoUsableStream means that the relay could not publish to any stream for a while. It steps
+// down then, because NATS may refuse this process alone.
+var errNoUsableStream = errors.New("no stream is usable")
 
-// markReplaced notes that etcd has another history than the streams tell.
+// markReplaced records that the streams tell a history that etcd no longer has.
 func (r *Relay) markReplaced() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,8 +239,8 @@ func (r *Relay) markReplaced() {
 	}
 }
 
-// forgetReplaced leaves it to the next relay to find out: it may have made the
-// streams anew when this one is elected again.
+// forgetReplaced leaves the finding to the next relay, which may have recreated the streams by
+// the time this one is elected again.
 func (r *Relay) forgetReplaced() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,21 +253,21 @@ func (r *Relay) isReplaced(tier Tier) bool {
 	return r.replaced[tier]
 }
 
-// knowsBetter reports whether this relay knows of streams that tell another history
-// than etcd, which others might not notice.
-func (r *Relay) knowsBetter() bool {
+// hasReplaced reports whether this relay knows of a replaced history, which other relays might
+// not notice.
+func (r *Relay) hasReplaced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.replaced) > 0
 }
 
-// errDeposed means that another relay is the elected one.
+// errDeposed means that this relay is no longer elected.
 var errDeposed = errors.New("no longer elected")
 
-// epoch returns a number that no relay has had before: the revision of a write
-// that only the elected one can do.
+// epoch returns a number that no relay has had before: the revision of a write that only the
+// elected relay can make.
 func (r *Relay) epoch(ctx context.Context, e *election) (uint64, error) {
-	resp, err := e.guard(ctx, clientv3.OpPut(r.cfg.Keys+"epoch", r.cfg.Identity))
+	resp, err := e.guard(ctx, clientv3.OpPut(r.cfg.StatePrefix+"epoch", r.cfg.Identity))
 	if err != nil {
 		return 0, fmt.Errorf("epoch: %w", err)
 	}

@@ -14,21 +14,21 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// bench is an etcd, a NATS, and what they are used with.
+// bench is an etcd, a NATS, and helpers to use them.
 type bench struct {
 	server *etcdtest.Server
 	etcd   *clientv3.Client
 	nats   *natsServer
-	// cluster are all servers where there are several; nats is one of them.
+	// cluster lists all servers if there are several; nats is one of them.
 	cluster []*natsServer
-	// urls and endpoints are those of servers and members that are processes of their
-	// own; there is no server then.
+	// urls and endpoints address servers and members that are separate processes. nats and
+	// server are nil then.
 	urls, endpoints []string
 	routes          *Routes
 
 	stream     StreamOptions
 	ackTimeout time.Duration
-	patience   time.Duration // of relays with unusable streams; 0 means the default
+	patience   time.Duration // StreamPatience of the relays; 0 means the default
 }
 
 func newBench(t testing.TB) *bench {
@@ -52,13 +52,13 @@ func (b *bench) dial(t testing.TB) *clientv3.Client {
 	return c
 }
 
-// relay makes a relay; change may put it into a worse world.
+// relay returns a relay; change may alter it.
 func (b *bench) relay(t testing.TB, name string, change func(*Relay)) *Relay {
 	t.Helper()
 	return b.relayBy(t, name, b.server.Dial(t), b.connectNATS(t), change)
 }
 
-// relayBy makes a relay with connections of its own.
+// relayBy returns a relay with its own connections.
 func (b *bench) relayBy(t testing.TB, name string, etcd *clientv3.Client, conn *nats.Conn, change func(*Relay)) *Relay {
 	t.Helper()
 	r, err := NewRelay(RelayConfig{
@@ -80,7 +80,7 @@ func (b *bench) runRelay(t testing.TB, name string, change func(*Relay)) (stop f
 	return background(t, b.relay(t, name, change).Run)
 }
 
-// read runs a reader of core into a recorder.
+// read runs a reader of core with a recorder as its sink.
 func (b *bench) read(t testing.TB, change func(*Reader)) (*Reader, *recorder) {
 	t.Helper()
 	return b.readBy(t, b.connectNATS(t), change)
@@ -116,7 +116,7 @@ func (b *bench) put(t testing.TB, key, value string) int64 {
 // waitSource waits until a reader uses a source.
 func waitSource(t testing.TB, r *Reader, sink *recorder, want Source) {
 	t.Helper()
-	// The status changes with the feed, and the feed moves by progress.
+	// The status changes with the feed, and progress moves the feed.
 	deadline := time.Now().Add(hang)
 	for r.Status().Source != want {
 		if time.Now().After(deadline) {
@@ -147,7 +147,7 @@ func TestRelayFeedsReader(t *testing.T) {
 	if s := r.Status(); s.Source != SourceStream || s.Gaps+s.Stalls+s.Refused+s.Resets != 0 {
 		t.Errorf("status %+v", s)
 	}
-	// Revisions of others come as progress.
+	// Revisions of other tiers arrive as progress.
 	other := b.put(t, "example.com/things/ns/other", "x")
 	if err := r.RequestProgress(t.Context()); err != nil {
 		t.Fatal(err)
@@ -155,8 +155,8 @@ func TestRelayFeedsReader(t *testing.T) {
 	sink.until(t, other)
 }
 
-// A reader that starts after the relay died finds a stream that tells everything, and
-// that nobody goes on with.
+// A reader that starts after the death of the relay finds a complete stream that nobody
+// continues.
 func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 	b := newBench(t)
 	conn := b.connectNATS(t)
@@ -180,9 +180,9 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 		}
 		return true
 	}
-	// Whether a relay dies before it writes to etcd once more is chance.
+	// Whether a relay dies before its next write to etcd is chance.
 	for dead := 1; ; dead++ {
-		stop := b.runRelay(t, fmt.Sprint("dead ", dead), func(r *Relay) { r.seams.killed = true })
+		stop := b.runRelay(t, fmt.Sprint("dead ", dead), func(r *Relay) { r.hooks.killed = true })
 		b.put(t, "pods/ns/p", "told")
 		eventually(t, "the streams tell everything", tellEverything)
 		stop()
@@ -193,7 +193,7 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 			t.Fatal("no relay died when its streams told everything")
 		}
 	}
-	asks, err := conn.SubscribeSync(b.routes.Stream(Core) + askSubject)
+	asks, err := conn.SubscribeSync(b.routes.Stream(Core) + progressRequestSubject)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,8 +217,8 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 	}
 }
 
-// A process that NATS does not let in must not be the elected one: the others would
-// wait for it. It is elected before it loses NATS, and is there before the others.
+// A process without access to NATS must not stay elected, because the other candidates would
+// wait for it. Here it is elected before it loses NATS, and campaigns again before the others.
 func TestRelayWithoutNATSGivesWay(t *testing.T) {
 	b := newBench(t)
 	elsewhere := startNATS(t)
@@ -251,14 +251,14 @@ func TestRelayWithoutNATSGivesWay(t *testing.T) {
 	waitSource(t, r, sink, SourceStream)
 }
 
-// A stream discards its oldest messages, and would discard the fence of its pipeline,
-// which is renewed before.
+// A stream discards its oldest messages. The relay renews the fence of a pipeline before the
+// stream discards it.
 func TestTheFenceIsRenewed(t *testing.T) {
 	b := newBench(t)
 	b.stream.MaxBytes = 512 << 10
 	b.ackTimeout = hang
 	w := newWitness(t, b.etcd, b.routes)
-	// Nothing is to be late, however busy the machine.
+	// Nothing may time out on a busy machine.
 	relay := b.relay(t, "a", func(r *Relay) { r.cfg.LeaseTTL = hang })
 	background(t, relay.Run)
 	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = hang })

@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// RelayStatus is what a relay knows of itself.
+// RelayStatus describes the state of a relay.
 type RelayStatus struct {
-	// Elected says that this process publishes, Streams how that goes.
+	// Elected reports whether this process publishes; Streams then describes its streams.
 	Elected bool
 	Streams []StreamStatus
-	// Problem is why it cannot be elected, or cannot open any stream, and empty
-	// where there is none.
+	// Problem says why this process cannot be elected or cannot open any stream. It is empty if
+	// there is no problem.
 	Problem string
 }
 
-// StreamStatus is what the elected relay knows of a stream.
+// StreamStatus is what the elected relay knows about a stream.
 type StreamStatus struct {
 	Tier Tier
-	// Usable says that it can be published to; Problem why it cannot, and Since
-	// since when that is so.
+	// Usable reports whether the relay can publish to the stream, and Since since when that has
+	// been so. Problem says why it is not usable.
 	Usable  bool
 	Problem string
 	Since   time.Time
-	// Replicas is how many servers should have the stream, and Missing how many of
-	// them are away or behind.
+	// Replicas is the number of servers that should have the stream, and Missing the number of
+	// them that are offline or behind.
 	Replicas, Missing int
 	History           History
 }
 
-// History is what a stream has of the past.
+// History describes the messages that a stream stores.
 type History struct {
-	// Age is that of the oldest message.
+	// Age is the age of the oldest message.
 	Age time.Duration
-	// Bytes are what the stream keeps, MaxBytes the most that it may.
+	// Bytes is the size of the stored messages, and MaxBytes the limit of that size.
 	Bytes, MaxBytes int64
 }
 
-// Status returns the present state. It is safe for concurrent use.
+// Status returns the current status. It is safe for concurrent use.
 func (r *Relay) Status() RelayStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,13 +57,13 @@ func (r *Relay) setElected(elected bool) {
 	}
 	r.metrics.elected.Set(value)
 	r.metrics.usable.Reset()
-	r.metrics.copies.Reset()
+	r.metrics.missing.Reset()
 	r.metrics.historySeconds.Reset()
 	r.metrics.bytes.Reset()
 	r.metrics.maxBytes.Reset()
 }
 
-// setProblem notes why this process publishes nothing.
+// setProblem records why this process publishes nothing; nil clears it.
 func (r *Relay) setProblem(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,7 +72,7 @@ func (r *Relay) setProblem(err error) {
 	}
 }
 
-// setStream changes what is known of a tier's stream.
+// setStream applies change to the status of a tier's stream.
 func (r *Relay) setStream(tier Tier, change func(*StreamStatus)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *Relay) setStream(tier Tier, change func(*StreamStatus)) {
 		usable = 1
 	}
 	r.metrics.usable.WithLabelValues(string(tier)).Set(usable)
-	r.metrics.copies.WithLabelValues(string(tier)).Set(float64(s.Missing))
+	r.metrics.missing.WithLabelValues(string(tier)).Set(float64(s.Missing))
 	r.metrics.historySeconds.WithLabelValues(string(tier)).Set(s.History.Age.Seconds())
 	r.metrics.bytes.WithLabelValues(string(tier)).Set(float64(s.History.Bytes))
 	r.metrics.maxBytes.WithLabelValues(string(tier)).Set(float64(s.History.MaxBytes))

@@ -2,10 +2,10 @@ package eventlog
 
 import "testing"
 
-// The only replica of a stream is on a server that goes away for good, or comes back when
-// the stream has been made anew elsewhere: readers miss nothing, no watch ends, and the
-// stream carries events again.
-func TestTheServerOfTheOnlyReplicaGoesAway(t *testing.T) {
+// The server of the only replica of a stream goes away, for good or until the stream has been
+// recreated elsewhere. Readers miss nothing, no watch ends, and the stream carries events
+// again.
+func TestAStreamIsRecreatedWithoutItsOnlyReplica(t *testing.T) {
 	b := newClusterBench(t)
 	b.stream.Replicas = 1
 	w := newWitness(t, b.etcd, b.routes)
@@ -19,10 +19,10 @@ func TestTheServerOfTheOnlyReplicaGoesAway(t *testing.T) {
 	home.WaitForShutdown()
 	eventually(t, "the stream is made anew elsewhere", func() bool {
 		b.put(t, "pods/ns/meanwhile", "x")
-		known, _, err := records{b.etcd, relay.cfg.Keys}.read(t.Context(), b.routes.Stream(Core))
+		known, _, err := records{b.etcd, relay.cfg.StatePrefix}.read(t.Context(), b.routes.Stream(Core))
 		return err == nil && known.Incarnation != incarnation && r.Status().Source == SourceStream
 	})
-	// Its server does not know yet that the stream is another one.
+	// Its server does not know yet that the stream was recreated.
 	home.run(t)
 	b.clusterReady(t)
 	for range 50 {

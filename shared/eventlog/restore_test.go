@@ -15,7 +15,8 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// mirror has what a cache has: what etcd had at the last reset, and what was told since.
+// mirror is a sink that holds the objects of etcd, as a cache does: those at the last reset,
+// and the changes since.
 type mirror struct {
 	*recorder // since the last reset
 	etcd      *clientv3.Client
@@ -23,10 +24,10 @@ type mirror struct {
 
 	all     int               // resets, guarded by recorder.mu
 	objects map[string]string // guarded by recorder.mu
-	read    int64             // etcd's revision when objects were read
+	read    int64             // revision of etcd at which objects was read
 }
 
-// Reset implements Sink: it reads etcd again.
+// Reset implements Sink. It reads etcd again.
 func (m *mirror) Reset(revision int64) {
 	var list *clientv3.GetResponse
 	for err := errors.New("not read yet"); err != nil; {
@@ -61,7 +62,7 @@ func (m *mirror) Apply(b kv.Batch) {
 	m.recorder.Apply(b)
 }
 
-// verify compares the mirror with etcd, when nothing is written any more.
+// verify compares the mirror with etcd, after the last write.
 func (m *mirror) verify(t *testing.T) {
 	t.Helper()
 	list, err := m.etcd.Get(t.Context(), m.prefix, clientv3.WithPrefix())
@@ -93,8 +94,8 @@ func (f *fleet) save(t *testing.T, revision int64) (path string) {
 	return path
 }
 
-// restore kills all members and starts them with a snapshot, as
-// `etcdutl snapshot restore [--bump-revision=… --mark-compacted]` makes it.
+// restore kills all members and starts them with a snapshot, as `etcdutl snapshot restore
+// [--bump-revision=… --mark-compacted]` prepares it.
 func (f *fleet) restore(t *testing.T, path string, bump uint64) {
 	t.Helper()
 	for _, m := range f.members.all {
@@ -116,8 +117,8 @@ func (f *fleet) restore(t *testing.T, path string, bump uint64) {
 	f.membersLevel(t)
 }
 
-// etcd is restored from a snapshot, under relays and readers that go on. Watches end,
-// caches have what etcd has, and nobody is told of two histories as if they were one.
+// etcd is restored from a snapshot while relays and readers run. Watches end, caches equal
+// etcd, and no watcher sees two histories as one.
 func TestEtcdIsRestoredFromASnapshot(t *testing.T) {
 	for name, bump := range map[string]uint64{"as it was": 0, "with a revision bump": 1_000_000_000} {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +172,7 @@ func restoredFromSnapshot(t *testing.T, bump uint64, newRelays bool) {
 	}
 	start := time.Now()
 	w := newWitness(t, f.dial(t), f.routes)
-	// These take the revisions of what is gone, if there is no bump.
+	// Without a bump, these writes reuse the lost revisions.
 	write("overwritten", "back", 10)
 	write("back", "back", 60)
 	m.wait(t, "a reset", func() bool { return m.all > 1 })
@@ -191,12 +192,12 @@ func restoredFromSnapshot(t *testing.T, bump uint64, newRelays bool) {
 		t.Error(wrong)
 	}
 	f.resumesTruthfully(t, r, pods, kept-10, last, bump)
-	if bump > 0 { // else nobody can tell the revision from the one that took its place
+	if bump > 0 { // otherwise nobody can tell the revision from its replacement
 		f.resumesTruthfully(t, r, pods, gone, last, bump)
 	}
 }
 
-// resumesTruthfully verifies what a watch from before is told that comes back.
+// resumesTruthfully verifies what a watch from before the restore gets when it resumes.
 func (f *fleet) resumesTruthfully(t *testing.T, r *Reader, prefix string, after, upTo int64, bump uint64) {
 	t.Helper()
 	told, err := since(t, r, prefix, after, upTo)

@@ -2,13 +2,13 @@ package eventlog
 
 import "testing"
 
-// NATS has room for the whole history of no stream, or of one only: each keeps what there
-// is room for, says how much that is, and a later relay takes nothing away.
-func TestHistoryTakesTheRoomThereIs(t *testing.T) {
+// NATS has room for the whole history of one stream or none. Each stream stores what fits and
+// reports how much that is, and a later relay does not shrink it.
+func TestStreamsStoreWhatFits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		start func(testing.TB) *bench
 		store int64
-		whole int // streams that keep all
+		whole int // number of streams with the whole history
 	}{
 		"one server, room for none":    {newBench, 1 << 30, 0},
 		"one server, room for one":     {newBench, 5 << 30, 1},
@@ -34,7 +34,7 @@ func TestHistoryTakesTheRoomThereIs(t *testing.T) {
 					switch s.History.MaxBytes {
 					case DefaultFileBytes:
 						whole++
-					case leastBytes:
+					case minStreamBytes:
 						less++
 					}
 				}
@@ -49,8 +49,8 @@ func TestHistoryTakesTheRoomThereIs(t *testing.T) {
 			eventually(t, "all streams say what they keep", usable(relay))
 			js, revision := b.jetStream(t), b.put(t, "pods/ns/a", "x")
 			config := b.coreStream(t).CachedInfo().Config
-			if config.MaxBytes == leastBytes {
-				config.MaxBytes += 1 << 20 // somebody has found a little room
+			if config.MaxBytes == minStreamBytes {
+				config.MaxBytes += 1 << 20 // some room became free
 				if _, err := js.UpdateStream(t.Context(), config); err != nil {
 					t.Fatal(err)
 				}

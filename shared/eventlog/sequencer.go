@@ -2,28 +2,28 @@ package eventlog
 
 import "triune.dev/shared/etcdstore/kv"
 
-// sequencer gives the messages that a relay publishes into one stream their IDs
-// and their places in the chain. It is the relay's whole knowledge of the
-// stream, under one epoch; it does no I/O and is used by one goroutine.
+// sequencer assigns IDs and links to the messages that a relay publishes to one stream. It
+// holds everything the relay knows about the stream under one epoch. It does no I/O and must be
+// used by one goroutine.
 type sequencer struct {
 	incarnation, epoch uint64
-	// last is the last message, and event the last that was not progress.
+	// last is the last message, and event the last one that was not progress.
 	last, event ID
-	// section is the last reset, zero where the stream has none any more.
+	// section is the last reset, zero if the stream no longer has one.
 	section ID
 	// complete is the revision up to which the stream tells everything.
 	complete int64
-	// subjects has the last event on each subject that is known.
+	// subjects maps each known subject to its last event.
 	subjects map[string]ID
 }
 
-// knows tells whether the last event on a subject is known. If not, the caller
-// looks it up in the stream, and tells it with learn.
+// knows reports whether the last event on a subject is known. If not, the caller looks it up in
+// the stream and calls learn.
 func (s *sequencer) knows(subject string) bool { _, ok := s.subjects[subject]; return ok }
 
-// learn notes the last event on a subject. The zero ID means that the stream
-// has none, so that nothing is known of what came before this epoch. What stands
-// before the last reset counts as none since then.
+// learn records the last event on a subject. The zero ID means that the stream has none, so
+// that nothing is known about the time before this epoch. An event before the last reset counts
+// as none since that reset.
 func (s *sequencer) learn(subject string, last ID) {
 	switch {
 	case last.unpublished():
@@ -34,7 +34,7 @@ func (s *sequencer) learn(subject string, last ID) {
 	s.subjects[subject] = last
 }
 
-// next returns the ID of the next message, if it is about revision.
+// next returns the ID of the next message if its revision is revision.
 func (s *sequencer) next(revision int64) ID {
 	id := ID{Epoch: s.epoch, Revision: revision}
 	if s.last.Epoch == s.epoch && s.last.Revision == revision {
@@ -43,8 +43,8 @@ func (s *sequencer) next(revision int64) ID {
 	return id
 }
 
-// change returns the message for an event on a known subject; last says that it
-// is the last one of its revision in this stream.
+// change returns the message for an event on a known subject. last marks the last event of the
+// revision in this stream.
 func (s *sequencer) change(e kv.Event, subject string, last bool) message {
 	m := message{
 		Type: typeEvent, Incarnation: s.incarnation, ID: s.next(e.Revision), Last: last, Event: e,
@@ -57,15 +57,14 @@ func (s *sequencer) change(e kv.Event, subject string, last bool) message {
 	return m
 }
 
-// progress returns the message which says that everything up to revision has
-// been published.
+// progress returns the message which says that everything up to revision has been published.
 func (s *sequencer) progress(revision int64, at anchor) message {
 	m := message{Type: typeProgress, Incarnation: s.incarnation, ID: s.next(revision), InStream: s.event, Anchor: at}
 	s.last, s.complete = m.ID, revision
 	return m
 }
 
-// reset returns the message which opens a new section after revision.
+// reset returns the message which starts a new section after revision.
 func (s *sequencer) reset(revision int64) message {
 	m := message{Type: typeReset, Incarnation: s.incarnation, ID: s.next(revision), InStream: s.event}
 	s.last, s.event, s.section, s.complete = m.ID, m.ID, m.ID, revision

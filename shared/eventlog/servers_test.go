@@ -21,7 +21,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// natsServer is a real NATS with JetStream.
+// natsServer is a real NATS server with JetStream.
 type natsServer struct {
 	opts server.Options
 	*server.Server
@@ -55,8 +55,8 @@ func (s *natsServer) run(t testing.TB) {
 	s.opts.Port = s.Addr().(*net.TCPAddr).Port
 }
 
-// restart stops the server, does what is to be done to its files, and starts it
-// on the same port.
+// restart stops the server, calls meanwhile to change its files, and starts it on the same
+// port.
 func (s *natsServer) restart(t testing.TB, meanwhile func(dir string)) {
 	t.Helper()
 	s.Shutdown()
@@ -77,11 +77,11 @@ func (s *natsServer) connect(t testing.TB) *nats.Conn {
 	return c
 }
 
-// hang is how long a test waits for what is to come. Only a test that fails waits so long,
-// so it is many times what a busy machine under the race detector needs.
+// hang bounds the waits of the tests. Only a failing test waits that long, so it is many times
+// what a busy machine under the race detector needs.
 const hang = 3 * time.Minute
 
-// background runs something until the test ends, or stop is called.
+// background runs a function until the test ends or stop is called.
 func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,7 +102,7 @@ func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// recorder is a sink that keeps everything and checks the order.
+// recorder is a sink that records all calls and checks their order.
 type recorder struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced at every call; guarded by mu
@@ -149,7 +149,7 @@ func (r *recorder) Reset(revision int64) {
 	r.changed = make(chan struct{})
 }
 
-// wait blocks until ok returns true, which is called under the lock.
+// wait blocks until ok, which is called with mu held, returns true.
 func (r *recorder) wait(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(hang)
@@ -169,7 +169,7 @@ func (r *recorder) wait(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// reaches tells whether the sink comes to a revision within a time.
+// reaches reports whether the sink reaches a revision within a time.
 func (r *recorder) reaches(revision int64, within time.Duration) bool {
 	deadline := time.After(within)
 	for {
@@ -187,13 +187,13 @@ func (r *recorder) reaches(revision int64, within time.Duration) bool {
 	}
 }
 
-// until waits for the sink to be at a revision.
+// until waits until the sink is at a revision.
 func (r *recorder) until(t testing.TB, revision int64) {
 	t.Helper()
 	r.wait(t, fmt.Sprintf("revision %d", revision), func() bool { return r.revision >= revision })
 }
 
-// witness watches etcd beside the log, by itself.
+// witness watches etcd independently of the log.
 type witness struct {
 	*recorder
 	from int64
@@ -237,8 +237,8 @@ func newWitness(t testing.TB, etcd *clientv3.Client, routes *Routes) *witness {
 	return w
 }
 
-// verify compares what a sink has seen with what the witness has, up to a
-// revision, at which something must have been written.
+// verify compares the events of a sink with those of the witness, up to a revision at which a
+// write happened.
 func (w *witness) verify(t testing.TB, r *recorder, routes *Routes, tier Tier, revision int64) {
 	t.Helper()
 	if diff := w.diff(t, r, routes, tier, revision); diff != "" {
@@ -261,7 +261,7 @@ func (w *witness) diff(t testing.TB, r *recorder, routes *Routes, tier Tier, rev
 	}
 	pick := func(events []kv.Event) (out []string) {
 		for _, e := range events {
-			if e.Revision > max(w.from, r.resets[0]) && e.Revision <= revision && (tier == "" || routes.Of(e.Key).Tier == tier) {
+			if e.Revision > max(w.from, r.resets[0]) && e.Revision <= revision && (tier == "" || routes.Route(e.Key).Tier == tier) {
 				out = append(out, fmt.Sprintf("%d %d %s %.40q %.40q", e.Revision, e.Kind, e.Key, e.Value, e.Previous))
 			}
 		}
@@ -270,7 +270,7 @@ func (w *witness) diff(t testing.TB, r *recorder, routes *Routes, tier Tier, rev
 	return cmp.Diff(pick(w.events), pick(r.events))
 }
 
-// eventually waits for what no channel tells.
+// eventually polls until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	within(t, hang, what, ok)

@@ -8,48 +8,46 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// received is one message of the stream. If fresh is set it is none, but says
-// that what follows begins at the end of the stream, whatever came before.
-type received struct {
-	m     jetstream.Msg
-	fresh bool
+// delivery is one message of the stream. If restarted is set it carries no message, but says
+// that the following ones begin at the end of the stream, whatever came before.
+type delivery struct {
+	msg       jetstream.Msg
+	restarted bool
 }
 
-// subscription keeps a consumer on the stream and delivers what it gets, unverified.
+// subscription maintains a consumer on the stream and delivers its messages, unverified.
 type subscription struct {
-	js     jetstream.JetStream
-	stream string
-	out    chan received
-	again  chan struct{} // asks for a fresh start
-	pull   int           // messages under way at most
+	js         jetstream.JetStream
+	stream     string
+	deliveries chan delivery
+	restarts   chan struct{} // requests a restart
+	maxPending int           // maximum number of outstanding messages
 }
 
-// Limits of what a consumer may have on its way to a reader that does not take
-// it.
+// Limits of the messages that are on their way to a slow reader.
 const (
-	pullMessages = 500
-	pullBytes    = 16 << 20
-	// consumerLife is how long a server keeps the consumer of a reader that
-	// went away.
-	consumerLife = 30 * time.Second
+	pullMaxMessages = 500
+	pullMaxBytes    = 16 << 20
+	// consumerInactiveThreshold is how long a server keeps the consumer of a reader that
+	// disappeared.
+	consumerInactiveThreshold = 30 * time.Second
 )
 
-func newSubscription(js jetstream.JetStream, stream string, pull int) *subscription {
-	return &subscription{js: js, stream: stream, pull: pull, out: make(chan received, 64), again: make(chan struct{}, 1)}
+func newSubscription(js jetstream.JetStream, stream string, maxPending int) *subscription {
+	return &subscription{js: js, stream: stream, maxPending: maxPending, deliveries: make(chan delivery, 64), restarts: make(chan struct{}, 1)}
 }
 
-// restart makes the subscription begin anew at the end of the stream. What it had
-// under way comes before the received that says so.
+// restart makes the subscription start again at the end of the stream. Messages from before
+// that precede the delivery that has restarted set.
 func (s *subscription) restart() {
 	select {
-	case s.again <- struct{}{}:
+	case s.restarts <- struct{}{}:
 	default:
 	}
 }
 
-// run works until the context ends. A consumer that is lost is replaced by one
-// that begins after the last message; whether that is the right one, the chain
-// tells.
+// run delivers messages until the context ends. It replaces a lost consumer by one that starts
+// after the last message; the chain shows whether that is correct.
 func (s *subscription) run(ctx context.Context) {
 	pause := backoff{}
 	var last uint64
@@ -63,16 +61,16 @@ func (s *subscription) run(ctx context.Context) {
 	}
 }
 
-// consume uses one consumer until it is lost. It returns the sequence to go on
-// after, 0 for the end of the stream.
+// consume uses one consumer until it is lost. It returns the sequence to continue after, or 0
+// for the end of the stream.
 func (s *subscription) consume(ctx context.Context, after uint64) (last uint64, got bool) {
 	config := jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerLife,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: consumerInactiveThreshold,
 		DeliverPolicy: jetstream.DeliverLastPolicy, MaxDeliver: 1,
 	}
 	if after == 0 {
 		select {
-		case <-s.again: // this is the fresh start
+		case <-s.restarts: // this call is the restart
 		default:
 		}
 	} else {
@@ -82,24 +80,23 @@ func (s *subscription) consume(ctx context.Context, after uint64) (last uint64, 
 	defer cancel()
 	consumer, err := s.js.CreateConsumer(create, s.stream, config)
 	if err != nil {
-		klog.FromContext(ctx).V(4).Info("no consumer of the event log", "stream", s.stream, "err", err)
+		klog.FromContext(ctx).V(4).Info("cannot create a consumer of the event log", "stream", s.stream, "err", err)
 		return 0, false
 	}
 	defer s.remove(ctx, consumer)
-	if after == 0 && !s.deliver(ctx, received{fresh: true}) {
+	if after == 0 && !s.deliver(ctx, delivery{restarted: true}) {
 		return 0, false
 	}
-	// Once stopped, the consumer must not deliver any more: the next one may
-	// begin elsewhere.
+	// A stopped consumer must not deliver any more, because the next one may start elsewhere.
 	using, stop := context.WithCancel(ctx)
 	defer stop()
-	var lastMsg jetstream.Msg // by the handler's goroutine until handling is closed
+	var lastMsg jetstream.Msg // written by the handler's goroutine until handling is closed
 	lost := make(chan error, 1)
 	handling, err := consumer.Consume(func(m jetstream.Msg) {
-		if using.Err() == nil && s.deliver(using, received{m: m}) {
+		if using.Err() == nil && s.deliver(using, delivery{msg: m}) {
 			lastMsg = m
 		}
-	}, jetstream.PullMaxMessagesWithBytesLimit(s.pull, pullBytes), jetstream.PullHeartbeat(time.Second),
+	}, jetstream.PullMaxMessagesWithBytesLimit(s.maxPending, pullMaxBytes), jetstream.PullHeartbeat(time.Second),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			select {
 			case lost <- err:
@@ -112,7 +109,7 @@ func (s *subscription) consume(ctx context.Context, after uint64) (last uint64, 
 	closed, fresh := handling.Closed(), false
 	select {
 	case <-ctx.Done():
-	case <-s.again:
+	case <-s.restarts:
 		fresh = true
 	case err := <-lost:
 		klog.FromContext(ctx).V(2).Info("consumer of the event log is lost", "stream", s.stream, "err", err)
@@ -131,18 +128,17 @@ func (s *subscription) consume(ctx context.Context, after uint64) (last uint64, 
 	return meta.Sequence.Stream, true
 }
 
-// deliver hands something to the reader, and returns false if the context ended
-// first.
-func (s *subscription) deliver(ctx context.Context, r received) bool {
+// deliver passes d to the reader. It returns false if the context ended first.
+func (s *subscription) deliver(ctx context.Context, d delivery) bool {
 	select {
-	case s.out <- r:
+	case s.deliveries <- d:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// remove deletes a consumer; if that is not possible, the server does so later.
+// remove deletes a consumer. If that fails, the server deletes it after a while.
 func (s *subscription) remove(ctx context.Context, c jetstream.Consumer) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -13,14 +13,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// leaderLimit is how long the streams may have no leader after a fault, on any machine.
-// The goal is ten seconds.
+// leaderLimit bounds the time without leaders after a fault, on any machine. The goal is ten
+// seconds.
 const leaderLimit = 30 * time.Second
 
-// Relays, servers of NATS, and members of etcd are paused, killed, parted from each other,
-// and robbed of their files under load. Every acknowledged write is told once and in order
-// to every watcher that stays or comes back, no watch ends, and the streams have leaders
-// again soon after each fault.
+// Relays, servers of NATS, and members of etcd are paused, killed, partitioned, and lose their
+// files under load. Every watcher, whether it stays or resumes, gets each acknowledged write
+// once and in order. No watch ends, and the streams have leaders again soon after each fault.
 func TestFaultsUnderLoad(t *testing.T) {
 	f := newFleet(t)
 	run := newUnderLoad(t, f)
@@ -35,16 +34,16 @@ func TestFaultsUnderLoad(t *testing.T) {
 	run.end(t)
 }
 
-// fault is a kind of fault; rounds differ in whom it hits.
+// fault is a kind of fault. Its rounds hit different processes.
 type fault struct {
 	name string
 	do   func(round int)
-	long bool // not in short mode, where those that lose their files are killed, too
+	long bool // skipped in short mode, where processes that lose their files are killed anyway
 }
 
 func (f *fleet) faults(t *testing.T) []fault {
 	next := func(p peers, round int) *process { return p.all[round%3] }
-	// Servers elect another leader when they have heard of none for four to nine seconds.
+	// Servers elect another leader after four to nine seconds without one.
 	away := 5 * time.Second
 	if !testing.Short() {
 		away = 10 * time.Second
@@ -75,7 +74,7 @@ type underLoad struct {
 	load    *load
 	readers []*Reader // of the watchers that stay
 	resumer *resumer
-	leaders stopwatch // between two times that all streams had one
+	leaders stopwatch // laps are the times at which all streams had a leader
 
 	samples, onEtcd atomic.Int64 // of the readers
 	results         []*result    // of each kind of fault
@@ -83,12 +82,12 @@ type underLoad struct {
 	stop func() // ends the load
 }
 
-// result is what was measured of a kind of fault.
+// result holds the measurements of a kind of fault.
 type result struct {
 	name string
-	// From the end of the fault until all streams had leaders, and until all was well.
+	// From the end of the fault until all streams had leaders, and until everything was well.
 	led, well durations
-	// The longest time in which not all streams had leaders, and that without a write.
+	// The longest time during which a stream lacked a leader, and the longest without a write.
 	leaderless, unwritten durations
 	samples, onEtcd       int64 // of the readers
 }
@@ -140,7 +139,7 @@ func newUnderLoad(t *testing.T, f *fleet) *underLoad {
 	return u
 }
 
-// watchSources counts how often readers take events from etcd.
+// watchSources samples how often readers use etcd.
 func (u *underLoad) watchSources(ctx context.Context) {
 	for tick := time.NewTicker(10 * time.Millisecond); ctx.Err() == nil; <-tick.C {
 		for _, r := range u.readers {
@@ -151,7 +150,7 @@ func (u *underLoad) watchSources(ctx context.Context) {
 	}
 }
 
-// watchLeaders asks every server for the streams' leaders: one of them may be paused.
+// watchLeaders asks every server for the leaders of the streams, because one may be paused.
 func (u *underLoad) watchLeaders(t *testing.T, ctx context.Context, ending *sync.WaitGroup) {
 	t.Helper()
 	var servers []jetstream.JetStream
@@ -192,7 +191,7 @@ func (u *underLoad) watchLeaders(t *testing.T, ctx context.Context, ending *sync
 	})
 }
 
-// suffer lets a fault happen, waits until all is well, and verifies what was told.
+// suffer injects a fault, waits until everything is well, and verifies the watchers.
 func (u *underLoad) suffer(t *testing.T, f fault, round int) {
 	t.Helper()
 	u.leaders.read()
@@ -235,7 +234,7 @@ func (u *underLoad) result(name string) *result {
 	return r
 }
 
-// well waits until the streams carry events to those that stayed, and all servers and
+// well waits until the streams carry events to the watchers that stay, and all servers and
 // members have everything.
 func (u *underLoad) well(t *testing.T, after string) {
 	t.Helper()
@@ -253,7 +252,7 @@ func (u *underLoad) well(t *testing.T, after string) {
 	u.level(t, hang)
 }
 
-// end stops the load and reports.
+// end stops the load and reports the results.
 func (u *underLoad) end(t *testing.T) {
 	t.Helper()
 	u.stop()

@@ -18,14 +18,14 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// watcher is told of changes by a reader.
+// watcher gets the changes from a reader.
 type watcher struct {
 	name string
 	tier Tier
 	*recorder
 }
 
-// take removes and returns the events up to a revision, and says what was wrong so far.
+// take removes and returns the events up to a revision, and the faults recorded so far.
 func (r *recorder) take(upTo int64) (taken []kv.Event, wrong string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,10 +44,10 @@ func (r *recorder) take(upTo int64) (taken []kv.Event, wrong string) {
 	return taken, wrong
 }
 
-// lines are what there is to compare of a tier's events after a revision.
+// lines formats a tier's events after a revision for comparison.
 func lines(events []kv.Event, routes *Routes, tier Tier, after int64) (out []string) {
 	for _, e := range events {
-		if e.Revision > after && routes.Of(e.Key).Tier == tier {
+		if e.Revision > after && routes.Route(e.Key).Tier == tier {
 			out = append(out, fmt.Sprintf("%d %d %s %.20q %x after %.20q %x", e.Revision, e.Kind, e.Key,
 				e.Value, crc32.ChecksumIEEE(e.Value), e.Previous, crc32.ChecksumIEEE(e.Previous)))
 		}
@@ -55,8 +55,8 @@ func lines(events []kv.Event, routes *Routes, tier Tier, after int64) (out []str
 	return out
 }
 
-// audit compares what watchers are told with what a witness of etcd sees, and with what
-// was acknowledged.
+// audit compares the events of watchers with those of a witness of etcd, and with the
+// acknowledged writes.
 type audit struct {
 	routes   *Routes
 	witness  *witness
@@ -64,8 +64,8 @@ type audit struct {
 	load     *load
 }
 
-// verify looks at everything up to a revision that was not looked at before. All have
-// to be told of it soon.
+// verify checks everything up to a revision that was not checked before. Every watcher must
+// reach the revision soon.
 func (a *audit) verify(t *testing.T, upTo int64) {
 	t.Helper()
 	reaches := func(name string, r *recorder) {
@@ -93,21 +93,21 @@ func (a *audit) verify(t *testing.T, upTo int64) {
 	}
 }
 
-// load writes, and remembers what was acknowledged.
+// load writes, and records the acknowledged writes.
 type load struct {
 	etcd *clientv3.Client
-	// writers and what they pause for.
+	// writers is their number, and every the pause of each between writes.
 	writers int
 	every   time.Duration
 
 	writes, failures atomic.Int64
-	silence          stopwatch // between acknowledgements
+	silence          stopwatch // laps are acknowledgements
 
 	mu           sync.Mutex
 	acknowledged map[int64]string // keys and values by revision, guarded by mu
 
-	// happened is what verify was told the last time: writers may have had their
-	// acknowledgements later than that.
+	// happened holds the events of the last verify, because an acknowledgement may arrive after
+	// it.
 	happened map[int64]string
 }
 
@@ -146,7 +146,7 @@ func (l *load) put(ctx context.Context, key, value string) {
 	l.acknowledged[revision] = "/registry/" + key + "=" + value
 }
 
-// verify fails the test if an acknowledged write has not happened.
+// verify fails the test if an acknowledged write did not happen.
 func (l *load) verify(t *testing.T, happened []kv.Event, upTo int64) {
 	t.Helper()
 	before := l.happened
@@ -195,7 +195,7 @@ func (s *stopwatch) lapped(after time.Time) bool {
 	return s.last.After(after)
 }
 
-// read returns the longest lap since it was read before.
+// read returns the longest lap since the last read.
 func (s *stopwatch) read() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,12 +204,12 @@ func (s *stopwatch) read() time.Duration {
 	return longest
 }
 
-// resumer is a watcher that goes and comes back, each time to another reader. That one is
-// asked for what has happened meanwhile before it is followed.
+// resumer is a watcher that leaves and resumes, each time with another reader. It first calls
+// Since for the time in between.
 type resumer struct {
 	*recorder
 	config ReaderConfig
-	// resources have all the watcher is told of.
+	// resources are those that the watcher watches.
 	resources []string
 
 	comebacks atomic.Int64
@@ -217,11 +217,11 @@ type resumer struct {
 	// These belong to the goroutine of run.
 	ctx    context.Context
 	reader *Reader
-	begun  bool // by the reader's first reset
-	missed bool // what has happened meanwhile is not known
+	begun  bool // set by the reader's first reset
+	missed bool // the changes in between are unknown
 }
 
-// run goes on until the context ends.
+// run resumes until the context ends.
 func (r *resumer) run(ctx context.Context) error {
 	for stint := 0; ctx.Err() == nil; stint++ {
 		if err := r.follow(ctx, time.Duration(2+stint%4)*time.Second); err != nil {
@@ -232,7 +232,7 @@ func (r *resumer) run(ctx context.Context) error {
 	return nil
 }
 
-// follow is one stint with a reader of its own.
+// follow watches with a new reader for a while.
 func (r *resumer) follow(ctx context.Context, d time.Duration) (err error) {
 	var cancel context.CancelFunc
 	r.ctx, cancel = context.WithCancel(ctx)
@@ -265,7 +265,7 @@ func (r *resumer) Apply(b kv.Batch) {
 	}
 }
 
-// catchUp asks for what happened between two revisions, until the stint is over.
+// catchUp calls Since for the time between two revisions, until the stint ends.
 func (r *resumer) catchUp(after, upTo int64) {
 	var events []kv.Event
 	for _, resource := range r.resources {

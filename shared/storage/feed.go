@@ -70,7 +70,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	prober := freshness.New(client, routes.Prefix())
 	for _, tier := range tiers {
 		reader, err := eventlog.NewReader(eventlog.ReaderConfig{
-			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, Keys: routes.Keys(), Registerer: log.Registerer,
+			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, StatePrefix: routes.StatePrefix(), Registerer: log.Registerer,
 		})
 		if err != nil {
 			return fmt.Errorf("event log: %w", err)
@@ -83,7 +83,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	}
 	relay, err := eventlog.NewRelay(eventlog.RelayConfig{
 		Etcd: c.client, Conn: log.Conn, Routes: routes, Tiers: log.Relay, Stream: log.Stream,
-		Identity: log.Identity, Keys: routes.Keys(), Registerer: log.Registerer,
+		Identity: log.Identity, StatePrefix: routes.StatePrefix(), Registerer: log.Registerer,
 	})
 	if err != nil {
 		return fmt.Errorf("event log: %w", err)
@@ -95,7 +95,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 // cachingOf returns what the resource whose keys begin with prefix reads from.
 func (c *cluster) cachingOf(prefix string, routes *eventlog.Routes) *etcdstore.Caching {
 	for _, f := range c.feeds {
-		if f.tier == "" || f.tier == routes.Of(prefix).Tier {
+		if f.tier == "" || f.tier == routes.Route(prefix).Tier {
 			return f.share
 		}
 	}

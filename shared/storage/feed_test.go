@@ -53,7 +53,7 @@ func TestRelaysOfSharedEtcd(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cluster := range []string{"a", "b"} {
 		for _, prefix := range []string{"/registry", "/other"} {
-			seen[eventlog.NewRoutes(cluster, prefix).Keys()] = true
+			seen[eventlog.NewRoutes(cluster, prefix).StatePrefix()] = true
 		}
 	}
 	if len(seen) != 4 {

@@ -7,7 +7,7 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// holding returns how many ranges a key is in.
+// holding returns the number of ranges that contain a key.
 func holding(ranges []kv.KeyRange, key string) (n int) {
 	for _, r := range ranges {
 		if key >= r.Key && key < r.End {
@@ -17,25 +17,25 @@ func holding(ranges []kv.KeyRange, key string) (n int) {
 	return n
 }
 
-// Every key is in a range of one tier, the one that its route says. Where nobody has
-// heard of a resource without a group, its key is none of core's.
-func TestRangesAreThoseOfRoutes(t *testing.T) {
+// Every key is in the ranges of one tier, the tier of its route. The keys of an unknown
+// resource without a group are not core's.
+func TestRangesMatchRoutes(t *testing.T) {
 	routes := NewRoutes("triune", "/registry")
 	keys := []string{
 		"apiregistration.k8s.io/apiservices/v1.apps", "apiregistration.k8s.io/widgets/a", "apiregistration.k8s.io", "apiregistration.k8s.io/",
 		"apiextensions.k8s.io/customresourcedefinitions/widgets.example.com", "a.b/c", "zz.z/c/d", "0.0/x/y", "~/x",
 	}
-	for _, segment := range builtIn {
+	for _, segment := range builtInResources {
 		if strings.Contains(segment, ".") {
 			t.Errorf("%s has a dot", segment)
 		}
 		keys = append(keys, segment+"/", segment+"/ns/name", segment+"/\xff")
-		// Groups that stand just before and just after it.
+		// Groups that sort just before and just after it.
 		keys = append(keys, segment+".example.com/things/a", segment+"-a.b/c/d", segment+"0.b/c/d", segment[:len(segment)-1]+".z/c/d")
 	}
 	for _, below := range keys {
 		key := routes.Prefix() + below
-		want := routes.Of(key).Tier
+		want := routes.Route(key).Tier
 		if first, _, _ := strings.Cut(below, "/"); want == Core && strings.HasPrefix(first, "~") {
 			want = Extensions
 		}
@@ -47,7 +47,7 @@ func TestRangesAreThoseOfRoutes(t *testing.T) {
 			if got := holding(routes.Ranges(tier), key); got != n {
 				t.Errorf("%s is in %d ranges of %s, want %d", key, got, tier, n)
 			}
-			if got := holding(routes.watched(tier), key); got < n || tier != Core && got != n {
+			if got := holding(routes.watchedRanges(tier), key); got < n || tier != Core && got != n {
 				t.Errorf("%s is in %d ranges that a reader of %s watches", key, got, tier)
 			}
 		}

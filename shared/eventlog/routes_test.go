@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestRoutes(t *testing.T) {
+func TestRoutesOfKeys(t *testing.T) {
 	routes := NewRoutes("triune", "/registry")
 	for _, tc := range []struct{ key, tier, subject string }{
 		{"/registry/pods/ns/name", "core", "triune-core.event.pods"},
@@ -22,8 +22,8 @@ func TestRoutes(t *testing.T) {
 		{"/registry/odd *>name/x", "core", "triune-core.event.odd%20%2A%3Ename"},
 		{"/registry//x", "core", "triune-core.event.%"},
 	} {
-		for range 2 { // the second time from memory
-			got := routes.Of(tc.key)
+		for range 2 { // the second time from the cache
+			got := routes.Route(tc.key)
 			if string(got.Tier) != tc.tier || got.Subject != tc.subject || got.Stream != "triune-"+tc.tier {
 				t.Errorf("%s: %+v, want %s of %s", tc.key, got, tc.subject, tc.tier)
 			}
@@ -35,21 +35,21 @@ func TestRoutes(t *testing.T) {
 		"/registry/services/specs/":      "triune-core.event.services.specs",
 		"/registry/example.com/things/":  "triune-extensions.event.example%2Ecom.things",
 		"/registry/example.com/things/n": "triune-extensions.event.example%2Ecom.things",
-		"/registry/pods":                 "", // podtemplates, too
+		"/registry/pods":                 "", // matches podtemplates, too
 		"/registry/services/":            "",
 		"/registry/example.com/":         "",
 		"/registry/":                     "",
 		"/elsewhere/pods/":               "",
 	} {
-		route, one := routes.OfPrefix(prefix)
+		route, one := routes.PrefixRoute(prefix)
 		if one != (want != "") || route.Subject != want {
 			t.Errorf("prefix %s: %+v %t, want %q", prefix, route, one, want)
 		}
 	}
 }
 
-// The prefix of the keys is written as kube-apiserver takes it.
-func TestPrefixOfRoutes(t *testing.T) {
+// The prefix of the keys may be written as for kube-apiserver.
+func TestPrefixIsNormalized(t *testing.T) {
 	for prefix, want := range map[string]string{
 		"/registry": "/registry/", "registry": "/registry/", "/registry/": "/registry/", "a/b/": "/a/b/", "": "/", "/": "/",
 	} {
@@ -65,7 +65,7 @@ func FuzzSubjectsAreValid(f *testing.F) {
 	f.Add("/\x00\xff.*>/")
 	routes := NewRoutes("triune", "/registry/")
 	f.Fuzz(func(t *testing.T, key string) {
-		subject := routes.Of("/registry/" + key).Subject
+		subject := routes.Route("/registry/" + key).Subject
 		for _, token := range strings.Split(subject, ".") {
 			if token == "" || strings.ContainsAny(token, "*> \t\r\n\x00") {
 				t.Errorf("%q has the subject %q", key, subject)
@@ -78,7 +78,7 @@ func FuzzSubjectsAreValid(f *testing.F) {
 func TestRoutesAreBounded(t *testing.T) {
 	r := NewRoutes("triune", "/registry")
 	for i := range maxRoutes + 100 {
-		if got, want := r.Of(fmt.Sprintf("/registry/g%d.example.com/things/a", i)).Subject, fmt.Sprintf("triune-extensions.event.g%d%%2Eexample%%2Ecom.things", i); got != want {
+		if got, want := r.Route(fmt.Sprintf("/registry/g%d.example.com/things/a", i)).Subject, fmt.Sprintf("triune-extensions.event.g%d%%2Eexample%%2Ecom.things", i); got != want {
 			t.Fatalf("got %s, want %s", got, want)
 		}
 	}

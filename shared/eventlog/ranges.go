@@ -7,13 +7,13 @@ import (
 	"triune.dev/shared/etcdstore/kv"
 )
 
-// builtIn are the first segments of the keys of built-in resources: their names, but
-// for those that the storage factory of k8s.io/kubernetes/pkg/kubeapiserver calls
-// otherwise (controllers, ingress, minions, services), and what kube-apiserver writes
-// besides (masterleases, peerserverleases, ranges). A group of custom resources has a
-// dot, and so is none of them. TestKeysOfCore in services/core compares them with what
-// there is.
-var builtIn = strings.Fields(`
+// builtInResources are the first segments of the keys of built-in resources. Most are the names
+// of resources. The storage factory of k8s.io/kubernetes/pkg/kubeapiserver names some
+// differently (controllers, ingress, minions, services), and kube-apiserver also writes
+// masterleases, peerserverleases and ranges. The group of a custom resource contains a dot, so
+// it cannot be among them. TestKeysOfCore in services/core compares the list with the resources
+// that core serves.
+var builtInResources = strings.Fields(`
 	certificatesigningrequests clusterrolebindings clusterroles clustertrustbundles configmaps
 	controllerrevisions controllers cronjobs csidrivers csinodes csistoragecapacities daemonsets
 	deployments deviceclasses devicetaintrules endpointslices events flowschemas
@@ -29,14 +29,14 @@ var builtIn = strings.Fields(`
 	validatingwebhookconfigurations volumeattachments volumeattributesclasses workloads
 `)
 
-// Ranges returns the ranges of keys that are a tier's, in order, which no other tier's
-// overlap: for core those of the built-in resources, for the aggregator those of its
-// APIServices, and for extensions all others below the prefix, because anybody may name
-// a group. The roles of etcd are made of them, and so are the watches of a reader.
+// Ranges returns the ranges of keys that a tier owns, in order. The ranges of different tiers
+// do not overlap. Core owns the built-in resources, the aggregator its APIServices, and
+// extensions everything else below the prefix, because a CRD may name any group. The roles of
+// etcd and the watches of a reader are derived from these ranges.
 func (r *Routes) Ranges(tier Tier) []kv.KeyRange {
 	aggregator := []kv.KeyRange{kv.PrefixKeys(r.prefix + apiServices + "/")}
 	var core []kv.KeyRange
-	for _, segment := range builtIn {
+	for _, segment := range builtInResources {
 		core = append(core, kv.PrefixKeys(r.prefix+segment+"/"))
 	}
 	switch tier {
@@ -45,27 +45,27 @@ func (r *Routes) Ranges(tier Tier) []kv.KeyRange {
 	case Core:
 		return core
 	case Extensions:
-		return between(kv.PrefixKeys(r.prefix), append(core, aggregator...))
+		return subtract(kv.PrefixKeys(r.prefix), append(core, aggregator...))
 	}
 	return nil
 }
 
-// between returns what is left of a range without others that are in it.
-func between(all kv.KeyRange, others []kv.KeyRange) []kv.KeyRange {
+// subtract returns the parts of a range that remain without others, which lie within it.
+func subtract(all kv.KeyRange, others []kv.KeyRange) []kv.KeyRange {
 	slices.SortFunc(others, func(a, b kv.KeyRange) int { return strings.Compare(a.Key, b.Key) })
-	var left []kv.KeyRange
+	var remaining []kv.KeyRange
 	for _, other := range others {
 		if all.Key < other.Key {
-			left = append(left, kv.KeyRange{Key: all.Key, End: other.Key})
+			remaining = append(remaining, kv.KeyRange{Key: all.Key, End: other.Key})
 		}
 		all.Key = other.End
 	}
-	return append(left, all)
+	return append(remaining, all)
 }
 
-// watched returns the ranges that a reader watches: those of its tier, or the whole
-// prefix for core, which may read everything, and where no tier is named.
-func (r *Routes) watched(tier Tier) []kv.KeyRange {
+// watchedRanges returns the ranges that a reader watches in etcd: the whole prefix for core,
+// which may read everything, and if tier is empty; otherwise the ranges of the tier.
+func (r *Routes) watchedRanges(tier Tier) []kv.KeyRange {
 	if tier == "" || tier == Core {
 		return []kv.KeyRange{kv.PrefixKeys(r.prefix)}
 	}
