@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-// leaseTimeout is how long etcd's client waits for the first answer to a keepalive,
-// as in v3client.
+// leaseTimeout is how long etcd's client waits for the first response to a keepalive, as in
+// v3client.
 const leaseTimeout = time.Second
 
-// newClient is etcd's v3client.New with a gate in front of the services, and with
-// watches that do not stall.
+// newClient is etcd's v3client.New with a gate in front of the services, and with watches that
+// cannot deadlock.
 func newClient(server *etcdserver.EtcdServer, g *gate) *clientv3.Client {
 	c := clientv3.NewCtxClient(context.Background(), clientv3.WithZapLogger(server.Logger()))
 	c.KV = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(kvServer{v3rpc.NewQuotaKVServer(server), g}), c)
@@ -87,7 +87,7 @@ func (s leaseServer) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error 
 	return s.LeaseServer.LeaseKeepAlive(stream)
 }
 
-// leaseClient ends keepalives with the gate.
+// leaseClient ends keepalives when the gate closes.
 type leaseClient struct {
 	pb.LeaseClient
 	gate *gate
@@ -98,8 +98,8 @@ func (c leaseClient) LeaseKeepAlive(ctx context.Context, opts ...grpc.CallOption
 	return c.LeaseClient.LeaseKeepAlive(c.gate.stream(ctx), opts...)
 }
 
-// maintenanceServer has no more than Status. Defragment would panic without the
-// health service of a gRPC server.
+// maintenanceServer implements only Status. Defragment would panic without the health service
+// of a gRPC server.
 type maintenanceServer struct {
 	pb.UnimplementedMaintenanceServer
 	status func(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error)

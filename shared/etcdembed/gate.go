@@ -8,15 +8,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrClosed is returned by every call to a member that is being closed or has been.
-// Its code is that of a call on a closed gRPC connection, after which etcd's client
-// does not try again.
+// ErrClosed is returned by every call to a member that is closing or closed. Its code is that
+// of a call on a closed gRPC connection, which etcd's client does not retry.
 var ErrClosed = status.Error(codes.Canceled, "etcdembed: the member is closed")
 
-// gate lets calls into a member until it is closed.
+// gate admits calls to a member until it is closed.
 type gate struct {
-	// mu is read-locked by every call for as long as it is in the member, and
-	// write-locked by close for good.
+	// Every call holds the read lock while it is in the member. close takes the write lock and
+	// never releases it.
 	mu     sync.RWMutex
 	closed context.Context // done when close begins
 	cancel context.CancelFunc
@@ -29,14 +28,14 @@ func newGate() *gate {
 	return g
 }
 
-// enter reports whether a call may go on; the caller leaves when it has ended.
-// Only close takes the write lock, so TryRLock fails for nothing else.
+// enter reports whether a call may proceed. The caller must call leave afterwards. Only close
+// takes the write lock, so TryRLock fails for no other reason.
 func (g *gate) enter() bool { return g.mu.TryRLock() }
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
-// close refuses further calls, ends the streams, and returns when no call is in the
-// member any more.
+// close refuses further calls, ends the streams, and waits until the last call has left the
+// member.
 func (g *gate) close() {
 	g.once.Do(func() {
 		g.cancel()
@@ -44,7 +43,7 @@ func (g *gate) close() {
 	})
 }
 
-// stream returns the context of a stream: it ends with ctx and with the gate.
+// stream returns a context for a stream. It ends with ctx or when the gate closes.
 func (g *gate) stream(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	forget := context.AfterFunc(g.closed, cancel)
@@ -52,7 +51,7 @@ func (g *gate) stream(ctx context.Context) context.Context {
 	return ctx
 }
 
-// call makes one call of a service if the gate is open.
+// call calls method if the gate is open, and otherwise returns ErrClosed.
 func call[Request, Response any](ctx context.Context, g *gate, method func(context.Context, Request) (Response, error), request Request) (Response, error) {
 	if !g.enter() {
 		var none Response

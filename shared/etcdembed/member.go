@@ -13,9 +13,9 @@ import (
 
 // Member is a running etcd. Its methods are safe for concurrent use.
 type Member struct {
-	// Client calls the member without gRPC. It has the services that an API server
-	// uses: KV, Lease, Watcher, and Status of Maintenance; what else it is asked for
-	// is an error with the code Unimplemented. Close ends it.
+	// Client calls the member without gRPC. It has the services that an API server uses: KV,
+	// Lease, Watcher, and Status of Maintenance. All others return an error with the code
+	// Unimplemented. Close closes it.
 	Client *clientv3.Client
 
 	etcd *embed.Etcd
@@ -23,11 +23,11 @@ type Member struct {
 	stop func()
 }
 
-// Start runs a member and returns when it serves. It gives up when the member fails
-// or ctx is done. The caller must Close the member.
+// Start starts a member and returns once it serves. It fails if the member fails or ctx is
+// done. The caller must Close the member.
 func Start(ctx context.Context, config *embed.Config) (*Member, error) {
 	own := *config
-	// Requests through the listeners end before the database is closed, too.
+	// Requests that arrive through the listeners must also end before the database is closed.
 	own.GRPCAdditionalServerOptions = append(slices.Clone(own.GRPCAdditionalServerOptions), grpc.WaitForHandlers(true))
 	etcd, err := embed.StartEtcd(&own)
 	if err != nil {
@@ -49,7 +49,7 @@ func Start(ctx context.Context, config *embed.Config) (*Member, error) {
 	return m, nil
 }
 
-// Addrs are the addresses that the member listens on, those for clients first.
+// Addrs returns the addresses that the member listens on, those for clients first.
 func (m *Member) Addrs() []net.Addr {
 	var addrs []net.Addr
 	for _, l := range m.etcd.Clients {
@@ -61,16 +61,17 @@ func (m *Member) Addrs() []net.Addr {
 	return addrs
 }
 
-// Failed delivers an error when the member dies by itself. It is closed by Close.
+// Failed returns a channel that delivers an error if the member stops by itself. Close closes
+// the channel.
 func (m *Member) Failed() <-chan error { return m.etcd.Err() }
 
-// Close ends the client, waits for its calls in flight, and then stops the member.
-// Each call is bounded by etcd's own request timeout. Everything that the member has
-// acknowledged is on disk. Further calls of Close do nothing.
+// Close closes the client, waits for its calls in flight, and then stops the member. Each call
+// is bounded by etcd's own request timeout. Everything that the member has acknowledged is on
+// disk. Calling Close again does nothing.
 func (m *Member) Close() { m.stop() }
 
 func (m *Member) close() {
-	_ = m.Client.Close() // it has no connection that closing could break
+	_ = m.Client.Close() // the client has no connection, so closing it cannot fail
 	m.gate.close()
 	m.etcd.Close()
 }

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quick is a member that is ready within some 30 ms.
+// quick returns the configuration of a member that starts within some 30 ms.
 func quick(t *testing.T) *embed.Config {
 	t.Helper()
 	c := embed.NewConfig()
@@ -47,8 +47,8 @@ func start(t *testing.T) *Member {
 	return m
 }
 
-// calls are one of each kind that reaches the member. What they return while it is
-// being closed is of no interest, as long as they return.
+// calls has one call of each kind that reaches the member. Only that they return matters, not
+// what they return.
 var calls = map[string]func(context.Context, *clientv3.Client) error{
 	"range": func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Get(ctx, "k", clientv3.WithPrefix())
@@ -79,7 +79,7 @@ var calls = map[string]func(context.Context, *clientv3.Client) error{
 		return err
 	},
 	"status": func(ctx context.Context, c *clientv3.Client) error {
-		endpoint := "" // of a client in the process
+		endpoint := "" // the client in this process
 		if endpoints := c.Endpoints(); len(endpoints) > 0 {
 			endpoint = endpoints[0]
 		}
@@ -115,8 +115,8 @@ var calls = map[string]func(context.Context, *clientv3.Client) error{
 	},
 }
 
-// TestCallsOutliveTheMember: goroutines that nobody waits for call a member while it
-// is closed and after. They get errors.
+// TestCallsOutliveTheMember: goroutines that nobody waits for call a member while it is being
+// closed, and afterwards. They get errors.
 func TestCallsOutliveTheMember(t *testing.T) {
 	rounds := 100
 	if testing.Short() {
@@ -129,7 +129,7 @@ func TestCallsOutliveTheMember(t *testing.T) {
 
 func closeUnderLoad(t *testing.T) {
 	m := start(t)
-	// A watch and a keepalive that last.
+	// A long-lived watch and a long-lived keepalive.
 	lasting, end := context.WithCancel(t.Context())
 	defer end()
 	events := m.Client.Watch(lasting, "k", clientv3.WithPrefix(), clientv3.WithPrevKV())
@@ -154,7 +154,7 @@ func closeUnderLoad(t *testing.T) {
 			for err == nil {
 				err = do(t.Context(), m.Client)
 			}
-			for range 10 { // nobody has told this caller
+			for range 10 { // this caller is not stopped before the member
 				_ = do(t.Context(), m.Client)
 			}
 		})
@@ -180,8 +180,8 @@ func closeUnderLoad(t *testing.T) {
 	callers.Wait()
 }
 
-// TestStreamsEndWithTheGate: also where the client is not closed, as one that was
-// copied may not be.
+// TestStreamsEndWithTheGate: streams end even if the client is not closed, for example because
+// it was copied.
 func TestStreamsEndWithTheGate(t *testing.T) {
 	m := start(t)
 	events := m.Client.Watch(t.Context(), "k", clientv3.WithCreatedNotify())
@@ -197,8 +197,8 @@ func TestStreamsEndWithTheGate(t *testing.T) {
 	}
 }
 
-// TestRequestsThroughTheListeners: clients over gRPC that ask for as long as they get
-// answers, among them one with a watch that it does not end.
+// TestRequestsThroughTheListeners: clients over gRPC send requests until they fail; one of them
+// never ends its watch.
 func TestRequestsThroughTheListeners(t *testing.T) {
 	m := start(t)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + m.Addrs()[0].String()}, Logger: zap.NewNop()})
@@ -249,14 +249,14 @@ func TestStartIsGivenUp(t *testing.T) {
 	reason := errors.New("no time")
 	cancel(reason)
 	m, err := Start(ctx, quick(t))
-	if err == nil { // it was ready at once, which is as good
+	if err == nil { // it was ready immediately, which is fine
 		m.Close()
 	} else if !errors.Is(err, reason) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestClientHasNoMoreThanItNeeds: the rest is refused, not a nil pointer.
+// TestClientHasNoMoreThanItNeeds: other services return an error instead of panicking.
 func TestClientHasNoMoreThanItNeeds(t *testing.T) {
 	c := start(t).Client
 	_, defragment := c.Defragment(t.Context(), "")

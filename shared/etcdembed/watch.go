@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// watchServer keeps the gate open for as long as a stream lasts.
+// watchServer holds the gate while a stream lasts.
 type watchServer struct {
 	pb.WatchServer
 	gate *gate
@@ -26,14 +26,13 @@ func (s watchServer) Watch(stream pb.Watch_WatchServer) error {
 	return s.WatchServer.Watch(stream)
 }
 
-// watchClient opens streams that end with the gate and do not stall.
+// watchClient opens streams that end when the gate closes and cannot deadlock.
 //
-// Those of v3client do when many watches end at once: client and member are
-// joined by channels without room. etcd's client sends its cancellations from the
-// goroutine that also takes responses; the member answers each of them; once the
-// member waits for its answer to be taken and the client for its cancellation to
-// be, no watch of the process ever hears of an event again. Between processes
-// the buffers of gRPC stand in between. Here a queue does.
+// Those of v3client can, when many watches end at once: client and member are connected by
+// unbuffered channels. etcd's client sends its cancellations from the goroutine that also
+// receives responses, and the member answers each of them. Once the member waits for its
+// response to be received and the client for its cancellation, no watch of the process ever
+// gets an event again. Between processes, the buffers of gRPC prevent that. Here a queue does.
 type watchClient struct {
 	pb.WatchClient
 	gate *gate
@@ -55,8 +54,8 @@ func (c watchClient) Watch(ctx context.Context, opts ...grpc.CallOption) (pb.Wat
 	return q, nil
 }
 
-// queue holds what the member has sent and the client has not yet taken. It has
-// no bound: etcd's client keeps what it takes in buffers without a bound anyway.
+// queue holds the responses that the member has sent and the client has not received. It is
+// unbounded, because etcd's client stores what it receives in unbounded buffers anyway.
 type queue struct {
 	pb.Watch_WatchClient
 
@@ -64,10 +63,10 @@ type queue struct {
 
 	mu      sync.Mutex
 	waiting []*pb.WatchResponse
-	err     error // with which the stream has ended
+	err     error // the error that ended the stream
 }
 
-// fill takes responses until the stream ends, as it does with its context.
+// fill receives responses until the stream ends, at the latest with its context.
 func (q *queue) fill() {
 	for {
 		resp, err := q.Watch_WatchClient.Recv()
@@ -85,7 +84,7 @@ func (q *queue) fill() {
 	}
 }
 
-// Recv implements pb.Watch_WatchClient for its one reader.
+// Recv implements pb.Watch_WatchClient for a single reader.
 func (q *queue) Recv() (*pb.WatchResponse, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestManyWatchesEndAtOnce: other watches of the process go on hearing of
-// events.
+// TestManyWatchesEndAtOnce: the other watches of the process keep receiving events.
 func TestManyWatchesEndAtOnce(t *testing.T) {
 	m := start(t)
 	kept := m.Client.Watch(t.Context(), "kept")
