@@ -1,13 +1,15 @@
-// Package etcdroles makes the users and roles by which etcd keeps the tiers apart.
+// Package etcdroles manages the users and roles in etcd that separate the tiers.
 //
-// With authentication turned on and --client-cert-auth, etcd takes the common name of a
-// client certificate for the user. Each tier has a user and a role of its own, both of the
-// name of its stream, triune-core for example. A role may read and write the keys of its
-// tier (eventlog.Routes), and read what all of them need; that of core may read everything,
-// because the relay does. [Ensure] brings an etcd there.
+// With authentication enabled and --client-cert-auth, etcd takes the common name of a client
+// certificate as the user. Each tier has one user and one role, both named after its stream,
+// for example triune-core. A role may read and write the keys of its tier (eventlog.Routes),
+// and read the keys that every tier needs. Core's role may read everything, because the relay
+// does.
 //
-// What no role allows takes the user root, whose certificate no tier has: changing users
-// and roles, members, backups, and also compactions (Compact in etcd's
-// server/etcdserver/api/v3rpc/key.go). An etcd with roles has to compact by itself
-// (etcd --auto-compaction-retention).
+// [Ensure] sets up an etcd, and [User] returns the name of a tier's user.
+//
+// Everything else requires the user root, whose certificate no tier has: managing users, roles
+// and members, backups, and also compaction (Compact in etcd's
+// server/etcdserver/api/v3rpc/key.go). An etcd with roles must compact itself (etcd
+// --auto-compaction-retention).
 package etcdroles

@@ -16,41 +16,41 @@ import (
 	"triune.dev/shared/eventlog"
 )
 
-// wayBack bounds turning authentication off again.
-const wayBack = 10 * time.Second
+// disableTimeout bounds disabling authentication again.
+const disableTimeout = 10 * time.Second
 
-// Root is etcd's name of the user, and of the role, that may do everything.
+// Root is the name of the user and of the role that may do everything.
 const Root = "root"
 
-// User returns the name of a tier's user and role in etcd: the common name of its client
-// certificate.
+// User returns the name of a tier's user and role in etcd, which is the common name of its
+// client certificate.
 func User(routes *eventlog.Routes, tier eventlog.Tier) string { return routes.Stream(tier) }
 
-// ErrForeign means that an etcd has users or roles, and none that Ensure has made.
+// ErrForeign means that an etcd has users or roles, but none that Ensure created.
 var ErrForeign = errors.New("has users or roles of somebody else")
 
-// ErrNotRoot means that etcd does not take the client for root.
+// ErrNotRoot means that etcd does not recognize the client as root.
 var ErrNotRoot = errors.New(`does not take this client for its user root: the common name of the client certificate must be "root", and etcd must run with --client-cert-auth`)
 
-// Ensure makes the users and roles of all tiers, with exactly the permissions that they
-// need, and turns authentication on. It may be repeated, after an upgrade for example,
-// which may bring other resources. Other users may be there, if Ensure was first.
+// Ensure creates the users and roles of all tiers, with exactly the permissions they need, and
+// enables authentication. It is idempotent: run it again after an upgrade, which may add
+// resources. Other users may exist if Ensure ran before they were created.
 //
-// The client must be root's, with a certificate. Where etcd does not see that, nobody
-// could undo it: so Ensure turns authentication off again before it fails.
+// The client must have the certificate of root. If etcd did not recognize it, nobody could
+// disable authentication any more, so Ensure disables it again before it returns ErrNotRoot.
 func Ensure(ctx context.Context, etcd *clientv3.Client, routes *eventlog.Routes) error {
-	e := &ensuring{etcd: etcd, ctx: ctx}
-	enabled, err := e.look(User(routes, eventlog.Core))
+	e := &ensurer{etcd: etcd, ctx: ctx}
+	enabled, err := e.inspect(User(routes, eventlog.Core))
 	if err != nil {
 		return err
 	}
-	// Core is the first: by its role an etcd is known that Ensure has been to.
+	// Core comes first: its role shows that Ensure has been here.
 	for _, tier := range []eventlog.Tier{eventlog.Core, eventlog.Aggregator, eventlog.Extensions} {
 		name := User(routes, tier)
-		if err := e.role(name, permissionsOf(routes, tier)); err != nil {
+		if err := e.ensureRole(name, permissionsOf(routes, tier)); err != nil {
 			return fmt.Errorf("role %s: %w", name, err)
 		}
-		if err := e.user(name); err != nil {
+		if err := e.ensureUser(name); err != nil {
 			return fmt.Errorf("user %s: %w", name, err)
 		}
 	}
@@ -63,15 +63,16 @@ func Ensure(ctx context.Context, etcd *clientv3.Client, routes *eventlog.Routes)
 	return nil
 }
 
-// ensuring is one call of Ensure.
-type ensuring struct {
+// ensurer is the state of one call of Ensure.
+type ensurer struct {
 	etcd         *clientv3.Client
 	ctx          context.Context
 	users, roles []string
 }
 
-// look finds out what is there. It fails if that is not ours.
-func (e *ensuring) look(known string) (enabled bool, err error) {
+// inspect lists the existing users and roles. It returns ErrForeign if Ensure did not create
+// them.
+func (e *ensurer) inspect(known string) (enabled bool, err error) {
 	status, err := e.etcd.AuthStatus(e.ctx)
 	if err != nil {
 		return false, fmt.Errorf("status of authentication: %w", notRoot(err))
@@ -98,8 +99,8 @@ func notRoot(err error) error {
 	return err
 }
 
-// role makes a role allow what it should, and then no more.
-func (e *ensuring) role(name string, want permissions) error {
+// ensureRole grants a role the permissions in want, and then revokes all others.
+func (e *ensurer) ensureRole(name string, want permissions) error {
 	if !slices.Contains(e.roles, name) {
 		if _, err := e.etcd.RoleAdd(e.ctx, name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 			return err
@@ -138,8 +139,8 @@ func granted(role *clientv3.AuthRoleGetResponse) permissions {
 	return p
 }
 
-// user makes a user that has the role of its name, and no other. It has no password.
-func (e *ensuring) user(name string) error {
+// ensureUser creates a user without a password whose only role has the same name.
+func (e *ensurer) ensureUser(name string) error {
 	if !slices.Contains(e.users, name) {
 		_, err := e.etcd.UserAddWithOptions(e.ctx, name, "", &clientv3.UserAddOptions{NoPassword: true})
 		if err != nil && !errors.Is(err, rpctypes.ErrUserAlreadyExist) {
@@ -166,9 +167,9 @@ func (e *ensuring) user(name string) error {
 	return nil
 }
 
-// enable turns authentication on, and off again where etcd does not take this client for
-// root then. The way back is a password that nobody else gets to know.
-func (e *ensuring) enable() error {
+// enable enables authentication, and disables it again if etcd then does not recognize this
+// client as root. It does so with a random password that is not stored.
+func (e *ensurer) enable() error {
 	password := rand.Text()
 	if slices.Contains(e.users, Root) {
 		if _, err := e.etcd.UserChangePassword(e.ctx, Root, password); err != nil {
@@ -187,8 +188,8 @@ func (e *ensuring) enable() error {
 	if err == nil {
 		return nil
 	}
-	// Also if the context is over.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), wayBack)
+	// This must work even if the context is done.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.ctx), disableTimeout)
 	defer cancel()
 	token, failed := e.etcd.Authenticate(ctx, Root, password)
 	if failed == nil {

@@ -14,7 +14,7 @@ import (
 
 var routes = eventlog.NewRoutes(eventlog.DefaultCluster, "/registry")
 
-// users are those whose certificates the tests have.
+// users returns the names for which the tests have certificates.
 func users() []string {
 	names := []string{Root, "somebody"}
 	for _, tier := range eventlog.Tiers {
@@ -34,7 +34,7 @@ func secured(t *testing.T) (server *etcdtest.Server, root *clientv3.Client) {
 	return server, root
 }
 
-// state is what Ensure has made.
+// state is everything that Ensure creates.
 type state struct {
 	Enabled bool
 	// Revision counts the changes of users and roles.
@@ -93,7 +93,8 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("roles %v", made.Roles)
 	}
 
-	// What is right is left alone: every change makes etcd refuse what is under way.
+	// Correct users and roles are not touched: every change makes etcd reject the requests in
+	// flight.
 	if err := Ensure(t.Context(), root, routes); err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +103,7 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-// What an earlier release or somebody else has left is brought up to date. Other users
-// stay.
+// Ensure corrects what an earlier release or another client left behind. Other users remain.
 func TestEnsureRepairs(t *testing.T) {
 	_, root := secured(t)
 	want := stateOf(t, root)
@@ -167,7 +167,7 @@ func TestEnsureRepairs(t *testing.T) {
 	}
 }
 
-// An etcd with users of somebody else is refused, and left as it is.
+// An etcd with foreign users is refused and not changed.
 func TestForeign(t *testing.T) {
 	for what, prepare := range map[string]func(*testing.T, *clientv3.Client) error{
 		"a user": func(t *testing.T, c *clientv3.Client) error {
@@ -201,7 +201,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// Who is not root for etcd cannot lock everybody out.
+// A client that etcd does not recognize as root cannot lock everybody out.
 func TestNotRoot(t *testing.T) {
 	server := etcdtest.StartSecure(t, users()...)
 	core := server.DialAs(t, User(routes, eventlog.Core))
@@ -227,7 +227,7 @@ func TestNotRoot(t *testing.T) {
 	}
 }
 
-// Roles outlive a restart, and a run that was interrupted anywhere is completed.
+// Roles survive a restart, and Ensure completes an earlier run that was interrupted anywhere.
 func TestEnsureIsCompleted(t *testing.T) {
 	server, root := secured(t)
 	want := stateOf(t, root)

@@ -14,10 +14,10 @@ import (
 	"triune.dev/shared/eventlog"
 )
 
-// hang is how long a test waits for what is to come.
+// hang bounds the waits of the tests.
 const hang = 3 * time.Minute
 
-// sink keeps what a reader tells.
+// sink records the events of a reader.
 type sink struct {
 	mu      sync.Mutex
 	events  map[string]string // values, or "gone", by revision and key; guarded by mu
@@ -51,9 +51,9 @@ func (s *sink) at() int64 {
 	return s.reached
 }
 
-// TestFallback: with roles, a reader that watches etcd itself is allowed what it needs,
-// and is told of its own tier, in which Secrets are for core alone; also when etcd has
-// compacted, and after a restart.
+// TestFallback: with roles, a reader that watches etcd itself has the permissions it needs and
+// gets the changes of its own tier; only core gets Secrets. The same holds after a compaction
+// and after a restart.
 func TestFallback(t *testing.T) {
 	server, root := secured(t)
 	sinks := map[eventlog.Tier]*sink{}
@@ -88,7 +88,7 @@ func TestFallback(t *testing.T) {
 			}
 		}
 	}
-	// Every sink must have begun before anything happens that it is to be told of.
+	// Every sink must have started before the first change that it should get.
 	now, err := root.Get(t.Context(), "/registry/")
 	if err != nil {
 		t.Fatal(err)

@@ -13,18 +13,17 @@ const (
 	readWrite = clientv3.PermissionType(clientv3.PermReadWrite)
 )
 
-// permissions is what a role allows, by range of keys.
+// permissions maps ranges of keys to the permission that a role has on them.
 type permissions map[kv.KeyRange]clientv3.PermissionType
 
-// permissionsOf returns what the role of a tier allows.
+// permissionsOf returns the permissions of a tier's role.
 func permissionsOf(routes *eventlog.Routes, tier eventlog.Tier) permissions {
 	p := permissions{
-		// Who compacts, where an API server does.
+		// The state of compaction by API servers.
 		{Key: etcdstore.CompactKey}: read,
-		// What the relay has to remember. The others find out by it which history a
-		// stream tells.
+		// The state of the relay, which tells readers the history of a stream.
 		kv.PrefixKeys(routes.StatePrefix()): read,
-		// A key that need not exist, of which etcd's revision is read.
+		// A key that need not exist, for reading etcd's revision.
 		{Key: routes.Prefix()}: read,
 	}
 	if tier == eventlog.Core {

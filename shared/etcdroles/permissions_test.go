@@ -16,9 +16,9 @@ import (
 	"triune.dev/shared/internal/etcdtest"
 )
 
-// prefixes are whose keys are to be kept apart: some of each tier, and what is nobody's.
-// Those of core are the ranges of Routes, which a test in services/core compares with what
-// core stores.
+// prefixes maps prefixes of keys to their tiers: some for each tier, and some that belong to
+// none. Those of core are the ranges of Routes, which a test in services/core compares with the
+// keys that core stores.
 func prefixes() map[string]eventlog.Tier {
 	all := map[string]eventlog.Tier{
 		"/registry/apiregistration.k8s.io/apiservices/":              eventlog.Aggregator,
@@ -46,7 +46,7 @@ func prefixes() map[string]eventlog.Tier {
 	return all
 }
 
-// ways are the ways to get at the keys that begin with a prefix.
+// ways lists the ways to access the keys that begin with a prefix.
 var ways = []struct {
 	name   string
 	writes bool
@@ -110,8 +110,8 @@ var ways = []struct {
 	}},
 }
 
-// TestPermissions: with the certificate of a tier, the keys of the others are out of
-// reach, but for those that core reads and publishes.
+// TestPermissions: with the certificate of a tier, the keys of other tiers are inaccessible,
+// except for those that core reads and publishes.
 func TestPermissions(t *testing.T) {
 	server, root := secured(t)
 	for prefix := range prefixes() {
@@ -139,7 +139,7 @@ func TestPermissions(t *testing.T) {
 				expect(t, fmt.Sprintf("%s: %s of %s", user, way.name, own), way.try(t.Context(), c, own), allowed)
 			}
 		}
-		// All keys at once, in the ways that there are to say so.
+		// Access to all keys at once, in every way that etcd offers.
 		for name, op := range map[string]clientv3.Op{
 			"everything":        clientv3.OpGet("", clientv3.WithPrefix()),
 			"everything from":   clientv3.OpGet("\x00", clientv3.WithFromKey()),
@@ -160,7 +160,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// What belongs to no key is root's, but for what a client of every tier asks.
+// Requests without keys are reserved for root, except for those that the clients of every tier
+// make.
 func TestAdministration(t *testing.T) {
 	server, _ := secured(t)
 	for _, tier := range eventlog.Tiers {
@@ -199,7 +200,7 @@ func TestAdministration(t *testing.T) {
 		_, err = c.Revoke(t.Context(), lease.ID)
 		expect(t, user+": the end of its lease", err, true)
 	}
-	// A lease with a key of another tier is not to be ended.
+	// A tier cannot revoke a lease with a key of another tier.
 	core := server.DialAs(t, User(routes, eventlog.Core))
 	lease, err := core.Grant(t.Context(), 600)
 	if err != nil {
@@ -240,7 +241,7 @@ func expect(t *testing.T, what string, err error, allowed bool) {
 	}
 }
 
-// Without roles, the tests find what is open.
+// Without roles, the same tests find that everything is open.
 func TestPermissionsAreNeeded(t *testing.T) {
 	server := etcdtest.StartSecure(t, users()...)
 	c := server.DialAs(t, User(routes, eventlog.Extensions))
