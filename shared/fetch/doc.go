@@ -1,7 +1,10 @@
-// Package fetch asks other tiers and extension servers for the documents that
-// are merged over all of them: discovery and OpenAPI.
+// Package fetch gets documents from other tiers and extension servers that this tier merges:
+// discovery and OpenAPI.
 //
-// Such a document rarely changes and is asked for often, so every question is a
-// conditional one: it carries the tag of the last answer, and an answer that says
-// nothing new is recognised even where the server knows no ETags.
+// [Document] sends a [Query] through a [Getter]; [Handler] makes a Getter of a handler in this
+// process. All of them are safe for concurrent use.
+//
+// Such documents rarely change and are fetched often, so every request is conditional: it
+// carries the [Tag] of the last answer. An answer with the same content is recognized even if
+// the server does not support ETags.
 package fetch

@@ -14,28 +14,27 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// Getter sends a GET in the name of a user. It must obey the context's deadline
-// and be safe for concurrent use. The caller closes the body.
+// Getter sends a GET on behalf of a user. It must honor the context and be safe for concurrent
+// use. The caller closes the body.
 type Getter interface {
 	Get(ctx context.Context, who user.Info, path string, header http.Header) (*http.Response, error)
 }
 
-// Aggregator is the user in whose name this tier asks for documents that it
-// serves to everybody: kube-aggregator's own name, with every right, so that an
-// extension server's discovery does not depend on its RBAC rules.
+// Aggregator is the user on whose behalf this tier fetches documents that it serves to
+// everybody. It is kube-aggregator's own user, with full rights, so that the discovery of an
+// extension server does not depend on RBAC rules.
 var Aggregator user.Info = &user.DefaultInfo{
 	Name:   "system:kube-aggregator",
 	Groups: []string{user.SystemPrivilegedGroup},
 }
 
-// ErrNotFound is returned for a 404: the server is there and does not have such a
-// document.
+// ErrNotFound means that the server answered 404: it has no such document.
 var ErrNotFound = errors.New("not found")
 
-// StatusError is any other answer than 200, 304 and 404.
+// StatusError is an answer with a status other than 200, 304 and 404.
 type StatusError struct {
 	Code    int
-	Message string // of its metav1.Status, or the beginning of its body; one line
+	Message string // of the metav1.Status, or the beginning of the body; one line
 }
 
 func (e *StatusError) Error() string {
@@ -45,40 +44,40 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("status %d: %s", e.Code, e.Message)
 }
 
-// Tag identifies an answer. Its zero value matches none.
+// Tag identifies an answer. The zero Tag matches none.
 type Tag struct {
 	etag string
 	sum  [sha256.Size]byte
 }
 
-// ETag returns what the server called its answer, or "".
+// ETag returns the ETag header of the answer, or "".
 func (t Tag) ETag() string { return t.etag }
 
-// Query is one conditional question.
+// Query is a conditional request.
 type Query struct {
-	// Path of the document, starting with a slash.
+	// Path is the path of the document, with a leading slash.
 	Path string
-	// Accept is the value of the header of that name; empty accepts anything.
+	// Accept is the value of the Accept header; empty accepts anything.
 	Accept string
-	// Known is the tag of the answer the caller has.
+	// Known is the tag of the answer that the caller has.
 	Known Tag
 }
 
-// Answer is what the server said.
+// Answer is the answer of the server.
 type Answer struct {
-	// Modified is false where the caller's answer still holds; then only Tag is set.
+	// Modified reports whether the document has changed. If not, only Tag is set.
 	Modified    bool
 	Tag         Tag
 	ContentType string
 	Body        []byte
 }
 
-// maxDocument bounds what is read of one document. Kubernetes' own OpenAPI v2 is
-// about 4 MB; a thousand large CRDs make it 30.
+// maxDocument bounds the size of a document. Kubernetes' own OpenAPI v2 document has about 4
+// MB, and 30 MB with a thousand large CRDs.
 const maxDocument = 128 << 20
 
-// Document puts a question. Errors name the path; ErrNotFound and *StatusError
-// can be told apart with errors.Is and errors.As.
+// Document fetches a document. Its errors name the path; use errors.Is for ErrNotFound and
+// errors.As for *StatusError.
 func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 	header := http.Header{}
 	if query.Accept != "" {
@@ -102,8 +101,8 @@ func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 	case http.StatusNotFound:
 		return Answer{}, fmt.Errorf("get %s: %w", query.Path, ErrNotFound)
 	default:
-		start, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
-		return Answer{}, fmt.Errorf("get %s: %w", query.Path, &StatusError{Code: resp.StatusCode, Message: messageOf(start)})
+		start, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+		return Answer{}, fmt.Errorf("get %s: %w", query.Path, &StatusError{Code: resp.StatusCode, Message: errorMessage(start)})
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
 	if err != nil {
@@ -113,18 +112,18 @@ func Document(ctx context.Context, from Getter, query Query) (Answer, error) {
 		return Answer{}, fmt.Errorf("get %s: the document is longer than %d bytes", query.Path, maxDocument)
 	}
 	contentType := resp.Header.Get("Content-Type")
-	tag := Tag{etag: resp.Header.Get("ETag"), sum: sumOf(contentType, body)}
+	tag := Tag{etag: resp.Header.Get("ETag"), sum: digest(contentType, body)}
 	if tag.sum == query.Known.sum {
 		return Answer{Tag: tag}, nil
 	}
 	return Answer{Modified: true, Tag: tag, ContentType: contentType, Body: body}, nil
 }
 
-// maxRefusal bounds what is read of an answer that is no document.
-const maxRefusal = 4 << 10
+// maxErrorBody bounds how much of an error's body is read.
+const maxErrorBody = 4 << 10
 
-// messageOf is what a refusal says, in a line that can be logged.
-func messageOf(body []byte) string {
+// errorMessage returns the message of an error's body, as a single line.
+func errorMessage(body []byte) string {
 	var status metav1.Status
 	if err := json.Unmarshal(body, &status); err == nil && status.Message != "" {
 		return status.Message
@@ -133,7 +132,7 @@ func messageOf(body []byte) string {
 	return line[:min(len(line), 512)]
 }
 
-func sumOf(contentType string, body []byte) [sha256.Size]byte {
+func digest(contentType string, body []byte) [sha256.Size]byte {
 	hash := sha256.New()
 	hash.Write([]byte(contentType))
 	hash.Write([]byte{0})

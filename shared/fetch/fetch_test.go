@@ -24,8 +24,8 @@ func TestDocument(t *testing.T) {
 		serve  http.HandlerFunc
 		body   string
 		status int   // of a StatusError
-		err    error // to be found with errors.Is
-		failed bool  // any error
+		err    error // matched with errors.Is
+		failed bool  // any other error
 	}{
 		{name: "200", serve: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "document") }, body: "document"},
 		{name: "200 without a body", serve: func(http.ResponseWriter, *http.Request) {}, body: ""},
@@ -66,9 +66,9 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestNothingNew: with an ETag the server saves the body, without one it is
-// recognised.
-func TestNothingNew(t *testing.T) {
+// TestUnchangedDocumentIsNotReturned: a server with ETags does not send it, and one without is
+// compared by content.
+func TestUnchangedDocumentIsNotReturned(t *testing.T) {
 	for _, withETag := range []bool{true, false} {
 		t.Run(fmt.Sprintf("ETag %t", withETag), func(t *testing.T) {
 			body, asked := "one", 0

@@ -10,8 +10,8 @@ import (
 	"triune.dev/shared/peer"
 )
 
-// Handler returns a Getter that calls h, which is another tier or this one, in the
-// name of the user and in nobody else's.
+// Handler returns a Getter that calls h, which may be another tier or this one, on behalf of
+// the user. Requests carry no other identity.
 func Handler(h http.Handler) Getter { return handlerGetter{h} }
 
 type handlerGetter struct{ handler http.Handler }
