@@ -1,6 +1,6 @@
-// Package forward passes TCP connections on to the replicas behind a name, bytes
-// as they are: what a load balancer does in front of several aggregators where
-// there is none. TLS stays between the client and the replica.
+// Package forward forwards TCP connections to the replicas behind a name, byte by byte. A
+// [Forwarder] replaces a load balancer in front of several aggregators. TLS stays between
+// client and replica.
 package forward
 
 import (
@@ -16,30 +16,28 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// dialTimeout is how long one replica has to accept before the next one is tried.
+// dialTimeout is how long one replica may take to accept before the next one is tried.
 const dialTimeout = 2 * time.Second
 
-// patience is how long a replica may leave unacknowledged what was sent to it. Then
-// its connections are closed, and their clients open others: client-go would take 45 s
-// to notice.
-const patience = 5 * time.Second
+// ackTimeout is how long a replica may leave sent data unacknowledged. Then its connections are
+// closed, so that their clients open others; client-go alone would take 45 s to notice.
+const ackTimeout = 5 * time.Second
 
-// Forwarder passes on what a listener accepts.
+// Forwarder forwards the connections that a listener accepts.
 type Forwarder struct {
-	// Listener is closed by Run.
+	// Listener accepts the connections. Run closes it.
 	Listener net.Listener
-	// Backends are host:port. A host that resolves to several addresses stands for
-	// as many replicas; it is resolved for every connection, so that replicas
-	// which come and go are noticed at once.
+	// Backends are of the form host:port. A host that resolves to several addresses stands for
+	// as many replicas. It is resolved for every connection, so that changes of the replicas
+	// take effect immediately.
 	Backends []string
 
 	next  atomic.Uint64
 	conns sync.WaitGroup
 }
 
-// Run passes connections on until ctx ends, which is no error. Then nothing more
-// is accepted, the connections that are open are closed, and Run returns when the
-// last of them is gone: clients of a Kubernetes API open another one.
+// Run forwards connections until ctx ends, and then returns nil. It stops accepting, closes the
+// open connections and waits for them; clients of a Kubernetes API reconnect.
 func (f *Forwarder) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.conns.Wait()
@@ -71,19 +69,19 @@ func (f *Forwarder) serve(ctx context.Context, client net.Conn) {
 	stop := context.AfterFunc(ctx, func() { client.Close(); backend.Close() })
 	defer stop()
 	var both sync.WaitGroup
-	both.Go(func() { pass(backend, client) })
-	both.Go(func() { pass(client, backend) })
+	both.Go(func() { pipe(backend, client) })
+	both.Go(func() { pipe(client, backend) })
 	both.Wait()
 }
 
-// dial connects to the next replica that accepts.
+// dial connects to the next replica that accepts, in turn.
 func (f *Forwarder) dial(ctx context.Context) (net.Conn, error) {
 	addresses, err := f.resolve(ctx)
 	start := f.next.Add(1)
 	errs := []error{err}
 	dialer := net.Dialer{
-		Timeout: dialTimeout, Control: giveUp,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: patience, Interval: time.Second, Count: 3},
+		Timeout: dialTimeout, Control: setUserTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: ackTimeout, Interval: time.Second, Count: 3},
 	}
 	for i := range uint64(len(addresses)) {
 		conn, err := dialer.DialContext(ctx, "tcp", addresses[(start+i)%uint64(len(addresses))])
@@ -95,8 +93,7 @@ func (f *Forwarder) dial(ctx context.Context) (net.Conn, error) {
 	return nil, errors.Join(errs...)
 }
 
-// resolve returns the addresses of all backends that have any. An error comes
-// with what could be resolved.
+// resolve returns the addresses of all backends that resolve, and the errors of the others.
 func (f *Forwarder) resolve(ctx context.Context) ([]string, error) {
 	var all []string
 	var errs []error
@@ -118,9 +115,9 @@ func (f *Forwarder) resolve(ctx context.Context) ([]string, error) {
 	return all, errors.Join(errs...)
 }
 
-// pass copies until src ends and hands the end on: a half-closed connection stays
-// half-closed, a broken one breaks on both sides.
-func pass(dst, src net.Conn) {
+// pipe copies from src to dst until src ends, and passes the end on: a half-closed connection
+// stays half-closed, and a broken one breaks on both sides.
+func pipe(dst, src net.Conn) {
 	_, err := io.Copy(dst, src)
 	if tcp, ok := dst.(*net.TCPConn); ok && err == nil && tcp.CloseWrite() == nil {
 		return

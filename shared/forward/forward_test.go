@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// echo answers every line with its name and the line, and at the end of what it
-// reads says goodbye.
+// echo starts a server that answers each line with its name and the line, and says bye at the
+// end of the input.
 func echo(t *testing.T, name string) string {
 	t.Helper()
 	l := listen(t)
@@ -44,7 +44,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// run starts a forwarder and returns its address and what ends it.
+// run starts a forwarder. It returns the address and a function that stops it.
 func run(t *testing.T, backends ...string) (string, func() error) {
 	t.Helper()
 	f := &Forwarder{Listener: listen(t), Backends: backends}
