@@ -16,7 +16,7 @@ import (
 	"triune.dev/shared/inprocess"
 )
 
-// configMaps serves one list and one watch that sends what comes in.
+// configMaps serves one list, and one watch that sends what events delivers.
 func configMaps(t *testing.T, events <-chan metav1.WatchEvent) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if got := r.Header.Get("Authorization"); got != "Bearer secret" {
@@ -36,7 +36,7 @@ func configMaps(t *testing.T, events <-chan metav1.WatchEvent) http.Handler {
 			return
 		}
 		if r.URL.Query().Get("sendInitialEvents") == "true" {
-			// A server without watch lists; the reflector lists instead.
+			// The server does not support watch lists, so the reflector lists instead.
 			w.WriteHeader(http.StatusUnprocessableEntity)
 			_ = encode.Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422})
 			return

@@ -13,9 +13,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// exchange is one request and its response. The handler's goroutine owns the
-// fields of the response until ready is closed, the client's goroutine owns
-// them afterwards; pipe and requestBody have locks of their own.
+// exchange is one request and its response. The handler's goroutine owns the fields of the
+// response until ready is closed, and the client's goroutine owns them afterwards. pipe and
+// requestBody have their own locks.
 type exchange struct {
 	pipe        pipe
 	requestBody requestBody
@@ -25,8 +25,8 @@ type exchange struct {
 	ready   chan struct{}
 	failure error
 
-	// cancel ends the handler's context. stopWatching ends the wait for the end
-	// of the client's context; it is called once the client has its answer whole.
+	// cancel cancels the handler's context. stopWatching stops watching the client's context;
+	// it is called once the client has the whole response.
 	cancel       context.CancelFunc
 	stopWatching func() bool
 }
@@ -41,8 +41,8 @@ func newExchange(req *http.Request) *exchange {
 	return e
 }
 
-// serve runs the handler and gives the exchange its end, whatever the handler
-// does: return, panic, or leave its goroutine.
+// serve runs the handler and ends the exchange however the handler ends: by a return, a panic,
+// or runtime.Goexit.
 func (e *exchange) serve(handler http.Handler, in *http.Request) {
 	w := &responseWriter{exchange: e, header: http.Header{}, isHead: in.Method == http.MethodHead, ctx: in.Context(), declared: -1}
 	returned := false
@@ -60,7 +60,7 @@ func (e *exchange) serve(handler http.Handler, in *http.Request) {
 	returned = true
 }
 
-// abort is the client's going away: nobody will read any more.
+// abort ends the exchange because the client has gone away.
 func (e *exchange) abort(cause error) {
 	e.pipe.closeRead(cause)
 	_ = e.requestBody.Close()
@@ -78,21 +78,21 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close gives up what has not been read and tells the handler so.
+// Close discards the unread body and lets the handler know.
 func (b *responseBody) Close() error {
 	b.stopWatching()
 	(*exchange)(b).abort(errBodyClosed)
 	return nil
 }
 
-// errBodyClosed is what the client's further reads and the handler's further
-// writes get; net/http says the same.
+// errBodyClosed is returned by the client's further reads and the handler's further writes. The
+// text is that of net/http.
 var errBodyClosed = errors.New("http: read on closed response body")
 
-// requestBody is the handler's view of the client's body: usable until either
-// side is done with it, and closed exactly once.
+// requestBody is the handler's view of the client's body. It is usable until either side closes
+// it, and closes its source exactly once.
 type requestBody struct {
-	// source is set before the exchange starts and never changed.
+	// source is set before the exchange starts and never changes.
 	source io.ReadCloser
 
 	mu     sync.Mutex
@@ -106,7 +106,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	if closed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	// Not under the lock: a read may wait for the client, and Close ends it.
+	// Do not hold the lock: a read may wait for the client, and Close must end it.
 	return b.source.Read(p)
 }
 
@@ -124,12 +124,12 @@ func (b *requestBody) Close() error {
 	return b.source.Close()
 }
 
-// responseWriter is the handler's end. Like any [http.ResponseWriter] it is for
-// one goroutine at a time.
+// responseWriter is the handler's end. Like any [http.ResponseWriter] it must be used by one
+// goroutine at a time.
 //
-// It implements the deprecated [http.CloseNotifier] because the API server's
-// wrappers grant [http.Flusher] only to writers that have both, as the HTTP/2
-// server's have: without it no watch could be served.
+// It implements the deprecated [http.CloseNotifier], as the HTTP/2 server's writer does,
+// because the API server's wrappers offer [http.Flusher] only for writers that have both.
+// Without it no watch could be served.
 type responseWriter struct {
 	exchange *exchange
 	ctx      context.Context
@@ -140,8 +140,7 @@ type responseWriter struct {
 	published   bool
 	ended       bool
 	bodyless    bool
-	// declared is the handler's Content-Length, -1 without one; written is what
-	// it wrote so far.
+	// declared is the handler's Content-Length, or -1; written counts the bytes written so far.
 	declared, written int64
 
 	closeNotify chan bool
@@ -172,7 +171,7 @@ func (w *responseWriter) WriteHeader(code int) {
 	r := &w.exchange.response
 	r.StatusCode = code
 	r.Status = statusLine(code)
-	// A copy, because handlers go on using theirs.
+	// Clone it, because handlers continue to use theirs.
 	r.Header = w.header.Clone()
 }
 
@@ -202,7 +201,7 @@ func (w *responseWriter) Write(p []byte) (int, error) {
 
 func (w *responseWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-// Flush sends the header, and wakes the client for what has been written.
+// Flush sends the header and wakes the client to read what was written.
 func (w *responseWriter) Flush() {
 	if !w.wroteHeader {
 		w.WriteHeader(http.StatusOK)
@@ -220,7 +219,7 @@ func (w *responseWriter) CloseNotify() <-chan bool {
 	return w.closeNotify
 }
 
-// publish hands the response to the client, once.
+// publish passes the response to the client, once.
 func (w *responseWriter) publish(length int64) {
 	if w.published {
 		return
@@ -230,15 +229,15 @@ func (w *responseWriter) publish(length int64) {
 	close(w.exchange.ready)
 }
 
-// End ends the response while the handler still runs, which must not use it any more.
+// End ends the response while the handler still runs. The handler must not use it afterwards.
 func (w *responseWriter) End() { w.finish(true) }
 
-// Abort breaks the response off while the handler still runs, which must not use it any
-// more.
+// Abort aborts the response while the handler still runs. The handler must not use it
+// afterwards.
 func (w *responseWriter) Abort() { w.finish(false) }
 
-// finish ends the response: whole if the handler has returned, broken off if it has
-// not. What is said first holds.
+// finish ends the response: complete if the handler returned, and aborted if not. Only the
+// first call has an effect.
 func (w *responseWriter) finish(returned bool) {
 	if w.ended {
 		return
@@ -270,7 +269,7 @@ func (w *responseWriter) finish(returned bool) {
 	w.publish(length)
 }
 
-// statusLine renders the common codes without an allocation.
+// statusLine returns the status line. Common codes do not allocate.
 func statusLine(code int) string {
 	switch code {
 	case http.StatusOK:

@@ -28,7 +28,7 @@ func clientOf(h http.HandlerFunc) *http.Client {
 	return &http.Client{Transport: inprocess.New(func() http.Handler { return h })}
 }
 
-// observation is all that a client can see of a response.
+// observation is everything that a client can see of a response.
 type observation struct {
 	Code          int
 	ContentLength int64
@@ -52,14 +52,14 @@ func observe(t *testing.T, c *http.Client, method, url string, body io.Reader) o
 	data, err := io.ReadAll(res.Body)
 	o := observation{Code: res.StatusCode, ContentLength: res.ContentLength, ContentType: res.Header.Get("Content-Type"), Extra: res.Header["X-Extra"], Body: string(data), Broken: err != nil}
 	if o.Broken {
-		// How much of a broken body arrives is a matter of timing on a network.
+		// On a network, timing decides how much of a broken body arrives.
 		o.Body = ""
 	}
 	return o
 }
 
-// TestObservedAsOverHTTP2 sends the same requests to the same handlers through
-// this transport and through a real HTTP/2 server.
+// TestObservedAsOverHTTP2 sends the same requests to the same handlers, through this transport
+// and through a real HTTP/2 server.
 func TestObservedAsOverHTTP2(t *testing.T) {
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	cases := []struct {
@@ -155,7 +155,7 @@ func TestObservedAsOverHTTP2(t *testing.T) {
 			want := observe(t, server.Client(), method, server.URL+path, bodies[0])
 			got := observe(t, clientOf(c.handler), method, server.URL+path, bodies[1])
 			if len(want.Body) > 4096 && want.ContentLength < 0 {
-				// A server may or may not know the length of what it buffers.
+				// A server may or may not know the length of a buffered body.
 				got.ContentLength = -1
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -165,8 +165,8 @@ func TestObservedAsOverHTTP2(t *testing.T) {
 	}
 }
 
-// net/http's HTTP/1 server refuses what goes beyond the declared length at once;
-// its HTTP/2 server only where it has sent the header already.
+// net/http's HTTP/1 server refuses bytes beyond the declared length at once; its HTTP/2 server
+// only after it has sent the header.
 func TestMoreThanTheDeclaredLengthIsRefused(t *testing.T) {
 	c := clientOf(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "3")
@@ -328,7 +328,7 @@ func TestAFastHandlerIsHeldBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait() // Until the handler can do no more.
+		synctest.Wait() // until the handler is blocked
 		if wrote > 64<<10 {
 			t.Errorf("the handler wrote %d bytes ahead", wrote)
 		}
@@ -404,7 +404,7 @@ func TestPanicsBreakTheConnectionOnly(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer res.Body.Close()
-			// client-go compares with ==, so nothing may be wrapped around it.
+			// client-go compares with ==, so the error must not be wrapped.
 			if body, err := io.ReadAll(res.Body); err != io.ErrUnexpectedEOF || string(body) != "partial" {
 				t.Errorf("in the body: %q, %v", body, err)
 			}
@@ -412,7 +412,7 @@ func TestPanicsBreakTheConnectionOnly(t *testing.T) {
 	}
 }
 
-// countingBody knows how often it was closed.
+// countingBody counts how often it was closed.
 type countingBody struct {
 	io.Reader
 	closed chan struct{}
@@ -460,7 +460,7 @@ func TestBodyReadAfterTheHandlerReturned(t *testing.T) {
 	}
 	_, _ = io.Copy(io.Discard, res.Body)
 	res.Body.Close()
-	// Close on the response waits for nothing, so neither may the handler's end.
+	// Close on the response does not wait, so the end of the handler must not either.
 	if _, err := kept.Read(make([]byte, 1)); !errors.Is(err, http.ErrBodyReadAfterClose) {
 		t.Errorf("error %v", err)
 	}
@@ -504,7 +504,7 @@ func TestServerNotBuiltYet(t *testing.T) {
 	}
 }
 
-// decorator is what the API server's filters wrap response writers in.
+// decorator wraps response writers as the API server's filters do.
 type decorator struct{ http.ResponseWriter }
 
 func (d decorator) Unwrap() http.ResponseWriter { return d.ResponseWriter }

@@ -2,28 +2,26 @@ package inprocess
 
 import "sync"
 
-// bufferLimit is what a handler may write ahead of its client, in bytes.
+// bufferLimit is how many bytes a handler may write ahead of its client.
 const bufferLimit = 64 << 10
 
-// keepBuffer is the capacity up to which an emptied buffer is kept: a watch
-// that once had a burst shall not hold its memory while it idles.
-const keepBuffer = 4 << 10
+// maxIdleBuffer is the capacity up to which an empty buffer is kept: an idle watch must not
+// hold the memory of an earlier burst.
+const maxIdleBuffer = 4 << 10
 
-// pipe carries bytes from one writer to one reader. Small writes are collected;
-// a write that does not fit is lent to the reader, and its writer waits until
-// all of it has been read.
+// pipe carries bytes from one writer to one reader. It buffers small writes. A write that does
+// not fit is lent to the reader, and the writer waits until all of it was read.
 type pipe struct {
 	mu sync.Mutex
-	// readable is signalled when the reader has something to find out, writable
-	// when the writer has.
+	// readable is signaled when the reader should look again, writable when the writer should.
 	readable, writable sync.Cond
 
-	// buffered[start:] has not been read; it comes before loan.
+	// buffered[start:] is unread; it precedes loan.
 	buffered []byte
 	start    int
 	loan     []byte
-	// writeEnd is what the reader gets after the last byte, readEnd what both
-	// get from now on, because the reader has gone.
+	// writeEnd is what the reader gets after the last byte. readEnd is what both sides get once
+	// the reader has gone away.
 	writeEnd, readEnd error
 }
 
@@ -41,8 +39,8 @@ func (p *pipe) fits(n int) bool {
 
 func (p *pipe) fitsLocked(n int) bool { return len(p.buffered)-p.start+n <= bufferLimit }
 
-// write takes all of b or returns an error. It wakes the reader only where the
-// writer has to wait for it; otherwise flush does.
+// write writes all of b or returns an error. It wakes the reader only if the writer has to
+// wait; otherwise flush does.
 func (p *pipe) write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,14 +65,14 @@ func (p *pipe) write(b []byte) (int, error) {
 	return n, p.readEnd
 }
 
-// flush makes the reader look for what has been written.
+// flush wakes the reader.
 func (p *pipe) flush() {
 	p.mu.Lock()
 	p.readable.Signal()
 	p.mu.Unlock()
 }
 
-// closeWrite says that nothing follows; the reader gets err at the end.
+// closeWrite ends the writes; the reader gets err after the last byte.
 func (p *pipe) closeWrite(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +82,7 @@ func (p *pipe) closeWrite(err error) {
 	p.readable.Signal()
 }
 
-// closeRead says that nobody reads; both sides get err. The first call counts.
+// closeRead ends the reads; both sides get err. Only the first call has an effect.
 func (p *pipe) closeRead(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,10 +106,10 @@ func (p *pipe) read(b []byte) (int, error) {
 		if p.start += n; p.start == len(p.buffered) {
 			p.start = 0
 			p.buffered = p.buffered[:0]
-			if cap(p.buffered) > keepBuffer {
+			if cap(p.buffered) > maxIdleBuffer {
 				p.buffered = nil
 			}
-			// The loan comes after the buffer, never instead of it.
+			// The loan follows the buffer.
 			if m := copy(b[n:], p.loan); m > 0 {
 				n += m
 				if p.loan = p.loan[m:]; len(p.loan) == 0 {

@@ -11,27 +11,26 @@ import (
 )
 
 var (
-	// ErrNotServing is returned while the handler does not exist yet. It comes
-	// with [syscall.ECONNREFUSED], so that client-go takes it for what it is, a
-	// server that is still starting.
+	// ErrNotServing is returned while the handler does not exist yet. It wraps
+	// [syscall.ECONNREFUSED], so that client-go treats it as a server that is still starting.
 	ErrNotServing = errors.New("the server in this process is not built yet")
-	// ErrUpgrade is returned for requests that want to take over the connection.
+	// ErrUpgrade is returned for requests to upgrade the connection.
 	ErrUpgrade = errors.New("a connection inside the process cannot be upgraded")
 )
 
-// remoteAddr is the address that handlers see: the loopback interface, because
-// audit, priority and fairness and admission want an address that parses.
+// remoteAddr is the address that handlers see. It is on the loopback interface, because audit,
+// priority and fairness, and admission require an address that parses.
 const remoteAddr = "127.0.0.1:0"
 
-// Transport is an [http.RoundTripper] that calls a handler of this process. It
-// may be used from any number of goroutines.
+// Transport is an [http.RoundTripper] that calls a handler in this process. It is safe for
+// concurrent use.
 type Transport struct {
 	handler func() http.Handler
 }
 
-// New returns a transport to the handler that the function returns, asked anew
-// for each request: servers are built after the clients they need themselves.
-// While it returns nil, requests fail with [ErrNotServing].
+// New returns a transport to the handler that the function returns. It calls the function for
+// each request, because servers are built after the clients that they need themselves. While
+// the function returns nil, requests fail with [ErrNotServing].
 func New(handler func() http.Handler) *Transport { return &Transport{handler: handler} }
 
 // RoundTrip implements [http.RoundTripper].
@@ -60,8 +59,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
 	case <-e.ready:
 	case <-ctx.Done():
-		// The handler's end may have come first; either answer is right then, and
-		// the client that has cancelled expects this one.
+		// The handler may have finished first. Either result is correct then, and a client that
+		// has canceled expects this one.
 		e.abort(context.Cause(ctx))
 		return nil, context.Cause(ctx)
 	}
@@ -72,7 +71,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &e.response, nil
 }
 
-// serverRequest is the request as a server would have parsed it off the wire.
+// serverRequest returns the request as a server would have parsed it.
 func serverRequest(ctx context.Context, req *http.Request, e *exchange) *http.Request {
 	in := (&http.Request{
 		Method:        req.Method,
@@ -116,7 +115,7 @@ func wantsUpgrade(h http.Header) bool {
 	return false
 }
 
-// closeBody keeps the promise of [http.RoundTripper] to close the body always.
+// closeBody closes the body, as [http.RoundTripper] requires even on errors.
 func closeBody(req *http.Request) {
 	if req.Body != nil {
 		_ = req.Body.Close()
