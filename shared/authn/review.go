@@ -43,7 +43,7 @@ const (
 // reviewed asks core about tokens. Its answers are kept for a few seconds, and
 // longer while core is away.
 func (o *Options) reviewed(core *rest.Config) (authenticator.Token, error) {
-	client, err := kubernetes.NewForConfig(peer.Impatient(core))
+	client, err := kubernetes.NewForConfig(peer.WithoutRetries(core))
 	if err != nil {
 		return nil, fmt.Errorf("make a client for token reviews: %w", err)
 	}

@@ -224,7 +224,7 @@ func DropManagedFields(object any) (any, error) {
 }
 
 func (o *Options) authorization(c *Config) error {
-	reviews, err := kubernetes.NewForConfig(peer.Impatient(c.CoreConfig))
+	reviews, err := kubernetes.NewForConfig(peer.WithoutRetries(c.CoreConfig))
 	if err != nil {
 		return fmt.Errorf("make a client for access reviews: %w", err)
 	}

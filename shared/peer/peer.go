@@ -1,11 +1,10 @@
-// Package peer makes the requests that a tier sends in its own name.
+// Package peer sends requests on a tier's own behalf to other tiers.
 //
-// The way to another tier is an [http.Handler] that takes requests with the user
-// in their context: a reverse proxy that asserts this user over mutual TLS, or
-// the tier's own handler in the same process. The handler needs more than a
-// request, a user, the request info and the time of arrival, which a chain would
-// have put there. [As] stands in for the chain, and [Config] does so for clients
-// of client-go.
+// Another tier is reached through an [http.Handler] that takes the user from the request's
+// context: a reverse proxy that asserts this user over mutual TLS, or the tier's own handler in
+// the same process. The handler requires a user, the request info and the time of arrival,
+// which a handler chain would have set. [As] sets them for any handler, and [Config] and
+// [Loopback] do so for clients of client-go. All functions are safe for concurrent use.
 package peer
 
 import (
@@ -27,44 +26,44 @@ import (
 	"triune.dev/shared/pki"
 )
 
-// UserPrefix begins the name under which a tier talks to the others.
+// UserPrefix is the prefix of the user names of tiers.
 const UserPrefix = pki.TierPrefix
 
-// User is who a tier is to the other tiers. What it may do there is written in package authz,
-// for it reads RBAC rules, webhook configurations and whatever else decides about requests,
-// and reviews tokens, before any role could have been bound to it.
+// User returns the user of a tier towards other tiers. Package authz defines its rights,
+// because the tier reads RBAC rules, webhook configurations and other inputs of decisions, and
+// reviews tokens, before a role could be bound to it.
 func User(tier string) user.Info {
 	return &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.AllAuthenticated}}
 }
 
-// TierOf returns the tier whose certificate of the front-proxy CA leaf is: its common name
-// is that of [User].
+// TierOf returns the tier that a certificate of the front-proxy CA belongs to. Its common name
+// is the name of [User].
 func TierOf(leaf *x509.Certificate) (tier string, ok bool) {
 	return strings.CutPrefix(leaf.Subject.CommonName, UserPrefix)
 }
 
-// Loopback returns a configuration for clients of the tier itself, with full rights and
-// without a socket.
+// Loopback returns a configuration for clients of the tier itself, with full rights and without
+// a socket.
 func Loopback(tier string, own http.Handler) *rest.Config {
 	who := &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 	return config(tier, who, own)
 }
 
-// Config returns a configuration for clients that call way in the name of the
-// given tier. Built-in types travel as protobuf.
-func Config(tier string, way http.Handler) *rest.Config { return config(tier, User(tier), way) }
+// Config returns a configuration for clients that call handler on behalf of the given tier.
+// Built-in types are encoded as protobuf.
+func Config(tier string, handler http.Handler) *rest.Config { return config(tier, User(tier), handler) }
 
-func config(tier string, who user.Info, way http.Handler) *rest.Config {
-	handler := As(who, audited(way))
-	config := inprocess.Config(func() http.Handler { return handler }, "")
+func config(tier string, who user.Info, handler http.Handler) *rest.Config {
+	signed := As(who, audited(handler))
+	config := inprocess.Config(func() http.Handler { return signed }, "")
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	config.UserAgent = rest.DefaultKubernetesUserAgent() + "/" + tier
 	return config
 }
 
-// audited has the tier that serves a request audit it, as kube-apiserver audits what its
-// loopback client does. In another process that tier would do so anyhow.
+// audited makes the serving tier audit a request, as kube-apiserver audits the requests of its
+// loopback client. In another process the tier would do so anyway.
 func audited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := audit.WithAuditContext(req.Context())
@@ -73,14 +72,14 @@ func audited(next http.Handler) http.Handler {
 	})
 }
 
-// As returns a handler that calls next in the name of who, whatever the request
-// says about its sender.
+// As returns a handler that calls next on behalf of who, whatever the request says about its
+// sender.
 //
-// The request next sees has a context of its own: it ends with the caller's, and
-// holds none of its values. Many such requests are made while another one is
-// served, and must not inherit its user, audit event, request info or trace: in
-// one process the next tier's chain would take them for its own. For the same
-// reason the headers that carry an audit id or a trace are left out.
+// The request that next gets has its own context, which ends with that of the caller but has
+// none of its values. Many such requests are made while another one is served, and must not
+// inherit its user, audit event, request info or trace: in a single process, the chain of the
+// next tier would take them for its own. For the same reason, headers that carry an audit ID or
+// a trace are removed.
 func As(who user.Info, next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -106,34 +105,34 @@ func As(who user.Info, next http.Handler) http.Handler {
 
 type ownKey struct{}
 
-// Own reports whether ctx is of a request that [As] has made.
+// Own reports whether ctx belongs to a request made through [As].
 func Own(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 
-// tracking are the headers that make a request part of another one: the audit id, and
-// those of W3C Trace Context and Baggage.
+// tracking lists the headers that make a request part of another one: the audit ID, and those
+// of W3C Trace Context and Baggage.
 var tracking = []string{"Audit-Id", "Traceparent", "Tracestate", "Baggage"}
 
-// withoutValues is a context that ends with another one and has no values.
+// withoutValues is a context without values that ends with another one.
 type withoutValues struct{ context.Context }
 
 // Value implements [context.Context].
 func (withoutValues) Value(any) any { return nil }
 
-// Impatient returns a copy of config whose clients do not wait and ask again where an
-// answer has Retry-After. The way to a tier tries its replicas by itself and knows when
-// there are none; whoever waits for a review shall hear of that at once.
-func Impatient(config *rest.Config) *rest.Config {
+// WithoutRetries returns a copy of config whose clients do not retry on Retry-After. The
+// handler of a tier tries its replicas itself and knows when there are none; a caller that
+// waits for a review must learn that at once.
+func WithoutRetries(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return impatient{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return noRetryAfter{next} })
 	return config
 }
 
-// impatient hides Retry-After, on which client-go would wait and ask again.
-type impatient struct{ next http.RoundTripper }
+// noRetryAfter removes Retry-After, which makes client-go wait and retry.
+type noRetryAfter struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (i impatient) RoundTrip(req *http.Request) (*http.Response, error) {
-	res, err := i.next.RoundTrip(req)
+func (t noRetryAfter) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := t.next.RoundTrip(req)
 	if err == nil {
 		res.Header.Del("Retry-After")
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// asked is what a way to another tier has been asked for, and by whom.
+// asked records a request to another tier, and its user.
 type asked struct {
 	User      string
 	Groups    []string
@@ -81,8 +81,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestAsStartsAnew: a request made while another one is served ends with it and has
-// nothing else of it.
+// TestAsStartsAnew: a request made while another one is served ends with it and inherits
+// nothing else.
 func TestAsStartsAnew(t *testing.T) {
 	type key struct{}
 	outer, cancel := context.WithCancelCause(context.WithValue(audit.WithAuditContext(t.Context()), key{}, "alice's"))
