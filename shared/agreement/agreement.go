@@ -1,15 +1,16 @@
-// Package agreement finds contradictions between what the tiers have been told.
+// Package agreement detects contradictions between the settings of the tiers.
 //
-// Some flags must be given to every tier alike: a request that core would refuse as
-// anonymous must not be let in by the aggregator, and a Secret-like custom resource must
-// not be stored in plain text because one tier has no encryption configuration. Core
-// publishes what it has been told at [Path], files as digests; the other tiers ask for it
-// and compare. A tier that contradicts core does not become ready. One that has been
-// ready stays so, for a change of flags reaches the tiers one after the other; its
-// readyz, log and metric tell until they agree again.
+// Some flags must have the same value in every tier: the aggregator must not let in anonymous
+// requests that core would refuse, and no tier may store confidential custom resources in plain
+// text because it lacks the encryption configuration. Core publishes its [Settings] at [Path]
+// through [Handler], with files as digests. The other tiers run a [Check], which fetches and
+// compares them. A tier that contradicts core does not become ready. A tier that was ready
+// before stays ready, because a change of flags reaches the tiers one after another; its
+// readyz, log and metric report the contradiction until they agree again.
 //
-// Only the others compare, never core: tiers that waited for each other would not get
-// through a rolling update.
+// Core never compares: tiers that wait for each other would block a rolling update.
+//
+// A Check is safe for concurrent use; call its Run once.
 package agreement
 
 import (
@@ -23,19 +24,18 @@ import (
 	"slices"
 )
 
-// Path is where core publishes its Settings. Nothing of it is secret, but like any path
-// it is shown to those only whom the authorizer lets see it.
+// Path is where core publishes its Settings. They are not secret, but like any path they are
+// subject to authorization.
 const Path = "/triune/settings"
 
-// Settings are what a tier has been told, by the name of the flag or of the part of its
-// file: values, or what Digest and FileDigest return. A tier that has no such setting has
-// no entry, and contradicts nobody.
+// Settings maps the name of a flag, or of a part of its file, to a value or a digest. A tier
+// that lacks a setting has no entry for it and contradicts no other tier.
 type Settings map[string]string
 
-// None stands for a file that is not given.
+// None is the digest of a file that is not configured.
 const None = "none"
 
-// FileDigest returns a short digest of a file's content, and None for an empty name.
+// FileDigest returns a short digest of a file's content, or None for an empty name.
 func FileDigest(name string) (string, error) {
 	if name == "" {
 		return None, nil
@@ -53,8 +53,8 @@ func Digest(content []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:8])
 }
 
-// Contradictions returns a line for each setting that both have and that differs, in the
-// order of their names. mine and others name the two tiers.
+// Contradictions returns one line for each setting that both sides have with different values,
+// sorted by name. mine and others are the names of the two tiers.
 func (s Settings) Contradictions(mine, others string, other Settings) []string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(s)) {
@@ -65,7 +65,8 @@ func (s Settings) Contradictions(mine, others string, other Settings) []string {
 	return lines
 }
 
-// Handler publishes the settings that read returns at each request: files change.
+// Handler serves the settings that read returns. It calls read for each request, because files
+// change.
 func Handler(read func() (Settings, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method != http.MethodGet {
@@ -79,6 +80,6 @@ func Handler(read func() (Settings, error)) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(settings) // whoever has gone does not read it
+		_ = json.NewEncoder(w).Encode(settings) // the client may have gone away
 	})
 }

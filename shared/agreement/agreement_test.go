@@ -80,7 +80,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// told is a core and a tier beside it, whose settings a test changes.
+// told is core and another tier, whose settings a test changes.
 type told struct {
 	core, own Settings
 	err       error
@@ -140,9 +140,9 @@ func TestCheck(t *testing.T) {
 		ready(line)
 		contradicted(1)
 
-		// The operator mends it, by a file that is read again or by starting core anew.
+		// The operator fixes it, in a file that is reloaded or by restarting core.
 		w.core = Settings{"--anonymous-auth": "true"}
-		time.Sleep(waiting)
+		time.Sleep(unsettledInterval)
 		synctest.Wait()
 		ready("")
 		contradicted(0)
@@ -150,9 +150,9 @@ func TestCheck(t *testing.T) {
 			t.Errorf("detail %q", c.Detail())
 		}
 
-		// A tier that has been ready stays ready, and says what is wrong.
+		// A tier that was ready stays ready and reports the contradiction.
 		w.core = Settings{"--anonymous-auth": "false"}
-		time.Sleep(settled)
+		time.Sleep(settledInterval)
 		synctest.Wait()
 		ready("")
 		contradicted(1)
@@ -160,16 +160,16 @@ func TestCheck(t *testing.T) {
 			t.Errorf("detail %q", c.Detail())
 		}
 
-		// A core that is away takes nothing back.
+		// While core is unavailable, the last result remains.
 		w.err = errors.New("connection refused")
-		time.Sleep(settled)
+		time.Sleep(settledInterval)
 		synctest.Wait()
 		ready("")
 		contradicted(1)
 	})
 }
 
-// TestCheckWithoutCore: a tier works without core, and with one that is older.
+// TestCheckWithoutCore: a tier works without core, and with a core of an earlier release.
 func TestCheckWithoutCore(t *testing.T) {
 	tests := map[string]struct {
 		err   error
@@ -189,7 +189,7 @@ func TestCheckWithoutCore(t *testing.T) {
 			if diff := cmp.Diff(test.heard, w.heard); diff != "" {
 				t.Errorf("heard (-want +got)\n%s", diff)
 			}
-			// It is compared as soon as it can be.
+			// It compares as soon as it can.
 			w.err, w.core = nil, Settings{"--anonymous-auth": "false"}
 			c.ask(t.Context())
 			err := c.Check(nil)

@@ -17,43 +17,42 @@ import (
 )
 
 const (
-	// waiting is the time between two questions until core is agreed with, and settled
-	// that between two afterwards.
-	waiting, settled = time.Second, 30 * time.Second
-	// timeout bounds one question.
+	// unsettledInterval is the time between two comparisons until the tier agrees with core,
+	// and settledInterval afterwards.
+	unsettledInterval, settledInterval = time.Second, 30 * time.Second
+	// timeout bounds one request.
 	timeout = 2 * time.Second
 )
 
 // Config configures a Check.
 type Config struct {
-	// Tier is the one that asks, Core the one that is asked.
+	// Tier is this tier, and Core the tier to compare with.
 	Tier, Core string
-	// Own returns what Tier has been told, at each comparison.
+	// Own returns the settings of Tier. It is called for each comparison.
 	Own func() (Settings, error)
 	// Ask returns the content of Path at core.
 	Ask func(ctx context.Context) ([]byte, error)
-	// Heard gets core's settings whenever they have come, before the Check's state
-	// changes, and nil where core publishes none, being of an earlier release. Nil for
-	// nobody.
+	// Heard, if set, is called with core's settings before the state of the Check changes, and
+	// with nil if core is of an earlier release that publishes none.
 	Heard func(Settings)
-	// Registerer gets the metric; nil for none.
+	// Registerer registers the metric; nil means none.
 	Registerer prometheus.Registerer
 }
 
-// Check compares a tier's settings with core's, again and again. It is a health check of
-// k8s.io/apiserver, for readyz.
+// Check repeatedly compares a tier's settings with core's. It implements healthz.HealthChecker
+// of k8s.io/apiserver, for readyz.
 type Check struct {
 	config         Config
 	contradictions prometheus.Gauge
 
 	mu sync.Mutex
-	// asked: core has been asked once, with or without an answer. passed: it has been
-	// agreed with once.
+	// asked: core was asked at least once, successfully or not. passed: the tier has agreed
+	// with core at least once.
 	asked, passed bool
-	lines         []string // contradictions
+	lines         []string // current contradictions
 }
 
-// New returns a Check that has not asked yet.
+// New returns a Check that has not compared yet.
 func New(config Config) (*Check, error) {
 	c := &Check{config: config, contradictions: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "triune_settings_contradicted",
@@ -68,7 +67,7 @@ func New(config Config) (*Check, error) {
 	return c, nil
 }
 
-// Run asks until ctx ends.
+// Run compares until ctx ends.
 func (c *Check) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -87,12 +86,12 @@ func (c *Check) pause() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.passed && len(c.lines) == 0 {
-		return settled
+		return settledInterval
 	}
-	return waiting
+	return unsettledInterval
 }
 
-// ask compares once.
+// ask compares once and logs changes.
 func (c *Check) ask(ctx context.Context) {
 	lines, heard, err := c.compare(ctx)
 	if ctx.Err() != nil {
@@ -102,14 +101,13 @@ func (c *Check) ask(ctx context.Context) {
 	if err != nil {
 		log.V(2).Info("settings not compared", "tier", c.config.Core, "err", err)
 	}
-	if c.note(lines, heard) {
+	if c.record(lines, heard) {
 		log.Info("compared settings with another tier", "contradictions", lines)
 	}
 }
 
-// note takes the outcome of a question, and reports whether the contradictions are others
-// than before.
-func (c *Check) note(lines []string, heard bool) (changed bool) {
+// record stores the result of a comparison, and reports whether the contradictions changed.
+func (c *Check) record(lines []string, heard bool) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
@@ -122,14 +120,14 @@ func (c *Check) note(lines []string, heard bool) (changed bool) {
 	return changed
 }
 
-// compare returns the contradictions. heard is false where core could not be asked.
+// compare returns the contradictions. heard is false if core did not answer.
 func (c *Check) compare(ctx context.Context) (lines []string, heard bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	content, err := c.config.Ask(ctx)
 	if apierrors.IsNotFound(err) {
 		c.hear(nil)
-		return nil, true, nil // an earlier release
+		return nil, true, nil // core is of an earlier release
 	}
 	if err != nil {
 		return nil, false, err
@@ -141,7 +139,7 @@ func (c *Check) compare(ctx context.Context) (lines []string, heard bool, err er
 	c.hear(core)
 	own, err := c.config.Own()
 	if err != nil {
-		// A file that cannot be read now was read at the start; its reload complains.
+		// The file was readable at the start; its reload reports the error.
 		return nil, false, err
 	}
 	return own.Contradictions(c.config.Tier, c.config.Core, core), true, nil
@@ -156,9 +154,8 @@ func (c *Check) hear(core Settings) {
 // Name implements healthz.HealthChecker.
 func (c *Check) Name() string { return "settings" }
 
-// Check returns an error until core has been asked, and while a tier contradicts core that
-// has never agreed with it. A core that cannot be asked is not contradicted: a tier works
-// without it.
+// Check returns an error until core was asked, and while a tier that has never agreed with core
+// contradicts it. An unavailable core is no contradiction, because a tier works without it.
 func (c *Check) Check(*http.Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,7 +168,7 @@ func (c *Check) Check(*http.Request) error {
 	return nil
 }
 
-// Detail returns a line for each contradiction of a tier that stays ready.
+// Detail returns one line for each contradiction of a tier that stays ready.
 func (c *Check) Detail() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
