@@ -20,13 +20,13 @@ import (
 
 const kindsExtension = "x-kubernetes-group-version-kind"
 
-// operationIDAndTags works the group-version of a path into the name of an
-// operation, so that names are unique over all documents.
+// operationIDAndTags adds the group-version of a path to the name of an operation, so that
+// names are unique across documents.
 func operationIDAndTags(r common.Route) (string, []string, error) {
 	return apiopenapi.GetOperationIDAndTags(&restful.Route{Operation: r.OperationName(), Path: r.Path()})
 }
 
-// describeAll makes the routes of containers.
+// describeAll builds the routes of containers.
 func describeAll(containers ...container) ([]common.RouteContainer, error) {
 	all := make([]common.RouteContainer, 0, len(containers))
 	for _, c := range containers {
@@ -39,7 +39,7 @@ func describeAll(containers ...container) ([]common.RouteContainer, error) {
 	return all, nil
 }
 
-// buildV2 returns the one v2 document of all containers, in JSON.
+// buildV2 returns the v2 document of all containers as JSON.
 func (s *Service) buildV2(containers []container) ([]byte, error) {
 	all, err := describeAll(containers...)
 	if err != nil {
@@ -50,8 +50,8 @@ func (s *Service) buildV2(containers []container) ([]byte, error) {
 		Info:                           s.info(),
 		DefaultResponse:                &spec.Response{ResponseProps: spec.ResponseProps{Description: defaultResponse}},
 		GetOperationIDAndTagsFromRoute: operationIDAndTags,
-		GetDefinitionName:              s.definitions.naming().of,
-		// References look different in v2, so these are definitions of its own.
+		GetDefinitionName:              s.definitions.naming().lookup,
+		// References differ in v2, so it needs its own definitions.
 		GetDefinitions: func(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 			return s.config.Definitions(references(refV2))
 		},
@@ -67,12 +67,12 @@ func (s *Service) buildV2(containers []container) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build OpenAPI v2: %w", err)
 	}
-	// Clients of v2 take a default for a constraint.
+	// Clients of v2 mistake a default for a constraint.
 	document.Definitions = handler.PruneDefaults(document.Definitions)
 	return document.MarshalJSON()
 }
 
-// buildV3 returns the v3 document of one container, in JSON.
+// buildV3 returns the v3 document of one container as JSON.
 func (s *Service) buildV3(c container) ([]byte, error) {
 	all, err := describeAll(c)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Service) buildV3(c container) ([]byte, error) {
 		Info:                           s.info(),
 		DefaultResponse:                &spec3.Response{ResponseProps: spec3.ResponseProps{Description: defaultResponse}},
 		GetOperationIDAndTagsFromRoute: operationIDAndTags,
-		GetDefinitionName:              s.definitions.naming().of,
+		GetDefinitionName:              s.definitions.naming().lookup,
 	}
 	if security := s.config.SecurityDefinitions; security != nil {
 		config.SecuritySchemes = schemesV3(security)
@@ -104,8 +104,7 @@ func (s *Service) buildV3(c container) ([]byte, error) {
 		if encoded, err = document.MarshalJSON(); err != nil {
 			return err
 		}
-		// kube-apiserver's v3 documents, unlike those of v2, come out of an encoder
-		// that escapes what could be HTML.
+		// kube-apiserver encodes v3 documents, unlike v2, with HTML escaping.
 		var escaped bytes.Buffer
 		escaped.Grow(len(encoded) + len(encoded)/64)
 		json.HTMLEscape(&escaped, encoded)
@@ -124,7 +123,7 @@ func (s *Service) info() *spec.Info {
 	return &spec.Info{InfoProps: spec.InfoProps{Title: s.config.Title, Version: s.config.Version}}
 }
 
-// requirements lets any one of the security definitions do.
+// requirements returns security requirements of which any one suffices.
 func requirements(security spec.SecurityDefinitions) []map[string][]string {
 	var required []map[string][]string
 	for _, name := range sortedKeys(security) {
@@ -133,7 +132,7 @@ func requirements(security spec.SecurityDefinitions) []map[string][]string {
 	return required
 }
 
-// schemesV3 are security definitions in the form of OpenAPI v3.
+// schemesV3 converts security definitions to OpenAPI v3.
 func schemesV3(security spec.SecurityDefinitions) spec3.SecuritySchemes {
 	schemes := spec3.SecuritySchemes{}
 	for name, scheme := range security {
@@ -147,9 +146,9 @@ func schemesV3(security spec.SecurityDefinitions) spec3.SecuritySchemes {
 	return schemes
 }
 
-// narrowKinds cuts down the list of group-version-kinds of the two types that
-// every API group registers as its own. A document names its own group-version
-// and core's; all others say nothing about it and would be most of its size.
+// narrowKinds shortens the list of group-version-kinds of the two types that every API group
+// registers. A document keeps its own group-version and core's; the others do not concern it
+// and would be most of its size.
 func narrowKinds(document *spec3.OpenAPI, gv schema.GroupVersion) {
 	if document.Components == nil {
 		return

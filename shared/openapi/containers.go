@@ -12,11 +12,11 @@ import (
 	"triune.dev/shared/table"
 )
 
-// Extra is a part of the documents that is not in the resource table: the plain
-// paths that kube-apiserver describes as well. See [Version] and its kin.
+// Extra is a part of the documents that is not in the resource table: paths without resources
+// that kube-apiserver describes as well. See [Version] and the functions below.
 type Extra struct{ container }
 
-// Version is /version.
+// Version describes /version.
 func Version() Extra {
 	return single("/version", &route{
 		path:        "/version/",
@@ -28,21 +28,21 @@ func Version() Extra {
 	})
 }
 
-// GroupList is the discovery document /apis, for the tier that answers it.
-// serializer decides which media types it has.
+// GroupList describes the discovery document /apis, for the tier that serves it. The serializer
+// determines its media types.
 func GroupList(serializer runtime.NegotiatedSerializer) Extra {
 	return single(table.GroupPrefix, discovery(serializer, table.GroupPrefix,
 		"getAPIVersions", "get available API versions", metav1.APIGroupList{}))
 }
 
-// LegacyVersions is the discovery document /api.
+// LegacyVersions describes the discovery document /api.
 func LegacyVersions(serializer runtime.NegotiatedSerializer) Extra {
 	return single(table.LegacyPrefix, discovery(serializer, table.LegacyPrefix,
 		"getAPIVersions", "get available API versions", metav1.APIVersions{}))
 }
 
-// IssuerConfiguration is the OpenID configuration of the issuer of
-// ServiceAccount tokens (KEP-1393).
+// IssuerConfiguration describes the OpenID configuration of the issuer of ServiceAccount tokens
+// (KEP-1393).
 func IssuerConfiguration() Extra {
 	return single("/.well-known/openid-configuration", &route{
 		path:        "/.well-known/openid-configuration/",
@@ -53,7 +53,7 @@ func IssuerConfiguration() Extra {
 	})
 }
 
-// IssuerKeys is the key set of the issuer of ServiceAccount tokens (KEP-1393).
+// IssuerKeys describes the key set of the issuer of ServiceAccount tokens (KEP-1393).
 func IssuerKeys() Extra {
 	return single("/openid/v1/jwks", &route{
 		path:        "/openid/v1/jwks/",
@@ -64,7 +64,7 @@ func IssuerKeys() Extra {
 	})
 }
 
-// Logs is /logs, which --enable-logs-handler turns on.
+// Logs describes /logs, which --enable-logs-handler enables.
 func Logs() Extra {
 	list := &route{method: http.MethodGet, path: "/logs/", operation: "logFileListHandler"}
 	file := &route{
@@ -76,7 +76,7 @@ func Logs() Extra {
 	}}}
 }
 
-// single is a container of one GET whose only answer is 200 with what it writes.
+// single returns a container with one GET, whose only response is 200.
 func single(root string, r *route) Extra {
 	r.method = http.MethodGet
 	r.responses = []common.StatusCodeResponse{response{http.StatusOK, http.StatusText(http.StatusOK), r.writes}}
@@ -85,7 +85,7 @@ func single(root string, r *route) Extra {
 	}}}
 }
 
-// discovery is the route of a discovery document.
+// discovery returns the route of a discovery document.
 func discovery(serializer runtime.NegotiatedSerializer, root, operation, description string, writes any) *route {
 	mediaTypes, _ := negotiation.MediaTypesForSerializer(serializer)
 	return &route{
@@ -98,8 +98,8 @@ func discovery(serializer runtime.NegotiatedSerializer, root, operation, descrip
 	}
 }
 
-// containersOf returns the containers of a table: one for the discovery document
-// of every group and one for every group-version.
+// containersOf returns the containers of a table: one for the discovery document of each group,
+// and one for each group-version.
 func containersOf(t *table.Table) []container {
 	var containers []container
 	for _, group := range t.Groups() {
@@ -118,8 +118,7 @@ func containersOf(t *table.Table) []container {
 	return containers
 }
 
-// routesOf describes all routes of a group-version, its discovery document
-// included.
+// routesOf describes all routes of a group-version, including its discovery document.
 func routesOf(version *table.GroupVersion) ([]common.Route, error) {
 	list := discovery(version.Serializer, version.Root, "getAPIResources", "get available resources", metav1.APIResourceList{})
 	all, err := single(version.Root, list).routes()

@@ -21,28 +21,26 @@ import (
 	"triune.dev/shared/table"
 )
 
-// TypeConverter returns the converter between objects and the typed values of
-// structured merge for the resources of gv. It costs nothing until an object of a
-// kind is converted for the first time; then the kind's type, and what of its
-// parts no other kind has brought in yet, is made from the definitions. It knows
-// the kinds of the table given to Describe and may be called before that.
+// TypeConverter returns the converter between objects and typed values of structured merge for
+// the resources of gv. It costs nothing until the first object of a kind is converted; then it
+// builds the type of that kind, and those of its parts that no other kind has. It knows the
+// kinds of the table given to Describe and may be called before Describe.
 //
-// As in kube-apiserver, core's resources know the kinds that core's resources
-// have, and all other groups know each other's: a managed-fields entry in a
-// version beyond that is dropped at the next write.
+// As in kube-apiserver, the resources of core know the kinds of core, and all other groups know
+// each other's: a managed-fields entry in another version is dropped at the next write.
 func (s *Service) TypeConverter(gv schema.GroupVersion) managedfields.TypeConverter {
 	return s.converters.family(gv.Group == "")
 }
 
-// converters are the type converters of a tier.
+// converters holds the type converters of a tier.
 type converters struct {
 	definitions *definitions
 
-	// core and groups are written by learn only.
+	// core and groups are written only by learn.
 	core, groups *family
 
-	// mu guards types, the parts of all types that have been asked for. A part
-	// never changes once it is here, so that types can share it.
+	// mu guards types, the parts of all types built so far. A part never changes, so types can
+	// share it.
 	mu    sync.Mutex
 	types map[string]smd.TypeDef
 }
@@ -80,26 +78,25 @@ func (c *converters) learn(t *table.Table) {
 	}
 }
 
-// family is the kinds that a converter knows. It is the managedfields.TypeConverter.
+// family is a set of kinds that know each other. It implements managedfields.TypeConverter.
 type family struct {
 	kinds map[schema.GroupVersionKind]*kindType
 }
 
-// kindType is the type of one kind, made at first use.
+// kindType is the type of one kind, built on first use.
 type kindType struct {
 	get func() (typed.ParseableType, error)
 }
 
-// noKinds answers what a converter answers about a kind that it does not know;
-// field managers tell this error by its type, which is not exported.
+// noKinds returns a converter that knows no kind. Field managers recognize the error for an
+// unknown kind by its type, which is not exported.
 var noKinds = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	return managedfields.NewTypeConverter(map[string]*spec.Schema{}, false)
 })
 
-// ObjectToTyped returns the typed form of an object; its group-version-kind must
-// be set.
+// ObjectToTyped returns the typed form of an object, whose group-version-kind must be set.
 func (f *family) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	stack.Reserve() // a new object is here before it is anywhere else of ours
+	stack.Reserve() // the earliest point at which a written object reaches Triune's code
 	kind := f.kinds[object.GetObjectKind().GroupVersionKind()]
 	if kind == nil {
 		none, err := noKinds()
@@ -108,39 +105,39 @@ func (f *family) ObjectToTyped(object runtime.Object, options ...typed.Validatio
 		}
 		return none.ObjectToTyped(object, options...)
 	}
-	of, err := kind.get()
+	parseable, err := kind.get()
 	if err != nil {
 		return nil, err
 	}
 	if u, ok := object.(*unstructured.Unstructured); ok {
-		return of.FromUnstructured(u.UnstructuredContent(), options...)
+		return parseable.FromUnstructured(u.UnstructuredContent(), options...)
 	}
 	fields, err := value.NewValueReflect(object)
 	if err != nil {
 		return nil, err
 	}
-	return typed.AsTyped(structured{fields, object}, of.Schema, of.TypeRef, options...)
+	return typed.AsTyped(structured{fields, object}, parseable.Schema, parseable.TypeRef, options...)
 }
 
-// structured is the value of a Go object, which it remembers.
+// structured is the value of a Go object, together with that object.
 type structured struct {
 	value.Value
 	object runtime.Object
 }
 
-// TypedToObject returns the object that a typed value was made of, if that was a Go object,
-// which the caller must not change then, and else its unstructured form. It needs no type.
+// TypedToObject returns the Go object that a typed value was made from, which the caller must
+// not change, or else the unstructured form of the value. It needs no type.
 //
-// Field managers ask for the object of a value to see of which version it is, once for each
-// manager, and to convert it to another one.
-func (f *family) TypedToObject(of *typed.TypedValue) (runtime.Object, error) {
-	if whole, ok := of.AsValue().(structured); ok {
-		return whole.object, nil
+// Each field manager asks for the object of a value, to learn its version and to convert it to
+// another one.
+func (f *family) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+	if s, ok := v.AsValue().(structured); ok {
+		return s.object, nil
 	}
-	return managedfields.NewDeducedTypeConverter().TypedToObject(of)
+	return managedfields.NewDeducedTypeConverter().TypedToObject(v)
 }
 
-// build makes the type of one kind.
+// build builds the type of one kind.
 func (c *converters) build(scheme *runtime.Scheme, kind schema.GroupVersionKind) (typed.ParseableType, error) {
 	sample, err := scheme.New(kind)
 	if err != nil {
@@ -168,12 +165,10 @@ func (c *converters) build(scheme *runtime.Scheme, kind schema.GroupVersionKind)
 	return typed.ParseableType{Schema: all, TypeRef: smd.TypeRef{NamedType: &root}}, nil
 }
 
-// commonTypes are parts that every schema has, for values whose type is deduced
-// or unknown.
+// commonTypes are parts of every schema, for values whose type is deduced or unknown.
 var commonTypes = []string{"__untyped_atomic_", "__untyped_deduced_"}
 
-// closure returns the names of all definitions that root is made of, root
-// included.
+// closure returns the names of root and of all definitions that it depends on.
 func closure(definitions map[string]common.OpenAPIDefinition, root string) ([]string, error) {
 	seen := map[string]bool{root: true}
 	names := []string{root}
@@ -192,7 +187,7 @@ func closure(definitions map[string]common.OpenAPIDefinition, root string) ([]st
 	return names, nil
 }
 
-// convert makes those of the named parts that do not exist yet.
+// convert builds the named parts that do not exist yet.
 func (c *converters) convert(definitions map[string]common.OpenAPIDefinition, names []string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,7 +28,7 @@ import (
 
 var gvAutoscaling = autoscalingv1.SchemeGroupVersion
 
-// upstream is the converter that kube-apiserver would build for the kinds.
+// upstream returns the converter that kube-apiserver would build for the kinds.
 func upstream(t testing.TB, kinds ...string) managedfields.TypeConverter {
 	t.Helper()
 	config := &common.OpenAPIV3Config{
@@ -69,7 +69,7 @@ func autoscaler(name string) *autoscalingv1.HorizontalPodAutoscaler {
 }
 
 // TestTypesEqualUpstreams: the type of a kind has the parts that
-// builder3.BuildOpenAPIDefinitionsForResources gives it, and those are equal.
+// builder3.BuildOpenAPIDefinitionsForResources gives it, and the parts are equal.
 func TestTypesEqualUpstreams(t *testing.T) {
 	served := newTier(t)
 	for kind, object := range map[string]runtime.Object{
@@ -95,8 +95,8 @@ func TestTypesEqualUpstreams(t *testing.T) {
 	}
 }
 
-// parts returns the parts of a schema by name, in a form that does not depend on
-// the order of fields, which is that of a map.
+// parts returns the parts of a schema by name, independent of the order of fields, which comes
+// from a map.
 func parts(t *testing.T, of *smd.Schema) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -117,7 +117,7 @@ func parts(t *testing.T, of *smd.Schema) map[string]string {
 	return all
 }
 
-// TestPartsAreShared: what two kinds have in common is in memory once.
+// TestPartsAreShared: kinds share their common parts in memory.
 func TestPartsAreShared(t *testing.T) {
 	converter := newTier(t).TypeConverter(gvAutoscaling)
 	meta := func(object runtime.Object) *smd.Map {
@@ -137,9 +137,8 @@ func TestPartsAreShared(t *testing.T) {
 	}
 }
 
-// TestUnknownKinds: a converter answers about a kind that it does not know as
-// kube-apiserver's does, so that field managers drop entries of unknown versions
-// instead of failing.
+// TestUnknownKinds: for an unknown kind, a converter returns the same error as
+// kube-apiserver's, so that field managers drop entries of unknown versions instead of failing.
 func TestUnknownKinds(t *testing.T) {
 	served := newTier(t)
 	_, want := upstream(t, "Scale").ObjectToTyped(&corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}})
@@ -171,7 +170,7 @@ func TestUnknownKinds(t *testing.T) {
 	}
 }
 
-// TestMissingDefinition: a kind without a definition is an error that names it.
+// TestMissingDefinition: the error for a kind without a definition names the kind.
 func TestMissingDefinition(t *testing.T) {
 	served := newTier(t)
 	served.definitions.generate = func(common.ReferenceCallback) map[string]common.OpenAPIDefinition { return nil }
@@ -181,8 +180,8 @@ func TestMissingDefinition(t *testing.T) {
 	}
 }
 
-// TestFirstUseByMany: however many write a kind for the first time, definitions
-// are made once, and all get one type: values of two types do not merge.
+// TestFirstUseByMany: concurrent first writes of a kind generate the definitions once and share
+// one type, because values of different types do not merge.
 func TestFirstUseByMany(t *testing.T) {
 	served := newTier(t)
 	var mu sync.Mutex
@@ -206,8 +205,8 @@ func TestFirstUseByMany(t *testing.T) {
 	}
 }
 
-// TestManagedFields: a field manager over our converter records what one over
-// kube-apiserver's does (KEP-555): a create, an apply by another, and a conflict.
+// TestManagedFields: a field manager records the same with this converter as with
+// kube-apiserver's (KEP-555), for a create, an apply by another manager, and a conflict.
 func TestManagedFields(t *testing.T) {
 	ours, conflict := managed(t, newTier(t).TypeConverter(gvAutoscaling))
 	theirs, theirConflict := managed(t, upstream(t, "HorizontalPodAutoscaler"))
@@ -225,8 +224,8 @@ func TestManagedFields(t *testing.T) {
 	}
 }
 
-// managed returns the managed fields after a create and an apply, and the error
-// of an apply that conflicts.
+// managed returns the managed fields after a create and an apply, and the error of a
+// conflicting apply.
 func managed(t *testing.T, converter managedfields.TypeConverter) (entries []string, conflict string) {
 	t.Helper()
 	kind := gvAutoscaling.WithKind("HorizontalPodAutoscaler")
@@ -258,8 +257,8 @@ func managed(t *testing.T, converter managedfields.TypeConverter) (entries []str
 	return entries, conflict
 }
 
-// TestObjectOfTyped: the typed form of a Go object is that of upstream's, value by value,
-// and gives the object itself back; what has been made of it by structured merge does not.
+// TestObjectOfTyped: the typed form of a Go object equals upstream's, value by value, and
+// returns the object itself; a value produced by structured merge does not.
 func TestObjectOfTyped(t *testing.T) {
 	converter, reference := newTier(t).TypeConverter(gvAutoscaling), upstream(t, "HorizontalPodAutoscaler")
 	object := autoscaler("web")
@@ -300,7 +299,7 @@ func TestObjectOfTyped(t *testing.T) {
 	}
 }
 
-// BenchmarkFirstWrite is what the first write of a kind costs over any later one.
+// BenchmarkFirstWrite measures the additional cost of the first write of a kind.
 //
 //	go test -run '^$' -bench FirstWrite ./shared/openapi
 func BenchmarkFirstWrite(b *testing.B) {

@@ -10,22 +10,22 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// What a reference to a definition looks like in each version of OpenAPI.
+// Prefixes of references to definitions in each version of OpenAPI.
 const (
 	refV2 = "#/definitions/"
 	refV3 = "#/components/schemas/"
 )
 
-// definitions holds the definitions of all Go types of the tier while they are
-// in use. To make those of Kubernetes takes some 6 ms and to hold them 6 MB; so
-// they are made when asked for and dropped when nobody has asked for a while.
+// definitions holds the definitions of all Go types of the tier while they are in use.
+// Generating those of Kubernetes takes some 6 ms and holding them 6 MB, so they are generated
+// on demand and dropped when they have not been used for a while.
 type definitions struct {
 	generate common.GetOpenAPIDefinitions
 	schemes  []*runtime.Scheme
 	keep     time.Duration
 
-	// using is held by whoever uses v3: the builders write into the definitions.
-	using sync.Mutex
+	// inUse is held while v3 is in use, because the builders write to the definitions.
+	inUse sync.Mutex
 	v3    map[string]common.OpenAPIDefinition
 
 	// mu guards names and drop.
@@ -34,11 +34,11 @@ type definitions struct {
 	drop  *time.Timer
 }
 
-// use calls f with the v3 definitions. Neither they nor anything made of them may
-// be kept beyond the call. Calls wait for each other.
+// use calls f with the v3 definitions. f must not retain them or anything made from them.
+// Concurrent calls wait for each other.
 func (d *definitions) use(f func(v3 map[string]common.OpenAPIDefinition) error) error {
-	d.using.Lock()
-	defer d.using.Unlock()
+	d.inUse.Lock()
+	defer d.inUse.Unlock()
 	if d.v3 == nil {
 		d.v3 = d.generate(references(refV3))
 	}
@@ -46,7 +46,7 @@ func (d *definitions) use(f func(v3 map[string]common.OpenAPIDefinition) error) 
 	return f(d.v3)
 }
 
-// naming tells which group-version-kinds a definition stands for.
+// naming returns the mapping from definitions to group-version-kinds.
 func (d *definitions) naming() *names {
 	d.touch()
 	d.mu.Lock()
@@ -60,7 +60,7 @@ func (d *definitions) naming() *names {
 	return d.names
 }
 
-// touch puts off the time at which everything is dropped.
+// touch postpones the time at which everything is dropped.
 func (d *definitions) touch() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,32 +71,32 @@ func (d *definitions) touch() {
 }
 
 func (d *definitions) forget() {
-	d.using.Lock()
-	defer d.using.Unlock()
+	d.inUse.Lock()
+	defer d.inUse.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.v3, d.names, d.drop = nil, nil, nil
 }
 
-// references returns the function that makes references with the given prefix.
-// Definitions go by their own names.
+// references returns a function that makes references with the given prefix. Definitions keep
+// their names.
 func references(prefix string) common.ReferenceCallback {
 	return func(name string) spec.Ref {
 		return spec.MustCreateRef(prefix + common.EscapeJsonPointer(name))
 	}
 }
 
-// names remembers the group-version-kinds of definitions in the form in which
-// they stand in documents. The builders ask for them with every reference.
+// names caches the group-version-kinds of definitions in the form used by documents. The
+// builders look them up for every reference.
 type names struct {
 	namer *apiopenapi.DefinitionNamer
 
 	mu         sync.Mutex
-	extensions map[string]spec.Extensions // never written to once they are in here
+	extensions map[string]spec.Extensions // the values are never modified
 }
 
-// of returns the name of a definition in a document and its extensions.
-func (n *names) of(definition string) (string, spec.Extensions) {
+// lookup returns the name of a definition in a document, and its extensions.
+func (n *names) lookup(definition string) (string, spec.Extensions) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	extensions, known := n.extensions[definition]

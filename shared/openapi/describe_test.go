@@ -24,8 +24,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files instead of comparing with them")
 
-// TestEveryOperation compares what the documents say of every operation with
-// golden transcripts: a reader of them sees each verb at each level.
+// TestEveryOperation compares the description of every operation with golden transcripts that
+// list each verb at each level.
 func TestEveryOperation(t *testing.T) {
 	served := newTier(t)
 	v3 := decode[spec3.OpenAPI](t, served, "/openapi/v3/apis/autoscaling/v1")
@@ -146,8 +146,8 @@ func transcriptV2(document *spec.Swagger) string {
 	return b.String()
 }
 
-// TestOptionsInTheQuery: of an options type, what a URL can carry becomes a query
-// parameter (API conventions, "Verbs on Resources").
+// TestOptionsInTheQuery: the fields of an options type that a URL can carry become query
+// parameters (API conventions, "Verbs on Resources").
 func TestOptionsInTheQuery(t *testing.T) {
 	for name, test := range map[string]struct {
 		options runtime.Object
@@ -182,9 +182,9 @@ func TestOptionsInTheQuery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			parameters := optionParameters{}
-			for range 2 { // the second time from memory
+			for range 2 { // the second time from the cache
 				var got []string
-				for _, p := range parameters.of(test.options, test.without...) {
+				for _, p := range parameters.forType(test.options, test.without...) {
 					got = append(got, p.Name()+":"+p.DataType())
 					if p.Description() == "" || p.Required() {
 						t.Errorf("%s: description %q, required %t", p.Name(), p.Description(), p.Required())
@@ -198,8 +198,8 @@ func TestOptionsInTheQuery(t *testing.T) {
 	}
 }
 
-// TestKindsOfAnotherGroup: a document does not list the group-version-kinds that
-// every group gives to WatchEvent and DeleteOptions.
+// TestKindsOfAnotherGroup: a document does not list the group-version-kinds that other groups
+// register for WatchEvent and DeleteOptions.
 func TestKindsOfAnotherGroup(t *testing.T) {
 	kinds := func(all ...string) []any {
 		var list []any
@@ -236,7 +236,7 @@ func TestKindsOfAnotherGroup(t *testing.T) {
 	}
 }
 
-// TestSecurity: without security definitions there is neither a scheme nor a 401.
+// TestSecurity: without security definitions there is neither a security scheme nor a 401.
 func TestSecurity(t *testing.T) {
 	served := newTier(t)
 	with := decode[spec3.OpenAPI](t, served, "/openapi/v3/version")
@@ -253,14 +253,14 @@ func TestSecurity(t *testing.T) {
 	}
 }
 
-// rebuilt is the same service, with nothing built yet.
+// rebuilt returns the same service before anything is built.
 func rebuilt(served tier) *Service {
 	s := New(served.config)
 	s.Describe(served.table, Version(), GroupList(codecs), LegacyVersions(codecs), IssuerConfiguration(), IssuerKeys(), Logs())
 	return s
 }
 
-// TestExtras: each plain path is a document of its own in v3, and in v2.
+// TestExtras: each path is a document of its own in v3, and part of the v2 document.
 func TestExtras(t *testing.T) {
 	s := tier{Service: rebuilt(newTier(t))}
 	v2 := decode[spec.Swagger](t, s, "/openapi/v2")
@@ -283,9 +283,9 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// TestV2AndV3Differ: what kube-apiserver does in one of the two only. Defaults are
-// in v3, for clients of v2 take them for constraints; the kinds of other groups
-// are in v2; and v3 is escaped as if it were part of a page.
+// TestV2AndV3Differ: kube-apiserver treats some things differently in the two versions.
+// Defaults are only in v3, because clients of v2 take them for constraints; the kinds of other
+// groups are only in v2; and only v3 is HTML-escaped.
 func TestV2AndV3Differ(t *testing.T) {
 	served := newTier(t)
 	v3 := string(body(t, get(served.Documents(), autoscaling)))

@@ -16,32 +16,32 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The paths under which documents are served.
+// Paths of the documents.
 const (
 	PathV2 = "/openapi/v2"
 	PathV3 = "/openapi/v3"
 )
 
-// Source makes a document.
+// Source is the source of a document.
 type Source struct {
-	// Tag changes whenever the document would; it becomes its ETag and, in v3, the
-	// hash in its URL. Empty means the hash of the document itself, for which it
-	// must be built as soon as somebody asks for the index.
+	// Tag changes whenever the document changes. It is the ETag of the document and, in v3, the
+	// hash in its URL. If it is empty, the hash of the document is used, which requires
+	// building the document for the index.
 	Tag string
-	// Build returns the document in JSON. Two calls return the same. It may be
-	// called by any goroutine.
+	// Build returns the document as JSON. It must always return the same content, and be safe
+	// for concurrent use.
 	Build func() ([]byte, error)
 }
 
-// Documents serves the OpenAPI documents of a tier over HTTP. Sources can be
-// added, replaced and removed while it serves.
+// Documents serves the OpenAPI documents of a tier over HTTP. Sources can be added, replaced
+// and removed while it serves.
 type Documents struct {
 	started time.Time
 
 	mu    sync.Mutex
 	v2    *document
 	v3    map[string]*document // by path below PathV3: "apis/apps/v1"
-	index *document            // nil after a change
+	index *document            // nil after a change of v3
 }
 
 // NewDocuments returns a Documents that serves nothing.
@@ -84,15 +84,15 @@ func (d *Documents) documentV3(path string) *document {
 	return d.v3[path]
 }
 
-// indexV3 is the list of all v3 documents with their hashes. It holds no lock
-// while documents are built for their hashes; when the documents change
-// meanwhile, the index of before the change is returned and not kept.
+// indexV3 returns the index of all v3 documents with their hashes. It holds no lock while it
+// builds documents for their hashes. If the documents change meanwhile, it returns the index
+// from before the change and does not keep it.
 func (d *Documents) indexV3() *document {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.index == nil {
-		of := maps.Clone(d.v3)
-		d.index = newDocument(Source{Build: func() ([]byte, error) { return buildIndex(of) }}, nil)
+		documents := maps.Clone(d.v3)
+		d.index = newDocument(Source{Build: func() ([]byte, error) { return buildIndex(documents) }}, nil)
 	}
 	return d.index
 }
@@ -102,8 +102,8 @@ type Index struct {
 	Paths map[string]IndexEntry `json:"paths"`
 }
 
-// IndexEntry says where a document is. The URL changes when the document does, so
-// what was once fetched from it stays true.
+// IndexEntry locates a document. The URL changes with the document, so its content can be
+// cached forever.
 type IndexEntry struct {
 	ServerRelativeURL string `json:"serverRelativeURL"`
 }
@@ -113,7 +113,7 @@ func buildIndex(documents map[string]*document) ([]byte, error) {
 	for path, document := range documents {
 		tag, err := document.tag()
 		if err != nil {
-			// One document that cannot be built must not take away all others.
+			// A document that cannot be built must not affect the others.
 			klog.ErrorS(err, "leaving a document out of the openapi index", "path", path)
 			continue
 		}
@@ -127,17 +127,17 @@ func urlV3(document, tag string) string {
 	return at.String()
 }
 
-// document is one document and what has been made of it so far.
+// document is one document, and the encodings of it built so far.
 type document struct {
 	source  Source
 	toProto func(json []byte) ([]byte, error)
 
 	mu      sync.Mutex
 	hash    string
-	encoded map[encoding]packed
+	encoded map[encoding]compressed
 }
 
-// encoding is a form in which a document is served.
+// encoding is the encoding in which a document is served.
 type encoding int
 
 const (
@@ -146,12 +146,11 @@ const (
 )
 
 func newDocument(source Source, toProto func([]byte) ([]byte, error)) *document {
-	return &document{source: source, toProto: toProto, hash: source.Tag, encoded: map[encoding]packed{}}
+	return &document{source: source, toProto: toProto, hash: source.Tag, encoded: map[encoding]compressed{}}
 }
 
-// tag returns the hash of the document, which it builds if it has to. It does not
-// keep what it has built: who asks for the index wants one or two of its documents,
-// not all.
+// tag returns the hash of the document and builds the document if necessary. It does not keep
+// the result, because a client that gets the index needs one or two documents, not all.
 func (d *document) tag() (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,7 +162,7 @@ func (d *document) tag() (string, error) {
 	return d.hash, nil
 }
 
-// knownTag returns the hash of the document if it is known without building it.
+// knownTag returns the hash of the document if that requires no build, or "".
 func (d *document) knownTag() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -171,39 +170,38 @@ func (d *document) knownTag() string {
 }
 
 // get returns the document in an encoding, and its hash.
-func (d *document) get(as encoding) (packed, string, error) {
+func (d *document) get(as encoding) (compressed, string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p, err := d.packLocked(as)
+	p, err := d.compressLocked(as)
 	return p, d.hash, err
 }
 
-func (d *document) packLocked(as encoding) (packed, error) {
+func (d *document) compressLocked(as encoding) (compressed, error) {
 	if p, ok := d.encoded[as]; ok {
 		return p, nil
 	}
 	content, err := d.jsonLocked()
 	if err != nil {
-		return packed{}, err
+		return compressed{}, err
 	}
 	if as == inProtobuf {
 		if content, err = d.toProto(content); err != nil {
-			return packed{}, fmt.Errorf("convert OpenAPI document to protobuf: %w", err)
+			return compressed{}, fmt.Errorf("convert OpenAPI document to protobuf: %w", err)
 		}
 	}
-	p, err := pack(content)
+	p, err := compress(content)
 	if err != nil {
-		return packed{}, err
+		return compressed{}, err
 	}
 	d.encoded[as] = p
 	return p, nil
 }
 
-// jsonLocked returns the document in JSON, be it from its compressed form or from
-// its source.
+// jsonLocked returns the document as JSON, from its compressed form or from its source.
 func (d *document) jsonLocked() ([]byte, error) {
 	if p, ok := d.encoded[inJSON]; ok {
-		return p.unpack()
+		return p.decompress()
 	}
 	content, err := d.source.Build()
 	if err != nil {
@@ -215,8 +213,8 @@ func (d *document) jsonLocked() ([]byte, error) {
 	return content, nil
 }
 
-// hashOf is the hash that kube-apiserver gives a document, so that clients' caches
-// are good for both servers.
+// hashOf returns the hash that kube-apiserver gives a document, so that the caches of clients
+// work with both servers.
 func hashOf(content []byte) string {
 	return fmt.Sprintf("%X", sha512.Sum512(content))
 }

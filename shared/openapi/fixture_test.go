@@ -21,11 +21,11 @@ import (
 	"triune.dev/shared/table"
 )
 
-// The tests describe a tier that serves a bit of autoscaling/v1, with real types
-// and generated definitions, and storages that exist to be described.
+// The tests describe a tier that serves a part of autoscaling/v1, with real types and generated
+// definitions, and with storages made only to be described.
 
-// everything is a storage of a namespaced resource that can do all verbs and
-// returns what it deletes.
+// everything is a storage of a namespaced resource that supports all verbs and returns deleted
+// objects.
 type everything struct{ rest.StandardStorage }
 
 func (everything) New() runtime.Object              { return &autoscalingv1.HorizontalPodAutoscaler{} }
@@ -38,8 +38,7 @@ func (everything) ConvertToTable(context.Context, runtime.Object, runtime.Object
 	return nil, nil
 }
 
-// cluster is a storage of a cluster-scoped resource that can only be listed,
-// read and deleted.
+// cluster is a storage of a cluster-scoped resource that supports only list, get and delete.
 type cluster struct {
 	rest.Getter
 	rest.Lister
@@ -55,7 +54,7 @@ func (cluster) ConvertToTable(context.Context, runtime.Object, runtime.Object) (
 	return nil, nil
 }
 
-// scale is a subresource of another kind than its parent.
+// scale is a subresource whose kind differs from its parent's.
 type scale struct {
 	rest.Getter
 	rest.Updater
@@ -64,13 +63,13 @@ type scale struct {
 func (scale) New() runtime.Object { return &autoscalingv1.Scale{} }
 func (scale) Destroy()            {}
 
-// binding is a subresource that is created.
+// binding is a subresource that supports only create.
 type binding struct{ rest.NamedCreater }
 
 func (binding) New() runtime.Object { return &autoscalingv1.Scale{} }
 func (binding) Destroy()            {}
 
-// proxy is a subresource that is connected to, with a path below it.
+// proxy is a subresource that supports connect, with a path below it.
 type proxy struct{ rest.Connecter }
 
 func (proxy) New() runtime.Object { return &autoscalingv1.HorizontalPodAutoscaler{} }
@@ -80,7 +79,7 @@ func (proxy) NewConnectOptions() (runtime.Object, bool, string) {
 }
 func (proxy) ConnectMethods() []string { return []string{http.MethodGet, http.MethodPost} }
 
-// log is a subresource that is read with options of its own, and is a text.
+// log is a subresource that supports get with its own options, and returns text.
 type log struct{ rest.GetterWithOptions }
 
 func (log) New() runtime.Object { return &autoscalingv1.HorizontalPodAutoscaler{} }
@@ -91,11 +90,11 @@ func (log) NewGetOptions() (runtime.Object, bool, string) {
 func (log) ProducesMIMETypes(string) []string { return []string{"text/plain"} }
 func (log) ProducesObject(string) any         { return "" }
 
-// tier is a service whose definitions are counted as they are made.
+// tier is a service that counts how often its definitions are generated.
 type tier struct {
 	*Service
 	table *table.Table
-	made  *int // how often definitions have been generated
+	made  *int // number of times that definitions were generated
 }
 
 func newTier(t testing.TB) tier {
@@ -144,7 +143,7 @@ func newTier(t testing.TB) tier {
 
 var codecs = scheme.Codecs
 
-// get asks a handler; header is names and values in turn.
+// get sends a GET to a handler; header alternates names and values.
 func get(h http.Handler, path string, header ...string) *http.Response {
 	req := httptest.NewRequest(http.MethodGet, path, nil)
 	for i := 0; i < len(header); i += 2 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNothingIsBuiltAtStart: a tier that has been described has made no
-// definitions, and each kind of request makes them at most once.
+// TestNothingIsBuiltAtStart: Describe generates no definitions, and each kind of request
+// generates them at most once.
 func TestNothingIsBuiltAtStart(t *testing.T) {
 	served := newTier(t)
 	if *served.made != 0 {
@@ -31,7 +31,7 @@ func TestNothingIsBuiltAtStart(t *testing.T) {
 	}
 }
 
-// TestIndexKeepsNothing: the index leaves hashes behind and no documents.
+// TestIndexKeepsNothing: building the index retains hashes and no documents.
 func TestIndexKeepsNothing(t *testing.T) {
 	documents := newTier(t).Documents()
 	get(documents, PathV3)
@@ -42,8 +42,8 @@ func TestIndexKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestRebuildingGivesTheSame: a document that is built again is the one whose
-// hash was in the index, also in another process.
+// TestRebuildingGivesTheSame: a rebuilt document still matches its hash in the index, also in
+// another process.
 func TestRebuildingGivesTheSame(t *testing.T) {
 	documents := newTier(t).Documents()
 	for _, path := range []string{PathV2, autoscaling, PathV3 + "/apis/autoscaling"} {
@@ -56,15 +56,15 @@ func TestRebuildingGivesTheSame(t *testing.T) {
 	}
 }
 
-// TestDefinitionsAreForgotten: a while after their last use, definitions are
-// dropped; they are made again when needed.
+// TestDefinitionsAreForgotten: some time after their last use, definitions are dropped; they
+// are generated again when needed.
 func TestDefinitionsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		served := newTier(t)
 		held := func() bool {
 			synctest.Wait()
-			served.definitions.using.Lock()
-			defer served.definitions.using.Unlock()
+			served.definitions.inUse.Lock()
+			defer served.definitions.inUse.Unlock()
 			return served.definitions.v3 != nil
 		}
 		get(served.Documents(), autoscaling)

@@ -15,13 +15,13 @@ import (
 
 const prettyDescription = "If 'true', then the output is pretty printed. Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."
 
-// What the deprecated watch paths tell their readers.
+// Deprecation notes of the watch paths.
 const (
 	insteadOfWatchList = ". deprecated: use the 'watch' parameter with a list operation instead."
 	insteadOfWatch     = ". deprecated: use the 'watch' parameter with a list operation instead, filtered to a single item with the 'fieldSelector' parameter."
 )
 
-// statuses are the status codes that a verb answers when it succeeds.
+// statuses maps each verb to the status codes of success.
 var statuses = map[string][]int{
 	request.MethodGet:              {http.StatusOK},
 	request.MethodList:             {http.StatusOK},
@@ -69,12 +69,11 @@ func (o operation) describe() (*route, error) {
 	return r, nil
 }
 
-// kind is the kind that names and texts speak of: a subresource is one of its
-// parent.
+// kind returns the kind used in names and texts: for a subresource, that of its parent.
 func (o operation) kind() string { return o.resource.ParentKind.Kind }
 
-// name is the name of the operation before the group-version is worked into it,
-// such as readNamespacedPodStatus.
+// name returns the name of the operation without the group-version, such as
+// readNamespacedPodStatus.
 func (o operation) name() string {
 	var b strings.Builder
 	b.WriteString(map[string]string{
@@ -114,11 +113,11 @@ func capitalized(word string) string {
 }
 
 func (o operation) description() string {
-	part := "" // "status of "
+	part := "" // such as "status of "
 	if o.resource.Subresource != "" {
 		part = o.resource.Subresource + " of "
 	}
-	a := endpoints.GetArticleForNoun(o.kind(), " ")[1:] // "a ", "an " or, before a plural, nothing
+	a := endpoints.GetArticleForNoun(o.kind(), " ")[1:] // "a ", "an " or, before a plural, ""
 	switch o.route.Verb {
 	case request.MethodGet:
 		return "read " + part + "the specified " + o.kind()
@@ -150,8 +149,7 @@ func (o operation) description() string {
 	return ""
 }
 
-// bodies fills in what a route reads and writes, and the options that go into
-// its query.
+// bodies sets the request and response bodies of a route, and its query parameters.
 func (o operation) bodies(r *route) error {
 	s := o.samples
 	query := func(parameters ...common.Parameter) { r.parameters = append(r.parameters, parameters...) }
@@ -166,39 +164,39 @@ func (o operation) bodies(r *route) error {
 	case request.MethodGet:
 		r.writes = s.produced(request.MethodGet)
 		if s.getOptions != nil {
-			query(o.options.of(s.getOptions)...)
+			query(o.options.forType(s.getOptions)...)
 		}
 	case request.MethodList:
 		r.writes = s.list
-		query(o.options.of(s.listOptions)...)
+		query(o.options.forType(s.listOptions)...)
 	case request.MethodPut:
 		r.writes = s.produced(request.MethodPut)
 		body(s.object, true)
-		query(o.options.of(s.updateOptions)...)
+		query(o.options.forType(s.updateOptions)...)
 	case request.MethodPatch:
 		r.writes = s.produced(request.MethodPatch)
 		body(metav1.Patch{}, true)
-		query(o.options.of(s.patchOptions)...)
+		query(o.options.forType(s.patchOptions)...)
 	case request.MethodPost:
 		r.writes = s.produced(request.MethodPost)
 		body(s.object, true)
-		query(o.options.of(s.createOptions)...)
+		query(o.options.forType(s.createOptions)...)
 	case request.MethodDelete:
 		r.writes = s.deleted()
 		body(s.deleteOptions, false)
-		query(o.options.of(s.deleteOptions)...)
+		query(o.options.forType(s.deleteOptions)...)
 	case request.MethodDeleteCollection:
 		r.writes = s.status
 		body(s.deleteOptions, false)
-		query(o.options.of(s.deleteOptions)...)
-		query(o.options.of(s.listOptions, "watch", "allowWatchBookmarks")...)
+		query(o.options.forType(s.deleteOptions)...)
+		query(o.options.forType(s.listOptions, "watch", "allowWatchBookmarks")...)
 	case request.MethodWatch, request.MethodWatchList:
 		r.writes = s.watchEvent
-		query(o.options.of(s.listOptions)...)
+		query(o.options.forType(s.listOptions)...)
 	case request.MethodConnect:
 		r.writes = s.connected(o.route.Method)
 		if s.connectOptions != nil {
-			query(o.options.of(s.connectOptions)...)
+			query(o.options.forType(s.connectOptions)...)
 		}
 	default:
 		return fmt.Errorf("describe %s: unknown verb %q", r.path, o.route.Verb)

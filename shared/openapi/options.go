@@ -9,27 +9,25 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// documented is implemented by the versioned API types: a text for each field, by
-// its JSON name.
+// documented is implemented by versioned API types. SwaggerDoc describes each field, by its
+// JSON name.
 type documented interface {
 	SwaggerDoc() map[string]string
 }
 
-// optionParameters makes query parameters of options types such as ListOptions.
-// Most routes of a tier share the few types there are, so their parameters are
-// made once. It is for one goroutine.
+// optionParameters derives query parameters from options types such as ListOptions. It caches
+// them, because most routes of a tier share a few types. It must be used by one goroutine.
 type optionParameters map[reflect.Type][]common.Parameter
 
-// of returns a query parameter for every field of options that a URL can carry:
-// those with a JSON name whose type is not a struct or an interface, or a pointer
-// to one. Fields named in without are left out. options must be a pointer to a
-// struct.
-func (o optionParameters) of(options runtime.Object, without ...string) []common.Parameter {
-	of := reflect.TypeOf(options).Elem()
-	all, known := o[of]
-	if !known {
-		all = parametersOf(of, options)
-		o[of] = all
+// forType returns a query parameter for every field of options that a URL can carry: the fields
+// with a JSON name whose type is not a struct or an interface, or a pointer to one. Fields
+// named in without are omitted. options must be a pointer to a struct.
+func (o optionParameters) forType(options runtime.Object, without ...string) []common.Parameter {
+	typ := reflect.TypeOf(options).Elem()
+	all, ok := o[typ]
+	if !ok {
+		all = parametersOf(typ, options)
+		o[typ] = all
 	}
 	if len(without) == 0 {
 		return all
@@ -39,14 +37,14 @@ func (o optionParameters) of(options runtime.Object, without ...string) []common
 	})
 }
 
-func parametersOf(of reflect.Type, options runtime.Object) []common.Parameter {
+func parametersOf(typ reflect.Type, options runtime.Object) []common.Parameter {
 	var texts map[string]string
 	if d, ok := options.(documented); ok {
 		texts = d.SwaggerDoc()
 	}
 	var parameters []common.Parameter
-	for i := range of.NumField() {
-		field := of.Field(i)
+	for i := range typ.NumField() {
+		field := typ.Field(i)
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		dataType, ok := queryType(field.Type)
 		if name == "" || !ok {
@@ -57,13 +55,13 @@ func parametersOf(of reflect.Type, options runtime.Object) []common.Parameter {
 	return parameters
 }
 
-// queryType returns the JSON type of what stands in a query for a Go type. A
-// list is described by the type of its elements: the parameter may be repeated.
-func queryType(of reflect.Type) (string, bool) {
-	for of.Kind() == reflect.Pointer || of.Kind() == reflect.Slice {
-		of = of.Elem()
+// queryType returns the JSON type of a Go type in a query. The type of a list is that of its
+// elements, because the parameter may be repeated.
+func queryType(typ reflect.Type) (string, bool) {
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		typ = typ.Elem()
 	}
-	switch of.Kind() {
+	switch typ.Kind() {
 	case reflect.Bool:
 		return "boolean", true
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,

@@ -6,18 +6,17 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 )
 
-// container is the routes below one path; each becomes a document of its own in
-// OpenAPI v3. The routes are made anew each time they are asked for, so a
-// container that nobody reads costs nothing.
+// container is the set of routes below one path. In OpenAPI v3, each container is a separate
+// document. The routes are built on each call, so an unused container costs nothing.
 type container struct {
 	root   string
 	routes func() ([]common.Route, error)
 }
 
-// path is the name of the container's document in the v3 index.
+// path returns the path of the container's document in the v3 index.
 func (c container) path() string { return c.root[1:] }
 
-// described is a container whose routes have been made.
+// described is a container whose routes are built.
 type described struct {
 	root   string
 	routes []common.Route
@@ -50,7 +49,7 @@ func (r *route) RequestPayloadSample() any                        { return r.rea
 func (r *route) ResponsePayloadSample() any                       { return r.writes }
 func (r *route) StatusCodeResponses() []common.StatusCodeResponse { return r.responses }
 
-// response is what a route answers with one status code.
+// response is the response of a route with one status code.
 type response struct {
 	code    int
 	message string
@@ -61,8 +60,8 @@ func (r response) Code() int       { return r.code }
 func (r response) Message() string { return r.message }
 func (r response) Model() any      { return r.model }
 
-// parameter is one parameter of a route. Only the body of a request may be
-// optional or required; what is in the path always is, and no query parameter is.
+// parameter is one parameter of a route. Path parameters are always required and query
+// parameters never; only a request body may be either.
 type parameter struct {
 	name, description, dataType string
 	kind                        common.ParameterKind
@@ -76,8 +75,8 @@ func (p *parameter) Kind() common.ParameterKind { return p.kind }
 func (p *parameter) DataType() string           { return p.dataType }
 func (p *parameter) AllowMultiple() bool        { return false }
 
-// MarshalJSON says only the name. The builders encode every parameter of every
-// route for an error message that they hardly ever need.
+// MarshalJSON encodes only the name. The builders encode every parameter of every route for an
+// error message that is hardly ever needed.
 func (p *parameter) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, p.name), nil
 }
@@ -90,8 +89,8 @@ func queryParameter(name, description, dataType string) *parameter {
 	return &parameter{name: name, description: description, dataType: dataType, kind: common.QueryParameterKind}
 }
 
-// bodyParameter makes the builders describe the request body; its type is that
-// of the route's sample.
+// bodyParameter makes the builders describe the request body, with the type of the route's
+// sample.
 func bodyParameter(required bool) *parameter {
 	return &parameter{name: "body", kind: common.BodyParameterKind, required: required}
 }

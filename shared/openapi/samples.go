@@ -10,23 +10,23 @@ import (
 	"triune.dev/shared/table"
 )
 
-// samples are empty values of the types that the routes of one resource read and
-// write; the builders find the definitions of their types. What a resource does
-// not need is nil.
+// samples holds empty values of the types that the routes of one resource read and write; the
+// builders look up the definitions of their types. Values that a resource does not need are
+// nil.
 type samples struct {
 	storage rest.Storage
-	// object is what is read and written; list and watchEvent are what comes
-	// back from LIST and WATCH.
+	// object is the type of requests and responses; list and watchEvent are those of LIST and
+	// WATCH.
 	object, list, watchEvent, status runtime.Object
-	// The options of the verbs, in the group-version in which clients send them.
+	// The options of the verbs, in the group-version that clients use.
 	listOptions, createOptions, updateOptions, patchOptions, deleteOptions runtime.Object
 	getOptions, connectOptions                                             runtime.Object
 }
 
-// sampler makes the samples of the resources of one group-version.
+// sampler creates the samples of one group-version.
 type sampler struct {
 	version *table.GroupVersion
-	err     error // the first one
+	err     error // first error
 }
 
 func samplesOf(version *table.GroupVersion, resource *table.Resource) (*samples, error) {
@@ -71,13 +71,13 @@ func (m *sampler) new(kind schema.GroupVersionKind) runtime.Object {
 	return object
 }
 
-// option returns an object of the options types that every group-version has.
+// option returns a new value of an options type that every group-version has.
 func (m *sampler) option(kind string) runtime.Object {
 	return m.new(m.version.OptionsVersion.WithKind(kind))
 }
 
-// versioned returns the versioned counterpart of an internal object: in the
-// group-version itself or, failing that, in that of its options.
+// versioned returns the versioned counterpart of an internal object: in the group-version
+// itself or, if that has none, in that of its options.
 func (m *sampler) versioned(internal runtime.Object) runtime.Object {
 	kinds, _, err := m.version.Scheme.ObjectKinds(internal)
 	if err != nil {
@@ -93,7 +93,7 @@ func (m *sampler) versioned(internal runtime.Object) runtime.Object {
 	return m.new(kind)
 }
 
-// produced is what a verb answers: the object, unless its storage says otherwise.
+// produced returns the response of a verb: the object, unless the storage says otherwise.
 func (s *samples) produced(verb string) any {
 	if metadata, ok := s.storage.(rest.StorageMetadata); ok {
 		if object := metadata.ProducesObject(verb); object != nil {
@@ -103,7 +103,7 @@ func (s *samples) produced(verb string) any {
 	return s.object
 }
 
-// connected is what a connection by an HTTP method answers.
+// connected returns the response of a connect by an HTTP method.
 func (s *samples) connected(method string) any {
 	if metadata, ok := s.storage.(rest.StorageMetadata); ok {
 		if object := metadata.ProducesObject(method); object != nil {
@@ -113,8 +113,7 @@ func (s *samples) connected(method string) any {
 	return ""
 }
 
-// deleted is what DELETE answers: a Status, or the object where the storage
-// returns it.
+// deleted returns the response of DELETE: a Status, or the object if the storage returns it.
 func (s *samples) deleted() any {
 	if storage, ok := s.storage.(rest.MayReturnFullObjectDeleter); ok && storage.DeleteReturnsDeletedObject() {
 		return s.produced("DELETE")

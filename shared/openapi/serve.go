@@ -12,15 +12,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// mediaType is a media type that a client may ask for, and what it gets.
+// mediaType is a media type that clients may request, and how it is served.
 type mediaType struct {
 	subtype  string
 	encoding encoding
 	answer   string
 }
 
-// The media types with @ came first, but a media type cannot have one in it
-// (RFC 6838, 4.2); they are understood and answered with the later ones.
+// The media types with @ were defined first, but a media type must not contain it (RFC 6838,
+// section 4.2). They are accepted and answered with their successors.
 var (
 	mediaTypesV2 = []mediaType{
 		{"json", inJSON, "application/json"},
@@ -34,8 +34,7 @@ var (
 	}
 )
 
-// negotiate returns the first media type offered that the client accepts, in the
-// client's order of preference.
+// negotiate returns the first of the offered media types in the client's order of preference.
 func negotiate(accept string, offered []mediaType) (mediaType, bool) {
 	if accept == "" {
 		accept = "*/*"
@@ -53,8 +52,8 @@ func negotiate(accept string, offered []mediaType) (mediaType, bool) {
 	return mediaType{}, false
 }
 
-// ServeHTTP answers requests for PathV2, PathV3 and everything below PathV3; 404
-// for what is not there, 406 for a media type that no document has.
+// ServeHTTP serves PathV2, PathV3 and everything below PathV3. It answers 404 for unknown
+// documents and 406 for unsupported media types.
 func (d *Documents) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch path := req.URL.Path; {
 	case path == PathV2:
@@ -68,7 +67,7 @@ func (d *Documents) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// ServeV2 answers with the v2 document.
+// ServeV2 serves the v2 document.
 func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 	document := d.documentV2()
 	if document == nil {
@@ -85,16 +84,14 @@ func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 	d.send(w, req, document, media)
 }
 
-// ServeIndex answers with the v3 index. Documents whose sources have no tag are
-// built for it.
+// ServeIndex serves the v3 index. It builds the documents whose sources have no tag.
 func (d *Documents) ServeIndex(w http.ResponseWriter, req *http.Request) {
 	w.Header().Add("Vary", "Accept-Encoding")
 	d.send(w, req, d.indexV3(), mediaTypesV3[0])
 }
 
-// ServeV3 answers with the v3 document of the request's path. A URL with a hash
-// that is not the document's is redirected to the one with the right hash; what
-// comes from there may be cached for ever.
+// ServeV3 serves the v3 document of the request's path. A URL with an outdated hash is
+// redirected to that with the current hash, whose content may be cached forever.
 func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 	path := strings.TrimPrefix(req.URL.Path, PathV3+"/")
 	document := d.documentV3(path)
@@ -129,8 +126,8 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 	d.send(w, req, document, media)
 }
 
-// send answers with a document, or with 304 when the client has it. Clients that
-// accept gzip get the compressed form that is at hand.
+// send sends a document, or 304 if the client has it. Clients that accept gzip get the stored
+// compressed form.
 func (d *Documents) send(w http.ResponseWriter, req *http.Request, document *document, media mediaType) {
 	if tag := document.knownTag(); tag != "" && matches(req.Header.Get("If-None-Match"), tag) {
 		describe(w, media, tag)
@@ -143,7 +140,7 @@ func (d *Documents) send(w http.ResponseWriter, req *http.Request, document *doc
 		return
 	}
 	describe(w, media, tag)
-	var body io.ReadSeeker = &unpacked{packed: content}
+	var body io.ReadSeeker = &decompressor{compressed: content}
 	if acceptsGzip(req.Header.Get("Accept-Encoding")) {
 		w.Header().Set("Content-Encoding", "gzip")
 		body = bytes.NewReader(content.gzip)
@@ -161,8 +158,8 @@ func unavailable(w http.ResponseWriter, req *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// matches tells whether a value of If-None-Match names the tag (RFC 9110,
-// 13.1.2); a weak comparison will do.
+// matches reports whether an If-None-Match header matches the tag by weak comparison (RFC 9110,
+// section 13.1.2).
 func matches(header, tag string) bool {
 	for candidate := range strings.SplitSeq(header, ",") {
 		candidate = strings.TrimPrefix(strings.TrimSpace(candidate), "W/")
@@ -173,8 +170,8 @@ func matches(header, tag string) bool {
 	return false
 }
 
-// acceptsGzip tells whether a value of Accept-Encoding names gzip and does not
-// forbid it with a weight of zero (RFC 9110, 12.5.3).
+// acceptsGzip reports whether an Accept-Encoding header names gzip with a weight other than
+// zero (RFC 9110, section 12.5.3).
 func acceptsGzip(header string) bool {
 	for coding := range strings.SplitSeq(header, ",") {
 		name, weight, weighted := strings.Cut(coding, ";")

@@ -29,7 +29,7 @@ func body(t *testing.T, res *http.Response) []byte {
 	return content
 }
 
-// hashedURL returns the URL that the index gives for a document.
+// hashedURL returns the URL of a document in the index.
 func hashedURL(t *testing.T, d *Documents, path string) string {
 	t.Helper()
 	var index Index
@@ -39,8 +39,8 @@ func hashedURL(t *testing.T, d *Documents, path string) string {
 	return index.Paths[path].ServerRelativeURL
 }
 
-// TestNegotiation: the media type served is the client's first choice that there
-// is (RFC 9110, 12.5.1); the names with @ are answered with those without.
+// TestNegotiation: the response has the client's most preferred supported media type (RFC 9110,
+// section 12.5.1); names with @ are answered with those without.
 func TestNegotiation(t *testing.T) {
 	documents := newTier(t).Documents()
 	const (
@@ -82,7 +82,7 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// TestProtobufSaysTheSame: both encodings are one document.
+// TestProtobufSaysTheSame: both encodings contain the same document.
 func TestProtobufSaysTheSame(t *testing.T) {
 	documents := newTier(t).Documents()
 	t.Run("v3", func(t *testing.T) {
@@ -113,8 +113,8 @@ func TestProtobufSaysTheSame(t *testing.T) {
 	})
 }
 
-// TestHashedURL: the index gives URLs whose content may be cached for ever; a
-// URL with another hash leads to the right one (KEP-2896).
+// TestHashedURL: the URLs of the index may be cached forever; a URL with another hash redirects
+// to the right one (KEP-2896).
 func TestHashedURL(t *testing.T) {
 	documents := newTier(t).Documents()
 	url := hashedURL(t, documents, "apis/autoscaling/v1")
@@ -138,8 +138,8 @@ func TestHashedURL(t *testing.T) {
 	}
 }
 
-// TestConditional: who has a document gets 304 (RFC 9110, 13.1.2), for which it is
-// not even built where its hash is known.
+// TestConditional: a client that has the document gets 304 (RFC 9110, section 13.1.2), without
+// a build if the hash is known.
 func TestConditional(t *testing.T) {
 	for _, path := range []string{PathV2, PathV3, autoscaling} {
 		documents := newTier(t).Documents()
@@ -164,8 +164,7 @@ func TestConditional(t *testing.T) {
 	}
 }
 
-// TestCompression: clients that take gzip get the bytes that are kept; all others
-// the content.
+// TestCompression: clients that accept gzip get the stored bytes; others get the content.
 func TestCompression(t *testing.T) {
 	documents := newTier(t).Documents()
 	plain := body(t, get(documents, autoscaling))
@@ -197,7 +196,7 @@ func TestCompression(t *testing.T) {
 	}
 }
 
-// TestHead: HEAD has the headers of GET and no body.
+// TestHead: HEAD returns the headers of GET without a body.
 func TestHead(t *testing.T) {
 	documents := newTier(t).Documents()
 	w := httptest.NewRecorder()
@@ -208,8 +207,8 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// TestFailingSource: a document that cannot be built is 503 and missing in the
-// index, and all others are served.
+// TestFailingSource: a document that cannot be built is answered with 503 and missing from the
+// index; all others are served.
 func TestFailingSource(t *testing.T) {
 	documents := newTier(t).Documents()
 	documents.SetV3("apis/broken/v1", Source{Build: func() ([]byte, error) { return nil, errors.New("broken") }})
@@ -229,8 +228,8 @@ func TestFailingSource(t *testing.T) {
 	}
 }
 
-// TestDocumentsComeAndGo: the index follows what is set and deleted while
-// requests are served.
+// TestDocumentsComeAndGo: the index reflects documents that are set and deleted while requests
+// are served.
 func TestDocumentsComeAndGo(t *testing.T) {
 	documents := newTier(t).Documents()
 	for _, tag := range []string{"1", "2"} {

@@ -14,32 +14,32 @@ import (
 	"triune.dev/shared/table"
 )
 
-// Config is what the documents of a tier have in common.
+// Config is the configuration of a tier's documents.
 type Config struct {
-	// Definitions makes the definitions of the Go types that the tier serves, as
-	// openapi-gen generates them. Every call returns a map of its own. Required.
+	// Definitions generates the definitions of the Go types that the tier serves, as
+	// openapi-gen does. Each call must return a new map. Required.
 	Definitions common.GetOpenAPIDefinitions
-	// Schemes tell which group-version-kinds a definition stands for. Required.
+	// Schemes map definitions to group-version-kinds. Required.
 	Schemes []*runtime.Scheme
-	// Title and Version are the info of every document: "Kubernetes" and "1.36".
+	// Title and Version are the info of every document, such as "Kubernetes" and "1.36".
 	Title, Version string
-	// SecurityDefinitions say how clients authenticate; nil leaves authentication
-	// out of the documents, and with it the answer 401. For v3 they are converted,
-	// which covers the types "apiKey" and, without parameters, any other.
+	// SecurityDefinitions say how clients authenticate. Nil omits authentication from the
+	// documents, including the response 401. For v3 they are converted, which supports the type
+	// "apiKey" and, without parameters, any other.
 	SecurityDefinitions spec.SecurityDefinitions
-	// Keep is for how long definitions are held after their last use, for another
-	// use may follow. Zero means 10 seconds.
+	// Keep is how long definitions are retained after their last use, in case they are used
+	// again. Zero means 10 seconds.
 	Keep time.Duration
 }
 
-// Service describes a tier. Make it with New before the resource table, since the
-// table takes its TypeConverter, and give it the table with Describe.
+// Service describes a tier. Create it with New before the resource table, because the table
+// needs its TypeConverter, and then call Describe with the table.
 type Service struct {
 	config      Config
 	definitions *definitions
 	converters  *converters
 	documents   *Documents
-	v2          Source // written by Describe
+	v2          Source // set by Describe
 }
 
 // New returns a service that describes nothing yet.
@@ -60,9 +60,8 @@ func New(config Config) *Service {
 	return s
 }
 
-// Describe adds the resources of t and the extras to the documents. It builds
-// nothing. Call it once, after the last group was installed and before the first
-// request.
+// Describe adds the resources of t and the extras to the documents. It builds nothing. Call it
+// once, after the last group was installed and before the first request.
 func (s *Service) Describe(t *table.Table, extras ...Extra) {
 	containers := containersOf(t)
 	for _, extra := range extras {
@@ -76,14 +75,14 @@ func (s *Service) Describe(t *table.Table, extras ...Extra) {
 	s.converters.learn(t)
 }
 
-// V2 is the source of the v2 document of what Describe was given, for a tier that
-// replaces that document by one that has more merged into it.
+// V2 returns the source of the v2 document that Describe set, for a tier that replaces it by a
+// document with more merged into it.
 func (s *Service) V2() Source { return s.v2 }
 
-// Documents are the documents of the tier; other sources may be added to them.
+// Documents returns the documents of the tier. Other sources may be added to them.
 func (s *Service) Documents() *Documents { return s.documents }
 
-// groupVersionOf returns the group-version whose root a path is.
+// groupVersionOf returns the group-version with the given root path.
 func groupVersionOf(root string) (schema.GroupVersion, bool) {
 	switch parts := strings.Split(strings.Trim(root, "/"), "/"); {
 	case len(parts) == 2 && parts[0] == "api":

@@ -20,31 +20,31 @@ import (
 
 // Documents serves the merged documents. It is safe for concurrent use.
 type Documents struct {
-	started   time.Time
-	questions *questions
-	// merged serves what is made here: v2, and v3 of servers that have only v2.
+	started time.Time
+	fetches *fetches
+	// merged serves the documents built here: v2, and v3 of servers that have only v2.
 	merged *openapi.Documents
 
-	mu        sync.Mutex
-	servers   []*server // in the order of precedence
-	v2Tag     string
-	converted map[string]string // v3 path → tag of what it was made of
-	joined    *joined
+	mu          sync.Mutex
+	servers     []*server // in order of precedence
+	v2Tag       string
+	converted   map[string]string // v3 path → tag of the v2 document that it was converted from
+	mergedIndex *mergedIndex
 }
 
-// joined is the merged v3 index and who answers for its paths.
-type joined struct {
-	versions []int // of the sources' indexes it was made of
+// mergedIndex is the merged v3 index, with the owner of each path.
+type mergedIndex struct {
+	versions []int // of the indexes and documents that it was made from
 	owner    map[string]http.Handler
 	content  []byte
 	etag     string
 }
 
-// NewDocuments returns Documents over sources; earlier ones have precedence.
+// NewDocuments returns the merged documents of sources; earlier sources have precedence.
 func NewDocuments(sources ...Source) *Documents {
 	d := &Documents{
 		started:   time.Now(),
-		questions: newQuestions(),
+		fetches:   newFetches(),
 		merged:    openapi.NewDocuments(),
 		converted: map[string]string{},
 	}
@@ -52,13 +52,12 @@ func NewDocuments(sources ...Source) *Documents {
 	return d
 }
 
-// Close ends the questions under way and waits for them. Documents that are known
-// can still be served.
-func (d *Documents) Close() { d.questions.close() }
+// Close cancels the requests to servers and waits for them. Documents that are known are still
+// served.
+func (d *Documents) Close() { d.fetches.close() }
 
-// SetSources replaces the sources. What is known of a source is kept if there is
-// one of the same name for the same group-versions; it is asked again at the next
-// request.
+// SetSources replaces the sources. The known documents of a source are kept if the old one has
+// the same name and group-versions; the source is asked again on the next request.
 func (d *Documents) SetSources(sources []Source) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,10 +74,10 @@ func (d *Documents) SetSources(sources []Source) {
 		}
 		next = append(next, made)
 	}
-	d.servers, d.joined = next, nil
+	d.servers, d.mergedIndex = next, nil
 }
 
-// inherit takes over what another server knows.
+// inherit copies the known documents of another server.
 func (s *server) inherit(from *server) {
 	from.index.mu.Lock()
 	s.index.value, s.index.tag, s.index.known, s.index.version = from.index.value, from.index.tag, from.index.known, from.index.version
@@ -88,7 +87,7 @@ func (s *server) inherit(from *server) {
 	from.v2.mu.Unlock()
 }
 
-// Forget has a source asked at the next request whatever was known or failed.
+// Forget makes the next request ask a source again, even after a failure.
 func (d *Documents) Forget(name string) {
 	for _, s := range d.current() {
 		if s.source.Name == name {
@@ -104,7 +103,7 @@ func (d *Documents) current() []*server {
 	return d.servers
 }
 
-// ServeHTTP answers GET for /openapi/v2, /openapi/v3 and everything below.
+// ServeHTTP serves /openapi/v2, /openapi/v3 and everything below.
 func (d *Documents) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	switch path := req.URL.Path; {
 	case path == openapi.PathV2:
@@ -118,7 +117,7 @@ func (d *Documents) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// ServeIndex answers with the index of all v3 documents.
+// ServeIndex serves the index of all v3 documents.
 func (d *Documents) ServeIndex(w http.ResponseWriter, req *http.Request) {
 	j, err := d.join(req.Context())
 	if err != nil {
@@ -131,7 +130,7 @@ func (d *Documents) ServeIndex(w http.ResponseWriter, req *http.Request) {
 	http.ServeContent(w, req, openapi.PathV3, d.started, bytes.NewReader(j.content))
 }
 
-// ServeV3 has a document answered by the server whose it is.
+// ServeV3 passes a request for a document to the server that owns it.
 func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 	j, err := d.join(req.Context())
 	if err != nil {
@@ -147,27 +146,27 @@ func (d *Documents) ServeV3(w http.ResponseWriter, req *http.Request) {
 	owner.ServeHTTP(w, req)
 }
 
-// ServeV2 answers with the one v2 document.
+// ServeV2 serves the merged v2 document.
 func (d *Documents) ServeV2(w http.ResponseWriter, req *http.Request) {
 	d.compose(req.Context())
 	d.merged.ServeV2(w, req)
 }
 
-// join returns the merged index, asking every server that was not asked just now.
-func (d *Documents) join(ctx context.Context) (*joined, error) {
+// join returns the merged index. It asks every server whose last answer is too old.
+func (d *Documents) join(ctx context.Context) (*mergedIndex, error) {
 	servers := d.current()
-	indexes := each(servers, func(s *server) seen[index] {
-		return s.index.get(ctx, d.questions, s.source.Fresh, s.source.patience())
+	indexes := each(servers, func(s *server) snapshot[index] {
+		return s.index.get(ctx, d.fetches, s.source.Fresh, s.source.patience())
 	})
 	versions := make([]int, len(indexes))
 	for i := range indexes {
 		versions[i] = indexes[i].version
 	}
 
-	// An older server's v2 must be known before its v3 can be made of it.
+	// The v2 document of an older server must be known before it can be converted to v3.
 	for i, s := range servers {
 		if indexes[i].value.absent && s.source.GroupVersions != nil {
-			document := s.v2.get(ctx, d.questions, s.source.Fresh, s.source.patience())
+			document := s.v2.get(ctx, d.fetches, s.source.Fresh, s.source.patience())
 			versions = append(versions, document.version)
 			indexes[i].value.paths = d.convert(s.source, document)
 		}
@@ -176,8 +175,8 @@ func (d *Documents) join(ctx context.Context) (*joined, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	current := slices.Equal(d.servers, servers)
-	if current && d.joined != nil && slices.Equal(d.joined.versions, versions) {
-		return d.joined, nil
+	if current && d.mergedIndex != nil && slices.Equal(d.mergedIndex.versions, versions) {
+		return d.mergedIndex, nil
 	}
 	j, err := d.joinIndexes(servers, indexes)
 	if err != nil {
@@ -185,12 +184,12 @@ func (d *Documents) join(ctx context.Context) (*joined, error) {
 	}
 	j.versions = versions
 	if current {
-		d.joined = j
+		d.mergedIndex = j
 	}
 	return j, nil
 }
 
-func (d *Documents) joinIndexes(servers []*server, indexes []seen[index]) (*joined, error) {
+func (d *Documents) joinIndexes(servers []*server, indexes []snapshot[index]) (*mergedIndex, error) {
 	all := openapi.Index{Paths: map[string]openapi.IndexEntry{}}
 	owner := map[string]http.Handler{}
 	add := func(i int, wanted func(path string) bool) {
@@ -204,8 +203,8 @@ func (d *Documents) joinIndexes(servers []*server, indexes []seen[index]) (*join
 			}
 		}
 	}
-	// Group-versions that a source claims are its own whatever its place. The
-	// document of a group is not: several servers may have versions of a group.
+	// The group-versions that a source claims belong to it regardless of precedence. The
+	// document of a group does not, because several servers may serve versions of the group.
 	for i, s := range servers {
 		if s.source.GroupVersions != nil {
 			add(i, func(path string) bool { return strings.Count(path, "/") != 1 || strings.HasPrefix(path, "api/") })
@@ -218,12 +217,12 @@ func (d *Documents) joinIndexes(servers []*server, indexes []seen[index]) (*join
 	if err != nil {
 		return nil, fmt.Errorf("encode the OpenAPI v3 index: %w", err)
 	}
-	return &joined{owner: owner, content: content, etag: strconv.Quote(hashOf(content))}, nil
+	return &mergedIndex{owner: owner, content: content, etag: strconv.Quote(hashOf(content))}, nil
 }
 
-// convert makes v3 documents of a source's v2, when they are asked for, and
-// returns their index.
-func (d *Documents) convert(source Source, document seen[zipped]) map[string]openapi.IndexEntry {
+// convert registers v3 documents that are converted from a source's v2 on demand, and returns
+// their index.
+func (d *Documents) convert(source Source, document snapshot[compressed]) map[string]openapi.IndexEntry {
 	if !document.known || document.value.content == nil {
 		return nil
 	}
@@ -242,11 +241,11 @@ func (d *Documents) convert(source Source, document seen[zipped]) map[string]ope
 	return paths
 }
 
-// compose brings the merged v2 document up to date; it is built when it is sent.
+// compose updates the merged v2 document, which is built when it is sent.
 func (d *Documents) compose(ctx context.Context) {
 	servers := d.current()
-	documents := each(servers, func(s *server) seen[zipped] {
-		return s.v2.get(ctx, d.questions, s.source.Fresh, s.source.patience())
+	documents := each(servers, func(s *server) snapshot[compressed] {
+		return s.v2.get(ctx, d.fetches, s.source.Fresh, s.source.patience())
 	})
 	var parts []part
 	hash := sha512.New()
@@ -272,11 +271,11 @@ func (d *Documents) compose(ctx context.Context) {
 
 type part struct {
 	source   Source
-	document zipped
+	document compressed
 }
 
-// mergeV2 makes one document of many. A part that does not fit is left out: it
-// must not take away the others.
+// mergeV2 merges documents. A part that cannot be merged is left out, so that it does not
+// affect the others.
 func mergeV2(parts []part) ([]byte, error) {
 	var claimed []string
 	for _, p := range parts {
@@ -285,7 +284,7 @@ func mergeV2(parts []part) ([]byte, error) {
 	}
 	var whole *Spec
 	for _, p := range parts {
-		content, err := p.document.unzip()
+		content, err := p.document.decompress()
 		if err != nil {
 			return nil, err
 		}
@@ -312,7 +311,8 @@ func mergeV2(parts []part) ([]byte, error) {
 	return whole.JSON()
 }
 
-// each calls f for all servers at once and returns the results in their order.
+// each calls f for all servers concurrently and returns the results in the order of the
+// servers.
 func each[T any](servers []*server, f func(*server) T) []T {
 	results := make([]T, len(servers))
 	var running sync.WaitGroup

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a server with documents of its own that can be down or slow.
+// fake is a server with its own documents that can be down or slow.
 type fake struct {
 	documents *openapi.Documents
 	down      atomic.Bool
@@ -151,8 +151,8 @@ func TestIndexHasETag(t *testing.T) {
 	}
 }
 
-// TestClaimedGroupVersionIsItsServersAlone: an APIService that names a Service
-// takes a group-version away from a tier that also has it.
+// TestClaimedGroupVersionIsItsServersAlone: an APIService with a Service takes a group-version
+// away from a tier that also has it.
 func TestClaimedGroupVersionIsItsServersAlone(t *testing.T) {
 	next := serving(specOf("/apis/wardle.example.com/v1/", "Old", `{"type":"string"}`), "apis/wardle.example.com/v1")
 	extension := serving(specOf("/apis/wardle.example.com/v1/", "New", `{"type":"string"}`), "apis/wardle.example.com/v1")
@@ -192,7 +192,7 @@ func TestV2MergesAndTakesOnlyClaimedPaths(t *testing.T) {
 	}
 }
 
-// TestServerWithoutV3: the only OpenAPI of servers built before Kubernetes 1.24.
+// TestServerWithoutV3: servers built before Kubernetes 1.24 have only v2.
 func TestServerWithoutV3(t *testing.T) {
 	next := serving("", "api/v1")
 	old := serving(specOf("/apis/wardle.example.com/v1/", "Flunder", `{"type":"object"}`))
@@ -257,7 +257,7 @@ func TestSlowServerDoesNotMakeItSlow(t *testing.T) {
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("the index took %v", took)
 	}
-	// The answer, once it comes, is there for the next request.
+	// The late answer is used by the next request.
 	close(never)
 	deadline := time.Now().Add(10 * time.Second)
 	for len(pathsOf(t, d)) != 2 {

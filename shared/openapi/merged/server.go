@@ -22,21 +22,21 @@ import (
 
 // Source is a server whose documents are merged.
 type Source struct {
-	// Name identifies the server: what is known of it is kept for as long as there
-	// is a source of this name.
+	// Name identifies the server. Its known documents are kept as long as a source of this name
+	// exists.
 	Name string
-	// From asks the server for what is merged. Required.
+	// From fetches the documents to merge. Required.
 	From fetch.Getter
-	// Handler answers the request of a client, whom this server has authorized, for a
-	// v3 document of that server. Required.
+	// Handler serves the server's v3 documents to clients, whom this server has authorized.
+	// Required.
 	Handler http.Handler
-	// GroupVersions are what is taken from this server; they are then its alone.
-	// Nil takes everything that no source before it has.
+	// GroupVersions are those to take from this server, and from no other. Nil takes everything
+	// that no earlier source has.
 	GroupVersions []schema.GroupVersion
-	// Fresh is how long an answer is good enough. Default 200 ms.
+	// Fresh is how long an answer is used without asking again; 0 means 200 ms.
 	Fresh time.Duration
-	// Patience is how long a request waits for a server of which nothing is known
-	// yet. Default one second.
+	// Patience is how long a request waits for a server that has not answered yet; 0 means one
+	// second.
 	Patience time.Duration
 }
 
@@ -50,8 +50,7 @@ func (s Source) completed() Source {
 	return s
 }
 
-// knownPatience is how long a request waits to hear whether what is known is
-// still true.
+// knownPatience is how long a request waits for a server to confirm a known document.
 const knownPatience = time.Second
 
 func (s Source) patience() patience {
@@ -74,14 +73,14 @@ func (s Source) covers() (paths map[string]bool, prefixes []string) {
 	return paths, prefixes
 }
 
-// server is what is known of a source.
+// server holds the known documents of a source.
 type server struct {
 	source Source // guarded by Documents.mu
-	index  watched[index]
-	v2     watched[zipped]
+	index  cached[index]
+	v2     cached[compressed]
 }
 
-// index is a v3 index. A server that has none is older than KEP-2896.
+// index is a v3 index. It is absent if the server is older than KEP-2896.
 type index struct {
 	paths  map[string]openapi.IndexEntry
 	absent bool
@@ -89,16 +88,16 @@ type index struct {
 
 func newServer(source Source) *server {
 	s := &server{source: source}
-	s.index.ask = func(ctx context.Context, known fetch.Tag) (answer[index], error) {
-		return askIndex(ctx, source, known)
+	s.index.fetch = func(ctx context.Context, known fetch.Tag) (answer[index], error) {
+		return fetchIndex(ctx, source, known)
 	}
-	s.v2.ask = func(ctx context.Context, known fetch.Tag) (answer[zipped], error) {
-		return askV2(ctx, source, known)
+	s.v2.fetch = func(ctx context.Context, known fetch.Tag) (answer[compressed], error) {
+		return fetchV2(ctx, source, known)
 	}
 	return s
 }
 
-func askIndex(ctx context.Context, source Source, known fetch.Tag) (answer[index], error) {
+func fetchIndex(ctx context.Context, source Source, known fetch.Tag) (answer[index], error) {
 	got, err := fetch.Document(ctx, source.From, fetch.Query{Path: openapi.PathV3, Accept: "application/json", Known: known})
 	switch {
 	case errors.Is(err, fetch.ErrNotFound):
@@ -122,34 +121,34 @@ func askIndex(ctx context.Context, source Source, known fetch.Tag) (answer[index
 	return answer[index]{value: index{paths: parsed.Paths}, tag: got.Tag, changed: true}, nil
 }
 
-func askV2(ctx context.Context, source Source, known fetch.Tag) (answer[zipped], error) {
+func fetchV2(ctx context.Context, source Source, known fetch.Tag) (answer[compressed], error) {
 	got, err := fetch.Document(ctx, source.From, fetch.Query{Path: openapi.PathV2, Accept: "application/json", Known: known})
 	switch {
 	case errors.Is(err, fetch.ErrNotFound):
-		// No document is a document without paths.
-		return answer[zipped]{value: zipped{}, changed: true}, nil
+		// Treat a missing document as one without paths.
+		return answer[compressed]{value: compressed{}, changed: true}, nil
 	case err != nil:
 		logFailure(ctx, source.Name, err)
-		return answer[zipped]{}, err
+		return answer[compressed]{}, err
 	case !got.Modified:
-		return answer[zipped]{tag: got.Tag}, nil
+		return answer[compressed]{tag: got.Tag}, nil
 	}
-	// An unreadable document is found out now, not when all are merged.
+	// Detect an invalid document now, and not while merging.
 	if _, err := ParseSpec(got.Body); err != nil {
 		logFailure(ctx, source.Name, err)
-		return answer[zipped]{}, err
+		return answer[compressed]{}, err
 	}
-	packed, err := zip(got.Body)
+	packed, err := compress(got.Body)
 	if err != nil {
-		return answer[zipped]{}, err
+		return answer[compressed]{}, err
 	}
-	return answer[zipped]{value: packed, tag: got.Tag, changed: true}, nil
+	return answer[compressed]{value: packed, tag: got.Tag, changed: true}, nil
 }
 
-// converted returns the v3 document of one group-version, made of v2. What v2
-// cannot say (nullable, oneOf, …) is missing from it.
-func converted(document zipped, gv schema.GroupVersion) ([]byte, error) {
-	content, err := document.unzip()
+// converted returns the v3 document of one group-version, converted from v2. It lacks what v2
+// cannot express (nullable, oneOf, …).
+func converted(document compressed, gv schema.GroupVersion) ([]byte, error) {
+	content, err := document.decompress()
 	if err != nil {
 		return nil, err
 	}
@@ -169,35 +168,35 @@ func converted(document zipped, gv schema.GroupVersion) ([]byte, error) {
 	return json.Marshal(openapiconv.ConvertV2ToV3(&swagger))
 }
 
-// zipped is a compressed document; its zero value is none.
-type zipped struct{ content []byte }
+// compressed is a compressed document; the zero value is the empty document.
+type compressed struct{ content []byte }
 
-func zip(content []byte) (zipped, error) {
+func compress(content []byte) (compressed, error) {
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
 	if err != nil {
-		return zipped{}, fmt.Errorf("compress OpenAPI document: %w", err)
+		return compressed{}, fmt.Errorf("compress OpenAPI document: %w", err)
 	}
 	if _, err := w.Write(content); err != nil {
-		return zipped{}, fmt.Errorf("compress OpenAPI document: %w", err)
+		return compressed{}, fmt.Errorf("compress OpenAPI document: %w", err)
 	}
 	if err := w.Close(); err != nil {
-		return zipped{}, fmt.Errorf("compress OpenAPI document: %w", err)
+		return compressed{}, fmt.Errorf("compress OpenAPI document: %w", err)
 	}
-	return zipped{content: bytes.Clone(out.Bytes())}, nil
+	return compressed{content: bytes.Clone(out.Bytes())}, nil
 }
 
-func (z zipped) unzip() ([]byte, error) {
+func (z compressed) decompress() ([]byte, error) {
 	if z.content == nil {
 		return []byte(`{"swagger":"2.0","paths":{}}`), nil
 	}
 	r, err := gzip.NewReader(bytes.NewReader(z.content))
 	if err != nil {
-		return nil, fmt.Errorf("uncompress OpenAPI document: %w", err)
+		return nil, fmt.Errorf("decompress OpenAPI document: %w", err)
 	}
 	content, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("uncompress OpenAPI document: %w", err)
+		return nil, fmt.Errorf("decompress OpenAPI document: %w", err)
 	}
 	return content, nil
 }

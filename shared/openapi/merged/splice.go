@@ -12,17 +12,16 @@ import (
 
 // Spec is an OpenAPI v2 document of which only the outline is decoded.
 type Spec struct {
-	head     map[string]json.RawMessage // everything else at the top
+	head     map[string]json.RawMessage // all other top-level fields
 	paths    map[string]json.RawMessage
 	sections map[string]map[string]json.RawMessage
 }
 
-// Sections hold what is referred to from elsewhere in the document, as
-// "#/<section>/<name>".
+// sections are the parts of a document that references point into, as "#/<section>/<name>".
 var sections = []string{"definitions", "parameters"}
 
-// ParseSpec reads the outline of a document. It fails where the outline is not
-// that of OpenAPI v2; what is inside is taken as it is.
+// ParseSpec decodes the outline of a document. It fails if the outline is not that of OpenAPI
+// v2; it does not check the rest.
 func ParseSpec(document []byte) (*Spec, error) {
 	s := &Spec{sections: map[string]map[string]json.RawMessage{}}
 	if err := json.Unmarshal(document, &s.head); err != nil {
@@ -50,8 +49,8 @@ func ParseSpec(document []byte) (*Spec, error) {
 		}
 		s.sections[section] = entries
 	}
-	// A slash may be written as \/ in JSON (RFC 8259, section 7); references are
-	// looked for as text.
+	// JSON allows a slash to be written as \/ (RFC 8259, section 7), but references are
+	// searched for as text.
 	if bytes.Contains(document, []byte(`#\/`)) {
 		if err := s.rewrite(func(content json.RawMessage) json.RawMessage {
 			return bytes.ReplaceAll(content, []byte(`\/`), []byte(`/`))
@@ -82,8 +81,8 @@ func (s *Spec) JSON() ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// Keep removes the paths that begin with none of the prefixes, and whatever was
-// referred to from those paths alone.
+// Keep removes the paths that begin with none of the prefixes, and everything that only those
+// paths refer to.
 func (s *Spec) Keep(prefixes []string) {
 	s.keep(func(path string) bool {
 		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
@@ -102,8 +101,8 @@ func (s *Spec) keep(wanted func(path string) bool) {
 	}
 }
 
-// reachable returns the "<section>/<name>" of all that the paths refer to,
-// directly or not.
+// reachable returns "<section>/<name>" for everything that the paths refer to, directly or
+// indirectly.
 func (s *Spec) reachable() map[string]bool {
 	seen := map[string]bool{}
 	var pending []string
@@ -144,11 +143,10 @@ func references(content json.RawMessage) func(yield func(string) bool) {
 	}
 }
 
-// Splice adds other to s and uses other up. A path that s has already stays as it
-// is. A definition that both have and that means something else in other gets
-// another name there: its own with _v2, _v3 and so on. Definitions that differ
-// only in the kinds they stand for (x-kubernetes-group-version-kind) are one
-// definition that stands for all of these.
+// Splice adds other to s and consumes other. Existing paths of s remain as they are. If both
+// have a definition of the same name with different content, that of other is renamed with the
+// suffix _v2, _v3 and so on. Definitions that differ only in their kinds
+// (x-kubernetes-group-version-kind) become one definition with all these kinds.
 func (s *Spec) Splice(other *Spec) error {
 	fresh := func(path string) bool { _, taken := s.paths[path]; return !taken }
 	conflicts := 0
@@ -212,8 +210,8 @@ func (s *Spec) spliceSection(section string, other *Spec) error {
 	return nil
 }
 
-// freeName returns the name under which a definition of theirs can live beside
-// mine: one that nobody has, or the one that an equal definition got earlier.
+// freeName returns a name for a definition of theirs beside mine: an unused one, or that of an
+// equal definition that was renamed earlier.
 func freeName(name string, content json.RawMessage, mine, theirs map[string]json.RawMessage, renames map[string]string) (string, error) {
 	for i := 2; ; i++ {
 		candidate := fmt.Sprintf("%s_v%d", name, i)
@@ -238,7 +236,7 @@ func freeName(name string, content json.RawMessage, mine, theirs map[string]json
 	}
 }
 
-// rename gives entries of a section other names, wherever they are referred to.
+// rename renames entries of a section, and all references to them.
 func (s *Spec) rename(section string, renames map[string]string) error {
 	err := s.rewrite(func(content json.RawMessage) json.RawMessage {
 		if !bytes.Contains(content, []byte(`"#/`+section+"/")) {
@@ -280,7 +278,7 @@ func renameReferences(content json.RawMessage, section string, renames map[strin
 	}
 }
 
-// rewrite passes every part of the document through f.
+// rewrite replaces every part of the document by the result of f.
 func (s *Spec) rewrite(f func(json.RawMessage) json.RawMessage) error {
 	parts := []map[string]json.RawMessage{s.paths}
 	for _, section := range sections {
@@ -298,10 +296,10 @@ func (s *Spec) rewrite(f func(json.RawMessage) json.RawMessage) error {
 	return nil
 }
 
-// kindsKey is the extension that names the kinds a definition stands for.
+// kindsKey is the extension that lists the kinds of a definition.
 const kindsKey = "x-kubernetes-group-version-kind"
 
-// sameButKinds compares two definitions without regard to kindsKey.
+// sameButKinds reports whether two definitions are equal except for kindsKey.
 func sameButKinds(a, b json.RawMessage) (bool, error) {
 	if bytes.Equal(a, b) {
 		return true, nil
@@ -319,7 +317,7 @@ func sameButKinds(a, b json.RawMessage) (bool, error) {
 	return reflect.DeepEqual(left, right), nil
 }
 
-// joinKinds returns a with the kinds of both.
+// joinKinds returns a with the kinds of both definitions.
 func joinKinds(a, b json.RawMessage) (json.RawMessage, error) {
 	if bytes.Equal(a, b) {
 		return a, nil
@@ -346,8 +344,8 @@ func joinKinds(a, b json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(left)
 }
 
-// kindsOf returns the kinds of a definition by "group/version.kind", which is
-// also their order in kube-apiserver's documents.
+// kindsOf returns the kinds of a definition by "group/version.kind", the order in
+// kube-apiserver's documents.
 func kindsOf(definition map[string]any) map[string]any {
 	list, _ := definition[kindsKey].([]any)
 	kinds := make(map[string]any, len(list))
@@ -358,8 +356,8 @@ func kindsOf(definition map[string]any) map[string]any {
 	return kinds
 }
 
-// decode keeps numbers as they are written: a default of 1 must not become 1.0,
-// nor a large one lose digits.
+// decode preserves the text of numbers: a default of 1 must not become 1.0, and a large number
+// must not lose digits.
 func decode(content json.RawMessage) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber()

@@ -25,7 +25,7 @@ const base = `{
 	"parameters": {"limit": {"name": "limit", "in": "query", "type": "integer", "uniqueItems": true}}
 }`
 
-// TestSpliceEqualsKubeOpenAPI compares with the merge of kube-openapi that
+// TestSpliceEqualsKubeOpenAPI compares the result with that of kube-openapi's merge, which
 // kube-aggregator uses.
 func TestSpliceEqualsKubeOpenAPI(t *testing.T) {
 	tests := []struct{ name, other string }{
@@ -83,8 +83,8 @@ func TestSpliceEqualsKubeOpenAPI(t *testing.T) {
 	}
 }
 
-// TestThirdSpliceReusesNames proves that what was renamed once is found again: two
-// extension servers built from the same older library share one definition.
+// TestThirdSpliceReusesNames: a renamed definition is found again. Two extension servers built
+// with the same older library share one definition.
 func TestThirdSpliceReusesNames(t *testing.T) {
 	other := func(path string) string {
 		return `{"swagger": "2.0", "paths": {"` + path + `": {"$ref": "#/definitions/Meta"}}, "definitions": {"Meta": {"type": "string"}}}`

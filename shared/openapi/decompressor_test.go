@@ -11,14 +11,14 @@ import (
 	"testing/iotest"
 )
 
-// TestUnpackedReads: it reads as the content does, in pieces of any size and from anywhere.
-func TestUnpackedReads(t *testing.T) {
+// TestDecompressorReads: it reads as the content does, in pieces of any size and from anywhere.
+func TestDecompressorReads(t *testing.T) {
 	content := []byte(strings.Repeat("some of it repeats, 0123456789\n", 3000))
-	p, err := pack(content)
+	p, err := compress(content)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := iotest.TestReader(&unpacked{packed: p}, content); err != nil {
+	if err := iotest.TestReader(&decompressor{compressed: p}, content); err != nil {
 		t.Error(err)
 	}
 }
