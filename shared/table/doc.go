@@ -1,20 +1,18 @@
-// Package table is the resource table of a tier: which resources it serves in
-// which group-versions, and which handler answers which verb.
+// Package table is the resource table of a tier: the resources it serves, their group-versions,
+// and the handlers of their verbs.
 //
-// kube-apiserver keeps this knowledge in its router, a route per verb and path.
-// Triune keeps it as data. One wildcard route per group-version leads into the
-// table; the table decides what the path means, so an unknown resource of an
-// owned group-version is 404 here and a wrong method is 405, as in
-// kube-apiserver, and neither travels on to the next tier. The same data is what
-// discovery and OpenAPI are generated from.
+// kube-apiserver has this information in its router, as one route per verb and path. Triune has
+// it as data. One wildcard route per group-version leads to the table, and the table interprets
+// the path: an unknown resource of a known group-version is 404 and an unsupported method is
+// 405, as in kube-apiserver, and neither request is delegated to the next tier. Discovery and
+// OpenAPI are generated from the same data.
 //
-// A path below a group-version has four meanings, a [Level] each: the collection
-// of a namespace or of the cluster, the collection over all namespaces, an item,
-// and a path below an item (proxy). [Match] finds level, resource and parameters
-// in a path without touching any storage; it is a pure function.
+// [New] returns an empty [Table], and [Table.Install] adds groups to it. A path below a
+// group-version has one of four meanings, each a [Level]: the collection of a namespace or of
+// the cluster, the collection across namespaces, an item, or a path below an item (proxy).
+// [Match] finds level, resource and parameters of a path; it is a pure function and accesses no
+// storage. The handlers are those of k8s.io/apiserver/pkg/endpoints/handlers.
 //
-// The handlers themselves are those of k8s.io/apiserver/pkg/endpoints/handlers.
-//
-// A Table is built once, before it serves, and is then read-only: no lock guards
-// it.
+// A Table is built before it serves, by one goroutine. Afterwards it is read-only and safe for
+// concurrent use without a lock.
 package table

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 )
 
-// The answers to requests that no handler takes. Code, reason and message are
-// kube-apiserver's; there they come out of its router.
+// Responses to requests that no handler serves. Code, reason and message equal those of
+// kube-apiserver's router.
 
 func (v *GroupVersion) notFound(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, v.Serializer, refusal{http.StatusNotFound, "404: Page Not Found"})
@@ -32,16 +32,16 @@ func refuse(w http.ResponseWriter, req *http.Request, s runtime.NegotiatedSerial
 	responsewriters.ErrorNegotiated(err, s, schema.GroupVersion{}, w, req)
 }
 
-// Media is the media types that a route takes and gives.
+// Media holds the media types of a route.
 type Media struct {
-	// Consumes lists those of a request body where the route is particular about
-	// them, Produces those of the response. Nil leaves the choice to the handler.
+	// Consumes lists the media types of a request body if the route restricts them, and
+	// Produces those of the response. Nil leaves the choice to the handler.
 	Consumes, Produces []string
 }
 
-// Negotiable answers 415 or 406, with errors in the form that s gives them, and
-// returns false when the media types of the request and of the route have none in
-// common. Parameters such as q and as do not count here; the handler looks at them.
+// Negotiable reports whether the route supports media types of the request. If not, it answers
+// 415 or 406, with an error encoded by s. It ignores parameters such as q and as, which the
+// handler evaluates.
 func (m Media) Negotiable(w http.ResponseWriter, req *http.Request, s runtime.NegotiatedSerializer) bool {
 	if !m.consumable(req) {
 		refuse(w, req, s, refusal{http.StatusUnsupportedMediaType, "415: Unsupported Media Type"})
@@ -80,8 +80,7 @@ func (m Media) acceptable(accept string) bool {
 	return false
 }
 
-// mediaTypesIn yields the media types of a header's value without their
-// parameters.
+// mediaTypesIn yields the media types of a header without their parameters.
 func mediaTypesIn(header string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for part := range strings.SplitSeq(header, ",") {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// patchTypes are the media types a PATCH may have.
+// patchTypes returns the media types of PATCH.
 func patchTypes() []string {
 	patches := []string{
 		string(types.JSONPatchType),
@@ -27,8 +27,8 @@ func patchTypes() []string {
 	return patches
 }
 
-// mediaTypes returns what a route consumes and produces. An empty list of
-// consumed types leaves the choice to the handler.
+// mediaTypes returns the media types that a route consumes and produces. If it returns no
+// consumed types, the choice is the handler's.
 func (b resourceBuilder) mediaTypes(can capabilities, route *Route) (consumes, produces []string) {
 	single, stream := negotiation.MediaTypesForSerializer(b.version.Serializer)
 	switch route.Verb {
@@ -45,8 +45,8 @@ func (b resourceBuilder) mediaTypes(can capabilities, route *Route) (consumes, p
 	return consumes, produces
 }
 
-// handler returns the handler of a route: k8s.io/apiserver's for the verb,
-// inside the warnings of a deprecated version and the request metrics.
+// handler returns the handler of a route: k8s.io/apiserver's for the verb, with request metrics
+// and the warnings of a deprecated version.
 func (b resourceBuilder) handler(r *Resource, can capabilities, route *Route) http.HandlerFunc {
 	handle := b.verb(r, can, route)
 	if warnings := r.deprecated.warnings; len(warnings) > 0 {
@@ -91,13 +91,12 @@ func (b resourceBuilder) verb(r *Resource, can capabilities, route *Route) http.
 	if b.write(r, can, route) == nil {
 		panic("table: no handler for verb " + route.Verb)
 	}
-	// These handlers wrap the admission they were given at each request, and keep what
-	// they have wrapped: one of them is good for one request.
+	// These handlers wrap their admission on each request and keep the result, so each one
+	// serves a single request.
 	return func(w http.ResponseWriter, req *http.Request) { b.write(r, can, route)(w, req) }
 }
 
-// write returns a handler for one request that goes through admission; nil if the
-// verb is none of these.
+// write returns a handler for one request with admission, or nil if the verb needs none.
 func (b resourceBuilder) write(r *Resource, can capabilities, route *Route) http.HandlerFunc {
 	scope, admit := &r.scope, b.config.Admission
 	switch route.Verb {

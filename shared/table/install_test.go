@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Storages that lack something.
+// Storages that lack a required interface.
 type (
 	noScope    struct{ gets }
 	noSingular struct {
@@ -122,7 +122,7 @@ func TestLegacyGroupHasNoNameInItsRoot(t *testing.T) {
 	}
 }
 
-// destroyed counts its end.
+// destroyed counts calls of Destroy.
 type destroyed struct {
 	readOnly
 	times *int
@@ -166,8 +166,7 @@ func TestDiscoveryDescribesResourcesAsUpstream(t *testing.T) {
 	}
 }
 
-// TestRoutes spells out what the table says of some resources; OpenAPI is
-// generated from it.
+// TestRoutesOfAResource lists the routes of some resources, from which OpenAPI is generated.
 func TestRoutesOfAResource(t *testing.T) {
 	version := installed(t, examplev1.SchemeGroupVersion, storages())
 	tests := map[string][]string{

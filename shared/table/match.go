@@ -2,58 +2,56 @@ package table
 
 import "strings"
 
-// Level says what part of a resource a path names.
+// Level is the part of a resource that a path refers to.
 type Level int
 
 const (
-	// Collection is the objects of a cluster-scoped resource, or those of a
-	// namespaced one in one namespace.
+	// Collection is all objects of a cluster-scoped resource, or those of a namespaced resource
+	// in one namespace.
 	Collection Level = iota
-	// AllNamespaces is a namespaced resource across namespaces.
+	// AllNamespaces is all objects of a namespaced resource across namespaces.
 	AllNamespaces
 	// Item is one object, or a subresource of one object.
 	Item
-	// ItemPath is a path below an item, as the proxy subresources take.
+	// ItemPath is a path below an item, as for proxy subresources.
 	ItemPath
 )
 
-// Target is what a path below a group-version names.
+// Target is what a path below a group-version refers to.
 type Target struct {
-	// Resource is the key into the table: "pods" or "pods/status".
+	// Resource is the key in the table: "pods" or "pods/status".
 	Resource string
 	Level    Level
 	// Watch is set for the deprecated paths that begin with watch/.
 	Watch bool
 }
 
-// scopes tells Match what it must know about resources: whether a resource (or
-// resource/subresource) exists, and whether it is namespaced.
+// scopes tells Match whether a resource (or resource/subresource) exists, and whether it is
+// namespaced.
 type scopes interface {
 	scope(resource string) (namespaced, found bool)
 }
 
-// Match finds what path names. path is decoded and relative to the
-// group-version, as in "namespaces/default/pods/web". It reports false when no
-// resource of the group-version has such a path; whether the HTTP method fits is
-// not its concern.
+// Match returns the target of a path. path is decoded and relative to the group-version, as in
+// "namespaces/default/pods/web". Match returns false if no resource of the group-version has
+// such a path. It does not consider the HTTP method.
 //
-// The grammar is the one of the Kubernetes API conventions: a collection is
-// RESOURCE or namespaces/NS/RESOURCE, an item adds NAME, a subresource adds a
-// further segment; watch/ in front of any of them is deprecated since 1.11.
+// The grammar is that of the Kubernetes API conventions: a collection is RESOURCE or
+// namespaces/NS/RESOURCE, an item adds NAME, and a subresource adds another segment. The prefix
+// watch/ is deprecated since 1.11.
 //
-// Slashes at the end do not count. NS, NAME and the segments of a path below an
-// item may be empty, as in kube-apiserver: an empty NS means all namespaces to
-// whoever authorizes the request too, an empty NAME is refused by the handler with
-// a better message than 404, and what a proxied server means by a double slash is
-// not ours to say.
+// Trailing slashes are ignored. NS, NAME and the segments of a path below an item may be empty,
+// as in kube-apiserver: authorization also takes an empty NS to mean all namespaces, the
+// handler refuses an empty NAME with a better message than 404, and a double slash may mean
+// something to a proxied server.
 func Match(known scopes, path string) (Target, bool) {
 	segments := strings.Split(strings.TrimRight(strings.TrimPrefix(path, "/"), "/"), "/")
 	watch := segments[0] == "watch" && len(segments) > 1
 	if watch {
 		segments = segments[1:]
 	}
-	// namespaces/NS/x is a namespaced resource x before it is a subresource x of
-	// the namespace NS; no group has both.
+	// namespaces/NS/x is a namespaced resource x rather than a subresource x of the namespace
+	// NS; no group has both.
 	if len(segments) >= 3 && segments[0] == "namespaces" {
 		if target, ok := matchNamespaced(known, segments[2:]); ok {
 			target.Watch = watch
@@ -65,7 +63,7 @@ func Match(known scopes, path string) (Target, bool) {
 	return target, ok
 }
 
-// matchNamespaced matches what follows namespaces/NS.
+// matchNamespaced matches the segments after namespaces/NS.
 func matchNamespaced(known scopes, segments []string) (Target, bool) {
 	if namespaced, found := known.scope(segments[0]); !found || !namespaced {
 		return Target{}, false
@@ -73,7 +71,7 @@ func matchNamespaced(known scopes, segments []string) (Target, bool) {
 	return matchBelow(known, segments)
 }
 
-// matchCluster matches a path that names no namespace.
+// matchCluster matches a path without a namespace.
 func matchCluster(known scopes, segments []string) (Target, bool) {
 	namespaced, found := known.scope(segments[0])
 	switch {
@@ -87,8 +85,8 @@ func matchCluster(known scopes, segments []string) (Target, bool) {
 	return matchBelow(known, segments)
 }
 
-// matchBelow matches RESOURCE[/NAME[/SUBRESOURCE[/PATH]]]. A path below a
-// resource itself rather than below a subresource is not part of the grammar.
+// matchBelow matches RESOURCE[/NAME[/SUBRESOURCE[/PATH]]]. The grammar has paths below a
+// subresource, but not below the resource itself.
 func matchBelow(known scopes, segments []string) (Target, bool) {
 	switch len(segments) {
 	case 1:

@@ -2,7 +2,7 @@ package table
 
 import "testing"
 
-// kinds is a set of resources: true means namespaced.
+// kinds is a set of resources; true means namespaced.
 type kinds map[string]bool
 
 func (k kinds) scope(resource string) (namespaced, found bool) {
@@ -24,7 +24,7 @@ func TestMatchFollowsTheGrammarOfTheAPIConventions(t *testing.T) {
 	none := Target{}
 	tests := map[string]struct {
 		path string
-		want Target // none: no such path
+		want Target // zero if there is no such path
 	}{
 		"cluster collection":                       {"nodes", at("nodes", Collection)},
 		"cluster item":                             {"nodes/n", at("nodes", Item)},

@@ -23,38 +23,37 @@ import (
 	"triune.dev/shared/reads"
 )
 
-// Resource is one resource, or one subresource, of a group-version.
+// Resource is one resource or subresource of a group-version.
 type Resource struct {
-	// Name is the plural name of the resource; Subresource is empty for the
-	// resource itself.
+	// Name is the plural name of the resource. Subresource is empty for the resource itself.
 	Name, Subresource string
 	Namespaced        bool
-	// Kind is the kind of what is read and written here, ParentKind that of the
-	// resource that a subresource belongs to (the same for a resource).
+	// Kind is the kind of the objects. ParentKind is that of the resource that a subresource
+	// belongs to; for a resource they are equal.
 	Kind, ParentKind schema.GroupVersionKind
 	Storage          rest.Storage
-	// Routes are all verbs at all levels.
+	// Routes are the verbs at all levels.
 	Routes []*Route
-	// Discovery is how the resource appears in the group-version's document.
+	// Discovery is the entry of the resource in the discovery document of the group-version.
 	Discovery metav1.APIResource
 
 	scope handlers.RequestScope
-	// reads serve from stored bytes; nil for what is not served as it is stored. Their
-	// handlers for collections are the same at all levels.
+	// reads serves requests from stored bytes. It is nil if the resource is not served in its
+	// stored form. The handlers for collections are the same at all levels.
 	reads       *reads.Resource
 	list, watch http.HandlerFunc
 	deprecated  deprecated
 	levels      map[Target][]*Route
 }
 
-// deprecated is what clients of a deprecated version are told.
+// deprecated describes the deprecation of a version.
 type deprecated struct {
 	is       bool
-	removed  string // the release that will not serve it: "1.42"
+	removed  string // first release without the version: "1.42"
 	warnings []string
 }
 
-// Key is the name of the resource in the table: "pods" or "pods/status".
+// Key returns the key of the resource in the table: "pods" or "pods/status".
 func (r *Resource) Key() string {
 	if r.Subresource == "" {
 		return r.Name
@@ -131,7 +130,7 @@ func (b resourceBuilder) build(key string) (*Resource, error) {
 	return resource, nil
 }
 
-// checkLister finds at the start what would otherwise fail at the first LIST.
+// checkLister detects at startup what would otherwise fail at the first LIST.
 func (b resourceBuilder) checkLister(lister rest.Lister) error {
 	kinds, _, err := b.version.Scheme.ObjectKinds(lister.NewList())
 	if err != nil {
@@ -143,8 +142,8 @@ func (b resourceBuilder) checkLister(lister rest.Lister) error {
 	return nil
 }
 
-// deprecation asks the versioned type itself, as API lifecycle annotations are
-// generated into it.
+// deprecation reads the deprecation from the versioned type, whose methods are generated from
+// API lifecycle annotations.
 func (b resourceBuilder) deprecation(kind schema.GroupVersionKind) (deprecated, error) {
 	object, err := b.version.Scheme.New(kind)
 	if err != nil {
@@ -161,7 +160,7 @@ func (b resourceBuilder) deprecation(kind schema.GroupVersionKind) (deprecated, 
 	}, nil
 }
 
-// scope is what the handlers of k8s.io/apiserver need to know.
+// scope returns the request scope for the handlers of k8s.io/apiserver.
 func (b resourceBuilder) scope(r *Resource) (handlers.RequestScope, error) {
 	scheme := b.version.Scheme
 	internal := schema.GroupVersion{Group: r.Kind.Group, Version: runtime.APIVersionInternal}
@@ -203,9 +202,9 @@ func (b resourceBuilder) scope(r *Resource) (handlers.RequestScope, error) {
 	return scope, nil
 }
 
-// resetFields is what the strategy of a storage overwrites whatever a client
-// sends, such as the status in a write of the spec. Managed fields must not
-// record an owner for it (KEP-555).
+// resetFields returns the fields that the strategy of a storage resets in every write, such as
+// the status in a write of the spec. Managed fields must not record an owner for them
+// (KEP-555).
 func resetFields(storage rest.Storage) (map[fieldpath.APIVersion]fieldpath.Filter, error) {
 	filters, byFilter := storage.(rest.ResetFieldsFilterStrategy)
 	sets, bySet := storage.(rest.ResetFieldsStrategy)
@@ -220,7 +219,7 @@ func resetFields(storage rest.Storage) (map[fieldpath.APIVersion]fieldpath.Filte
 	return nil, nil
 }
 
-// discovery describes the resource for clients that ask what is served.
+// discovery returns the discovery entry of the resource.
 func (b resourceBuilder) discovery(r *Resource) (metav1.APIResource, error) {
 	document := metav1.APIResource{Name: r.Key(), Namespaced: r.Namespaced, Kind: r.Kind.Kind, Verbs: metav1.Verbs{}}
 	if provider, ok := r.Storage.(rest.KindProvider); ok {
@@ -254,8 +253,8 @@ func (b resourceBuilder) discovery(r *Resource) (metav1.APIResource, error) {
 	return document, err
 }
 
-// storageVersionHash lets clients notice that the stored form has changed; it is
-// empty for what is not stored.
+// storageVersionHash returns a hash that changes with the stored version of the resource. It is
+// empty for resources that are not stored.
 func (b resourceBuilder) storageVersionHash(r *Resource) (string, error) {
 	provider, ok := r.Storage.(rest.StorageVersionProvider)
 	if !ok || provider.StorageVersion() == nil || !utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionHash) {

@@ -14,25 +14,25 @@ var accessor = meta.NewAccessor()
 
 // Route is one verb of a resource at one level.
 type Route struct {
-	// Verb is one of request.MethodGet, MethodList, MethodWatchList and so on;
-	// Method is the HTTP method.
+	// Verb is a verb such as request.MethodGet, MethodList or MethodWatchList, and Method the
+	// HTTP method.
 	Verb, Method string
-	// Path is the template below the group-version's root:
-	// "namespaces/{namespace}/pods/{name}". A trailing "{path:*}" takes the rest.
+	// Path is the template of the path below the root of the group-version:
+	// "namespaces/{namespace}/pods/{name}". A trailing "{path:*}" matches the rest.
 	Path  string
 	Level Level
-	// WatchPrefix marks the deprecated watch/ form.
+	// WatchPrefix marks the deprecated paths with the prefix watch/.
 	WatchPrefix bool
-	// MetricsScope is "cluster", "namespace" or "resource", the scope label of
-	// kube-apiserver's request metrics.
+	// MetricsScope is the scope label of kube-apiserver's request metrics: "cluster",
+	// "namespace" or "resource".
 	MetricsScope string
 	Media
-	// Handler answers the request; request info must be in its context.
+	// Handler serves the request, whose context must have the request info.
 	Handler http.HandlerFunc
 }
 
-// discoveryVerb is the verb of the authorization API that the route offers; ""
-// for connects by methods that have none.
+// discoveryVerb returns the verb in discovery documents, or "" for connects by a method without
+// one.
 func (r *Route) discoveryVerb() string {
 	switch r.Verb {
 	case request.MethodList:
@@ -57,7 +57,7 @@ func (r *Route) discoveryVerb() string {
 	return ""
 }
 
-// capabilities is what a storage can do, by the interfaces it implements.
+// capabilities holds the interfaces that a storage implements.
 type capabilities struct {
 	creater            rest.Creater
 	namedCreater       rest.NamedCreater
@@ -105,8 +105,7 @@ func capabilitiesOf(storage rest.Storage) capabilities {
 func (c capabilities) canCreate() bool { return c.creater != nil || c.namedCreater != nil }
 func (c capabilities) canGet() bool    { return c.getter != nil || c.getterWithOptions != nil }
 
-// routes enumerates the verbs of a resource. The order is that in which the
-// routes appear in OpenAPI documents.
+// routes returns the routes of a resource, in the order in which OpenAPI documents list them.
 func (b resourceBuilder) routes(r *Resource) []*Route {
 	can := capabilitiesOf(r.Storage)
 	paths := pathsOf(r)
@@ -116,7 +115,7 @@ func (b resourceBuilder) routes(r *Resource) []*Route {
 			routes = append(routes, &Route{Verb: verb, Method: method, Path: path, Level: level})
 		}
 	}
-	// A subresource has no collection of its own: what creates does so at the item.
+	// A subresource has no collection; its creater works at the item.
 	collection := Collection
 	if r.Subresource != "" {
 		collection = Item
@@ -178,11 +177,11 @@ func metricsScope(r *Resource, route *Route) string {
 	return "cluster"
 }
 
-// takesOptions tells whether GETs of the storage take options of their own.
+// takesOptions reports whether GETs of the storage take their own options.
 func (c capabilities) takesOptions() bool { return c.getterWithOptions != nil }
 
-// produces returns the media types that only this storage produces for a verb,
-// such as the text/plain of pod logs.
+// produces returns the additional media types of this storage for a verb, such as text/plain
+// for pod logs.
 func (c capabilities) produces(verb string) []string {
 	if c.metadata == nil {
 		return nil

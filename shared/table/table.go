@@ -19,43 +19,41 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// Prefixes under which group-versions are served.
+// Path prefixes of group-versions.
 const (
 	LegacyPrefix = "/api"
 	GroupPrefix  = "/apis"
 )
 
-// Config is what every resource of a tier shares.
+// Config is the configuration that all resources of a tier share.
 type Config struct {
-	// Admission is run on every write. Nil admits everything.
+	// Admission is called for every write. Nil admits everything.
 	Admission admission.Interface
-	// Authorizer is asked again by handlers that learn only late what a request
-	// does, such as a create by update. Required.
+	// Authorizer is called by handlers that find out late what a request does, such as a create
+	// by update. Required.
 	Authorizer authorizer.Authorizer
-	// Equivalents learns which kind each resource has; admission webhooks match
-	// equivalent resources with it. Required.
+	// Equivalents registers the kind of each resource; admission webhooks use it to match
+	// equivalent resources. Required.
 	Equivalents runtime.EquivalentResourceRegistry
-	// TypeConverter gives the typed form of objects that server-side apply and
-	// the managed fields of every other write need, for one group-version. It is
-	// called while the table is built, so what it returns should do its work at
-	// first use. Required.
+	// TypeConverter returns the converter to the typed form of objects of one group-version,
+	// which server-side apply and the managed fields of all other writes need. It is called
+	// while the table is built, so the converter should do its work on first use. Required.
 	TypeConverter func(schema.GroupVersion) managedfields.TypeConverter
-	// MinRequestTimeout is the shortest time after which a watch without a
-	// timeout of its own is ended; each watch draws from [1×, 2×).
+	// MinRequestTimeout is the minimum timeout of a watch that sets none; each watch gets a
+	// random timeout between one and two times this value.
 	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes limits the body of a write; 0 means no limit.
 	MaxRequestBodyBytes int64
-	// Major and Minor are the Kubernetes version served, which decides what is
-	// deprecated.
+	// Major and Minor are the Kubernetes version, which determines what is deprecated.
 	Major, Minor int
 }
 
-// Table is the resources a tier serves. Build it with New and Install, then only
-// read it.
+// Table is the set of resources that a tier serves. Build it with New and Install; then it is
+// read-only.
 type Table struct {
 	config   Config
 	versions map[string]*GroupVersion // by path: "/api/v1", "/apis/apps/v1"
-	groups   []Group                  // in the order of installation
+	groups   []Group                  // in order of installation
 }
 
 // Group is one API group of the table.
@@ -63,16 +61,16 @@ type Group struct {
 	Name string
 	// Prefix is LegacyPrefix or GroupPrefix.
 	Prefix string
-	// Versions are in the order of preference.
+	// Versions are in order of preference.
 	Versions []*GroupVersion
 }
 
-// GroupVersion is the resources of one group-version.
+// GroupVersion is the set of resources of one group-version.
 type GroupVersion struct {
 	schema.GroupVersion
 	// Root is the path of the group-version: "/api/v1" or "/apis/apps/v1".
 	Root string
-	// OptionsVersion is the version of ListOptions and its kin in this group.
+	// OptionsVersion is the group-version of ListOptions and similar types in this group.
 	OptionsVersion schema.GroupVersion
 	Scheme         *runtime.Scheme
 	Serializer     runtime.NegotiatedSerializer
@@ -87,9 +85,9 @@ func New(config Config) *Table {
 	return &Table{config: config, versions: map[string]*GroupVersion{}}
 }
 
-// Install adds the group-versions of info under prefix. Versions without
-// resources are left out. It is an error to install a group twice, or a storage
-// that does not say what the table must know.
+// Install adds the group-versions of info under prefix. Versions without resources are skipped.
+// It fails if the group is already installed, or if a storage lacks an interface that the table
+// requires.
 func (t *Table) Install(prefix string, info *genericapiserver.APIGroupInfo) error {
 	if len(info.PrioritizedVersions) == 0 {
 		return fmt.Errorf("install API group under %s: no version", prefix)
@@ -172,8 +170,7 @@ func (t *Table) Version(root string) (*GroupVersion, bool) {
 	return version, ok
 }
 
-// Destroy releases the storage of every resource. The table must have stopped
-// serving.
+// Destroy destroys the storage of every resource. The table must no longer serve.
 func (t *Table) Destroy() {
 	for _, version := range t.versions {
 		for _, resource := range version.ordered {
@@ -182,10 +179,10 @@ func (t *Table) Destroy() {
 	}
 }
 
-// Resources returns the resources and subresources, sorted by name.
+// Resources returns the resources and subresources, sorted by key.
 func (v *GroupVersion) Resources() []*Resource { return slices.Clone(v.ordered) }
 
-// Resource returns the resource or resource/subresource of that name.
+// Resource returns the resource or subresource with the given key.
 func (v *GroupVersion) Resource(name string) (*Resource, bool) {
 	resource, ok := v.resources[name]
 	return resource, ok
@@ -196,8 +193,7 @@ func (v *GroupVersion) scope(name string) (namespaced, found bool) {
 	return found && resource.Namespaced, found
 }
 
-// ServeHTTP answers a request whose URL path lies below Root, the root itself
-// excepted (discovery answers that).
+// ServeHTTP serves a request whose URL path lies below Root. Discovery serves the root itself.
 func (v *GroupVersion) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	target, ok := Match(v, strings.TrimPrefix(req.URL.Path, v.Root))
 	if !ok {
