@@ -1,5 +1,6 @@
-// Package healthcheck asks a server whether it is healthy, for container engines
-// that run a command to learn it. Images without a shell have no other client.
+// Package healthcheck checks whether a server is healthy, for container engines that run a
+// command to find out. Images without a shell have no other client. A [Check] may be run any
+// number of times, also concurrently.
 package healthcheck
 
 import (
@@ -16,27 +17,26 @@ import (
 	"triune.dev/shared/pki"
 )
 
-// bodyLimit is how much of an answer is read: a verbose readyz has 8 KiB.
+// bodyLimit bounds the part of a body that is read; a verbose readyz has 8 KiB.
 const bodyLimit = 64 << 10
 
-// Check says what to ask and how.
+// Check describes the request to send.
 type Check struct {
-	// URL answers 200 when the server is healthy: https://127.0.0.1:6443/readyz.
+	// URL must answer 200 if the server is healthy, for example https://127.0.0.1:6443/readyz.
 	URL string
-	// CAFile verifies the certificate of the server. Empty stands for the CAs of
-	// the system.
+	// CAFile verifies the certificate of the server. Empty means the CAs of the system.
 	CAFile string
-	// Client is shown to the server if its CertFile is set.
+	// Client is the client certificate to present, if its CertFile is set.
 	Client pki.Pair
-	// TokenFile holds a bearer token to send, if it is set.
+	// TokenFile holds the bearer token to send, if set.
 	TokenFile string
-	// Timeout bounds the whole exchange; 0 sets no limit but that of the context.
+	// Timeout bounds the whole exchange; 0 means no limit besides the context.
 	Timeout time.Duration
 }
 
-// Run asks once. The error is what a person looks at when a container is
-// unhealthy: it names the URL and the status, and of an answer in the form of
-// Kubernetes' readyz the lines of the checks that fail.
+// Run sends one request. Its error is meant for a person who investigates an unhealthy
+// container: it names the URL and the status, and the failed checks if the body has the format
+// of Kubernetes' readyz.
 func (c Check) Run(ctx context.Context) error {
 	config := &tls.Config{}
 	if c.CAFile != "" {
@@ -69,7 +69,7 @@ func (c Check) Run(ctx context.Context) error {
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	// No proxy of the environment: the server is the one beside us.
+	// Ignore the proxies of the environment: the server runs on the same machine.
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -89,8 +89,8 @@ func (c Check) Run(ctx context.Context) error {
 	return nil
 }
 
-// failing picks the failed checks, which readyz marks with [-], out of an answer;
-// an answer of another form is given as it is.
+// failing returns the failed checks, which readyz marks with [-], or the whole body if it has
+// another format.
 func failing(body string) string {
 	var failed []string
 	for line := range strings.Lines(body) {

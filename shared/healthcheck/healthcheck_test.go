@@ -54,7 +54,7 @@ func TestCheck(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		change func(*Check)
-		want   []string // parts of the error; none for health
+		want   []string // parts of the error; none if healthy
 	}{
 		"healthy":          {func(*Check) {}, nil},
 		"a token":          {func(c *Check) { c.URL, c.TokenFile = server.URL+"/token", token }, nil},
