@@ -1,9 +1,8 @@
-// Package admission builds a tier's admission chain from the options of
-// k8s.io/apiserver.
+// Package admission builds a tier's admission chain from the options of k8s.io/apiserver.
 //
-// Those options can build the chain themselves, but they leave behind a
-// post-start hook that only k8s.io/apiserver's own server can run. Here the hook
-// is returned.
+// Those options can build the chain themselves, but they register a post-start hook that only
+// k8s.io/apiserver's own server can run. Here, [New] returns a [Chain] that contains the hook.
+// A Chain is safe for concurrent use.
 package admission
 
 import (
@@ -31,34 +30,33 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// mapperReset is how often the map from kinds to resources forgets what it has
-// learned, so that policies find the kinds of new custom resources.
+// mapperReset is how often the REST mapper is reset, so that policies find the kinds of new
+// custom resources.
 const mapperReset = 30 * time.Second
 
-// Dependencies are what plugins are given.
+// Dependencies are passed to the plugins.
 type Dependencies struct {
 	Generic   *genericapiserver.Config
 	Informers informers.SharedInformerFactory
 	Client    kubernetes.Interface
 	Dynamic   dynamic.Interface
-	// Initializers hand further things to the plugins that want them.
+	// Initializers are additional initializers for the plugins.
 	Initializers []admission.PluginInitializer
-	// Only keeps those plugins of the options that are named in it; nil keeps all.
+	// Only restricts the plugins of the options to those named in it; nil means no restriction.
 	Only []string
 }
 
-// Chain is an admission chain with the hook that keeps it up to date.
+// Chain is an admission chain, and the hook that keeps it up to date.
 type Chain struct {
 	admission.Interface
-	// HookName and Hook are a post-start hook to be run with the server, once. What
-	// the plugins run in the background ends with the hook's context.
+	// HookName and Hook are a post-start hook to run once with the server. The background work
+	// of plugins ends with the context of the hook.
 	HookName string
 	Hook     genericapiserver.PostStartHookFunc
 }
 
-// Admit implements admission.MutationInterface. Handlers find out by type whether
-// there is anything to call, so embedding admission.Interface alone would turn all
-// plugins off.
+// Admit implements admission.MutationInterface. Handlers check for this interface by type, so
+// embedding admission.Interface alone would disable all plugins.
 func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
 	if mutating, ok := c.Interface.(admission.MutationInterface); ok {
 		return mutating.Admit(ctx, a, o)
@@ -79,8 +77,8 @@ var (
 	_ admission.ValidationInterface = (*Chain)(nil)
 )
 
-// New builds the chain: the plugins that are on by default, changed by
-// --enable-admission-plugins and --disable-admission-plugins, configured by
+// New builds the chain. It consists of the plugins that are enabled by default, adjusted by
+// --enable-admission-plugins and --disable-admission-plugins, and configured by
 // --admission-control-config-file.
 func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, error) {
 	if deps.Informers == nil || deps.Client == nil || deps.Dynamic == nil {
@@ -96,7 +94,7 @@ func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, e
 	}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(deps.Client.Discovery()))
 	g := deps.Generic
-	drained := make(chan struct{}) // ends what plugins run
+	drained := make(chan struct{}) // stops the background work of plugins
 	initializers := admission.PluginInitializers{
 		initializer.NewAPIServerIDInitializer(g.APIServerID),
 		initializer.New(deps.Client, deps.Dynamic, deps.Informers, g.Authorization.Authorizer,
@@ -119,8 +117,8 @@ func New(options *genericoptions.AdmissionOptions, deps Dependencies) (*Chain, e
 	}, nil
 }
 
-// Enabled returns the names of the plugins that the options turn on, in the order
-// in which they run. A plugin both enabled and disabled is enabled.
+// Enabled returns the names of the plugins that the options enable, in the order in which they
+// run. A plugin that is both enabled and disabled is enabled.
 func Enabled(options *genericoptions.AdmissionOptions) []string {
 	var names []string
 	for _, name := range options.RecommendedPluginOrder {
@@ -132,7 +130,7 @@ func Enabled(options *genericoptions.AdmissionOptions) []string {
 	return names
 }
 
-// configScheme knows the kinds of the admission configuration file.
+// configScheme returns a scheme with the kinds of the admission configuration file.
 func configScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apiserverapi.AddToScheme(scheme))

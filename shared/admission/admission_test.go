@@ -29,11 +29,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// marker is a plugin that labels what it admits and refuses what it is told to.
+// marker is a plugin that labels the objects it admits and refuses those it was told to.
 type marker struct {
 	*admission.Handler
 	name    string
-	config  string // what the configuration file says
+	config  string // from the configuration file
 	refuses bool
 	drained <-chan struct{}
 }
@@ -51,11 +51,11 @@ func (m *marker) Validate(context.Context, admission.Attributes, admission.Objec
 	return nil
 }
 
-// SetDrainedNotification makes m one of those that run something.
+// SetDrainedNotification makes marker a plugin with background work.
 func (m *marker) SetDrainedNotification(drained <-chan struct{}) { m.drained = drained }
 func (m *marker) ValidateInitialization() error                  { return nil }
 
-// options has plugins A, B (off by default) and C, in this order.
+// options returns options with plugins A, B (disabled by default) and C, in this order.
 func options(made map[string]*marker) *genericoptions.AdmissionOptions {
 	o := genericoptions.NewAdmissionOptions()
 	o.Plugins = admission.NewPlugins()
@@ -86,13 +86,13 @@ func dependencies() Dependencies {
 	return Dependencies{Generic: g, Client: client, Dynamic: dynamicfake.NewSimpleDynamicClient(scheme.Scheme), Informers: informers.NewSharedInformerFactory(client, 0)}
 }
 
-// create runs the chain on a pod and returns in which order plugins have seen it.
+// create runs the chain on a pod and returns the plugins in the order in which they saw it.
 func create(t *testing.T, chain admission.Interface) (order string, err error) {
 	t.Helper()
 	pod := &corev1.Pod{}
 	a := admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, "x", "p",
 		schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "", admission.Create, nil, false, nil)
-	// As handlers do it: by type, each if there is one.
+	// Handlers call each interface if the chain implements it.
 	mutating, ok := chain.(admission.MutationInterface)
 	if !ok {
 		t.Fatal("handlers would not call what mutates")
@@ -197,8 +197,7 @@ func TestNewNeedsClients(t *testing.T) {
 	}
 }
 
-// TestPluginsEndWithTheHook: what they run in the background would otherwise
-// outlive the server.
+// TestPluginsEndWithTheHook: their background work would otherwise outlive the server.
 func TestPluginsEndWithTheHook(t *testing.T) {
 	made := map[string]*marker{}
 	chain, err := New(options(made), dependencies())
