@@ -1,12 +1,11 @@
-// Package release makes the process say which Kubernetes release it implements.
+// Package release tells the process which Kubernetes release it implements.
 //
-// /version, the deprecation of API versions, metrics and client-go's user agent
-// all ask k8s.io/component-base/version. What that package knows comes from the
-// linker: kube-apiserver is built with -X flags, and the Makefile builds ours in
-// the same way. A plain "go build" or "go test" has no such flags, and
-// component-base then answers v0.0.0-master with no major and minor version, on
-// which the deprecation code fails. Importing this package fills in what the
-// linker has left out, and nothing else.
+// /version, the deprecation of API versions, metrics and client-go's user agent all read
+// k8s.io/component-base/version. The linker sets its variables: kube-apiserver is built with -X
+// flags, and the Makefile builds Triune in the same way. A plain "go build" or "go test" has no
+// such flags; component-base then reports v0.0.0-master without major and minor version, on
+// which the deprecation code fails. Importing this package sets the variables that the linker
+// did not set, and nothing else.
 package release
 
 import (
@@ -17,7 +16,7 @@ import (
 )
 
 const (
-	// GitVersion is the Kubernetes release whose API and behaviour this is.
+	// GitVersion is the Kubernetes release whose API and behavior Triune implements.
 	GitVersion = "v1.36.3"
 	// Major and Minor are the parts of GitVersion.
 	Major, Minor = "1", "36"
@@ -26,7 +25,7 @@ const (
 // Commit is Triune's own commit, set by the linker; "unknown" in a plain build.
 var Commit = "unknown"
 
-// The variables have no setters. The linker would set them by these very names.
+// These variables have no setters. The linker uses the same names to set them.
 var (
 	//go:linkname gitMajor k8s.io/component-base/version.gitMajor
 	gitMajor string
@@ -40,15 +39,15 @@ var (
 	gitTreeState string
 )
 
-// Linked tells whether the version came from the linker.
+// Linked reports whether the linker set the version.
 var Linked = complete()
 
-// complete runs while packages are initialized: after component-base, which it
-// imports, and before anything that imports it.
+// complete runs during package initialization: after component-base, which it imports, and
+// before every package that imports it.
 func complete() (linked bool) {
 	if strings.HasPrefix(gitCommit, "$Format") {
-		// What "git archive" would have replaced. The commit is Kubernetes' to
-		// clients, and this is not built from one.
+		// A placeholder of "git archive". Clients would take the commit for one of Kubernetes,
+		// and Triune is not built from one.
 		gitCommit = ""
 	}
 	if gitMajor != "" {
