@@ -8,18 +8,19 @@
 //  1. [Routes] maps each key to a tier, a stream and a subject (routes.go, ranges.go), and derives
 //     the [Permissions] of NATS users from them.
 //  2. An elected [Relay] (relay.go, election.go) serves terms (term.go): it watches etcd and
-//     opens one stream per tier (open.go, stream.go,
-//     tail.go).
-//  3. Within a term each stream has a feed (feed.go, publish.go). Its sequencer numbers and links the events
-//     (id.go, sequencer.go), its outbox queues them (outbox.go), and its publisher sends the
-//     encoded messages (message.go) to JetStream (publisher.go), which checks the fence
-//     (fence.go).
+//     opens one stream per tier (open.go, stream.go, tail.go, errors.go).
+//  3. Within a term each stream has a feed (feed.go, publish.go). Its sequencer numbers and links
+//     the events (id.go, sequencer.go), its outbox queues them (outbox.go), and its publisher
+//     sends the encoded messages (message.go) to JetStream (publisher.go), behind a fence
+//     (fence.go). A feed that fails is opened again (outage.go).
 //  4. A [Reader] (reader.go, readloop.go) has a subscription to its stream (subscription.go) and
-//     a verifier of the chain (verifier.go, readstream.go). Where the stream fails, it watches
-//     etcd (readetcd.go). It passes complete revisions to a [Sink].
+//     a verifier of the chain (verifier.go, readstream.go). While the stream is unusable, it
+//     watches etcd (readetcd.go). It passes complete revisions to a [Sink].
 //  5. [Reader.Since] reads the past (history.go, scan.go, storedstream.go, coverage.go).
 //
 // Records and anchors in etcd tie a stream to the history that it tells (record.go, anchor.go).
+// [Connect] connects both sides to NATS (connect.go). Each of them reports its status
+// (relaystatus.go, streamhealth.go, readerstatus.go) and metrics (metrics.go).
 //
 // Relay and Reader each have one Run, which must be called once. Their other methods, and those
 // of Routes, are safe for concurrent use.
