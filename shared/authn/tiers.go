@@ -87,6 +87,9 @@ func (t *tierConnections) client(req *http.Request, certificates string, asserte
 	own.TLS = &tls.ConnectionState{
 		Version: req.TLS.Version, CipherSuite: req.TLS.CipherSuite, HandshakeComplete: true, PeerCertificates: chain,
 	}
+	if _, ok := t.proxies.tier(own); ok { // comes itself
+		return nil, false, errTierHere
+	}
 	response, ok, err := t.next.AuthenticateRequest(own)
 	if ok && err == nil && !known && len(chain) > 0 && response.User.GetName() != user.Anonymous {
 		t.chains.remember(certificates, chain)

@@ -134,6 +134,22 @@ func TestTiersAreKnownByTheirCertificates(t *testing.T) {
 	}
 }
 
+// TestNobodyIsATierThatIsHandedOver: a tier comes itself, and its certificate is no secret.
+// Where no names are configured every front proxy may assert users.
+func TestNobodyIsATierThatIsHandedOver(t *testing.T) {
+	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
+	f := newTierFixture(t, nil, "aggregator", "extensions")
+	for _, tier := range []string{"core", "extensions", "aggregator"} {
+		chain := presented(t, f.pki.Tier[tier], nil).TLS.PeerCertificates
+		for range 2 {
+			req := presented(t, f.pki.Tier["aggregator"], handed(handover.Credential{Certificates: chain, Asserted: masters}, nil))
+			if diff := cmp.Diff([]string{"error"}, f.whoOf(req)); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", tier, diff)
+			}
+		}
+	}
+}
+
 // Where no names of front proxies are configured all are allowed, but not the tiers'.
 func TestTiersAssertNobodyUnlessTheyAreNamed(t *testing.T) {
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
