@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"errors"
 	"net/http"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/group"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/utils/clock"
 
@@ -25,7 +27,7 @@ type Certificates struct {
 }
 
 // Remember returns an authenticator that answers for certificates which it has
-// seen next accept a moment ago, refuses what [ErrBareFrontProxy] tells of, and
+// seen next accept or refuse a moment ago, refuses what [ErrBareFrontProxy] tells of, and
 // asks next about all others.
 //
 // next must try front proxies and then client certificates before anything else,
@@ -64,23 +66,47 @@ func (r *remembering) AuthenticateRequest(req *http.Request) (*authenticator.Res
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return r.next.AuthenticateRequest(req)
 	}
-	if proxy, known := r.proxies.sent(req); proxy {
+	proxy, proxyKnown := r.proxies.sent(req)
+	if proxy {
 		if !namesUser(r.proxies.config, req.Header) {
 			return nil, false, ErrBareFrontProxy
 		}
 		// Whatever becomes of the user, the proxy is believed.
 		distrust.Forget(req.Header)
-		if known {
+		if proxyKnown {
 			return r.asserted.AuthenticateRequest(req)
 		}
 		return r.next.AuthenticateRequest(req)
 	}
+	client, clientKnown := false, true
 	if r.clientCA != nil {
-		if client, known := r.clientCA.trusts(req.TLS.PeerCertificates); client && known {
-			if response, ok, err := r.named.AuthenticateRequest(req); ok && err == nil {
-				return response, ok, err
-			}
+		client, clientKnown = r.clientCA.trusts(req.TLS.PeerCertificates)
+	}
+	switch {
+	case client && clientKnown:
+		if response, ok, err := r.named.AuthenticateRequest(req); ok && err == nil {
+			return response, ok, err
 		}
+	case !client && clientKnown && proxyKnown:
+		return r.withoutCertificate(req)
 	}
 	return r.next.AuthenticateRequest(req)
+}
+
+// errRefusedCertificate is why a request is refused whose certificate is of none of the CAs.
+var errRefusedCertificate = errors.New("the client's certificate was refused a moment ago")
+
+// withoutCertificate asks next about a request of which only another credential can be right.
+// A certificate that is wrong is not anonymous.
+func (r *remembering) withoutCertificate(req *http.Request) (*authenticator.Response, bool, error) {
+	if len(req.Header["Authorization"]) == 0 && len(req.Header["Sec-Websocket-Protocol"]) == 0 {
+		return nil, false, errRefusedCertificate
+	}
+	own := req.WithContext(req.Context())
+	own.TLS = nil
+	response, ok, err := r.next.AuthenticateRequest(own)
+	if ok && err == nil && response.User.GetName() == user.Anonymous {
+		return nil, false, errRefusedCertificate
+	}
+	return response, ok, err
 }

@@ -122,8 +122,8 @@ func TestRememberedAnswersAreTheSame(t *testing.T) {
 		"front proxy without a user":       {c.pki.FrontProxyClient, nil, 0, true},
 		"client":                           {c.pki.Clients["alice"], nil, 1, false},
 		"client with forged headers":       {c.pki.Clients["alice"], asserted, 1, false},
-		"front-proxy CA but a wrong name":  {c.pki.Clients["wrong-proxy"], asserted, 3, false},
-		"a CA that is none of ours":        {c.pki.Clients["stranger"], nil, 3, false},
+		"front-proxy CA but a wrong name":  {c.pki.Clients["wrong-proxy"], asserted, 1, false},
+		"a CA that is none of ours":        {c.pki.Clients["stranger"], nil, 1, false},
 		"client with a token that is none": {c.pki.Clients["alice"], http.Header{"Authorization": {"Bearer nonsense"}}, 1, false},
 	}
 	for name, test := range tests {
@@ -212,7 +212,9 @@ func TestVerdictsEnd(t *testing.T) {
 	expect("in that second", true, true)
 	now.SetTime(chain[0].NotAfter.Add(time.Second))
 	expect("when it has expired", false, false)
-	expect("after that", false, false)
+	expect("after that", false, true)
+	now.SetTime(now.Now().Add(refusedTime))
+	expect("when that was long ago", false, false)
 }
 
 // TestVerdictsAreBounded, whatever certificates come.

@@ -2,9 +2,11 @@ package authn
 
 import (
 	"crypto/x509"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
+	"weak"
 
 	"k8s.io/utils/clock"
 )
@@ -16,11 +18,15 @@ const (
 	// histogram of the time that client certificates have left, which
 	// k8s.io/apiserver keeps where it verifies, to show every client that is active.
 	verdictTime = time.Minute
+	// refusedChains are remembered, each for refusedTime: it may become valid.
+	refusedChains = 1 << 10
+	refusedTime   = 10 * time.Second
 )
 
 // verdicts remembers which certificates are signed by a CA. To verify one costs
-// a signature check, 70 to 100 µs; a client sends thousands of requests with it. What is
-// not signed leaves nothing behind: anybody can present it.
+// a signature check, 70 to 100 µs; a client sends thousands of requests with it. One that is
+// not signed can cost a hundred checks of a millisecond, with a chain that is made for
+// that. It leaves no more behind than a place of a fixed number: anybody can present it.
 //
 // A verdict is bound to the certificate as the TLS handshake has parsed it, the
 // chain that came with it, and the pool of CAs it was checked against: another
@@ -33,9 +39,20 @@ type verdicts struct {
 	options func() (x509.VerifyOptions, bool)
 	clock   clock.PassiveClock
 
-	mu    sync.RWMutex
-	known map[*x509.Certificate]verdict
+	mu      sync.RWMutex
+	known   map[*x509.Certificate]verdict
+	refused [refusedChains]refusedChain
 }
+
+// refusedChain is a chain of a connection that the CA has not signed, which it does not keep
+// alive.
+type refusedChain struct {
+	chain weak.Pointer[*x509.Certificate]
+	roots *x509.CertPool
+	until time.Time
+}
+
+var chainSeed = maphash.MakeSeed()
 
 type verdict struct {
 	roots, intermediates *x509.CertPool
@@ -52,12 +69,18 @@ func newVerdicts(options func() (x509.VerifyOptions, bool), clock clock.PassiveC
 func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
 	options, ok := v.options()
 	if !ok {
-		return false, true
+		return false, false // there is no CA to have refused it
 	}
 	now := v.clock.Now()
+	presented := weak.Make(&chain[0])
+	place := &v.refused[maphash.Comparable(chainSeed, presented)%refusedChains]
 	v.mu.RLock()
 	old, ok := v.known[chain[0]]
+	refused := *place
 	v.mu.RUnlock()
+	if refused.chain == presented && refused.roots == options.Roots && now.Before(refused.until) {
+		return false, true
+	}
 	if ok && old.roots == options.Roots && old.intermediates == options.Intermediates && slices.Equal(old.chain, chain) &&
 		!now.Before(old.from) && now.Before(old.until) {
 		return true, true
@@ -75,6 +98,9 @@ func (v *verdicts) trusts(chain []*x509.Certificate) (trusted, known bool) {
 	options.CurrentTime = now
 	paths, err := chain[0].Verify(options)
 	if err != nil {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		*place = refusedChain{presented, options.Roots, now.Add(refusedTime)}
 		return false, false
 	}
 	for _, path := range paths {
