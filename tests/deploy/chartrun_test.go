@@ -26,7 +26,8 @@ import (
 // programs, flags, files and rights that are rendered, reachable under the names of
 // their Services, with the Secrets that the chart's own job has made. Everything becomes
 // ready, helm test's Job succeeds, and the certificate for Prometheus opens the metrics of
-// every tier, which reads its events from NATS. Then all leaves are renewed under load.
+// every tier, which reads its events from NATS. Then all leaves are renewed under load, and
+// all authorities are replaced.
 func TestChartRuns(t *testing.T) {
 	full(t)
 	needEngine(t)
@@ -70,6 +71,12 @@ func TestChartRuns(t *testing.T) {
 			}
 			_, _ = engine.Docker(ctx, "rm", "--force", "--volumes", id)
 		}
+		for _, dir := range k.written {
+			owner := fmt.Sprintf("--owner=%d:%d", os.Getuid(), os.Getgid())
+			if _, err := engine.Docker(ctx, "run", "--rm", "--user=0:0", "--network=none", "--tmpfs=/pki", "--volume="+dir+":/given", "triune-test/aggregator:dev", "pki", "--dir=/pki", owner, "--give=/given"); err != nil {
+				t.Error(err)
+			}
+		}
 		if _, err := engine.Docker(ctx, "network", "rm", k.network); err != nil {
 			t.Error(err)
 		}
@@ -102,15 +109,9 @@ func TestChartRuns(t *testing.T) {
 			}
 		}
 	}
-	for _, job := range r.jobs {
-		if job.Labels["app.kubernetes.io/component"] == "pki" {
-			continue
-		}
-		for _, c := range job.Spec.Template.Spec.Containers {
-			eventually(t, 2*time.Minute, func() error {
-				_, err := k.run(t, job.Name, job.Spec.Template, c, "--rm")
-				return err
-			})
+	for name, job := range r.jobs {
+		if job.Labels["app.kubernetes.io/component"] != "pki" {
+			k.runJob(t, name)
 		}
 	}
 	for _, tier := range tierServices {
@@ -139,6 +140,7 @@ func TestChartRuns(t *testing.T) {
 	}
 	maps.Copy(k.r.secrets, h.secrets(t))
 	k.surviveRenewal(t, before, addresses)
+	k.surviveRotation(t, h, values, set)
 }
 
 // kubelet runs pods with Docker.
@@ -148,6 +150,8 @@ type kubelet struct {
 	ids          []string
 	// mounted are the volumes of Secrets that have files, by directory.
 	mounted map[string]corev1.Volume
+	// written are directories in which containers write, as users of their own.
+	written []string
 }
 
 // start runs a container and returns its address.
@@ -164,6 +168,18 @@ func (k *kubelet) start(t *testing.T, name string, template corev1.PodTemplateSp
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(address)
+}
+
+// runJob runs the containers of a Job until they succeed.
+func (k *kubelet) runJob(t *testing.T, name string) {
+	t.Helper()
+	template := k.r.jobs[name].Spec.Template
+	for _, c := range template.Spec.Containers {
+		eventually(t, 2*time.Minute, func() error {
+			_, err := k.run(t, name, template, c, "--rm")
+			return err
+		})
+	}
 }
 
 func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec, c corev1.Container, flags ...string) (string, error) {
@@ -205,7 +221,8 @@ func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec
 			t.Fatalf("%s has no volume %s", name, mount.Name)
 		}
 		volume := template.Spec.Volumes[at]
-		if volume.EmptyDir != nil && len(template.Spec.InitContainers) > 0 {
+		// A tmpfs is neither shared nor there after a restart.
+		if volume.EmptyDir != nil && k.r.sets[name] != nil {
 			args = append(args, "--volume="+k.scratch(t, name, volume)+":"+mount.MountPath)
 			continue
 		}
@@ -236,10 +253,11 @@ func selects(selector, labels map[string]string) bool {
 	return len(selector) > 0
 }
 
-// scratch is a directory that the containers of a pod share.
+// scratch is a directory that the containers of a pod share, and find again.
 func (k *kubelet) scratch(t *testing.T, pod string, volume corev1.Volume) string {
 	t.Helper()
 	dir := filepath.Join(k.dir, pod, volume.Name)
+	k.written = append(k.written, dir)
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"triune.dev/tests/deploy/engine"
 )
 
 // surviveRenewal gives all containers the files of renewed Secrets while clients read and
@@ -85,6 +89,39 @@ func (k *kubelet) surviveRenewal(t *testing.T, before map[string]*corev1.Secret,
 		t.Errorf("a request during the renewal: %v", err)
 	}
 	t.Logf("%d requests", load.total.Load())
+}
+
+// surviveRotation replaces all authorities. At the steps that change whom programs trust
+// their containers start again, as pods do then; renewed leaves are read without that. At
+// every step the administrator is answered by all tiers, with the certificate and the
+// authorities that the Secrets hold.
+func (k *kubelet) surviveRotation(t *testing.T, h host, values string, set []string) {
+	t.Helper()
+	before := maps.Clone(k.r.secrets)
+	for _, step := range []string{"trust", "issue", ""} {
+		with := append(slices.Clone(set), "tls.selfSigned.rotation="+step)
+		h.apply(t, values, with...)
+		r := render(t, values, with...)
+		if _, err := h.pkiSecrets(t.Context(), r.jobs["t-triune-pki-hook"].Spec.Template.Spec, t.TempDir()); err != nil {
+			t.Fatalf("rotation %q: %v", step, err)
+		}
+		maps.Copy(k.r.secrets, h.secrets(t))
+		for dir, volume := range k.mounted {
+			k.write(t, dir, volume)
+		}
+		if step != "issue" {
+			if _, err := engine.Docker(t.Context(), append([]string{"restart", "--time=15"}, k.ids...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.runJob(t, "t-triune-etcd-roles") // a client of etcd
+		k.runJob(t, "t-triune-test")
+	}
+	for _, authority := range []string{"ca", "front-proxy-ca", "etcd-ca", "nats-ca"} {
+		if a, b := before["t-triune-"+authority], k.r.secrets["t-triune-"+authority]; bytes.Equal(a.Data["tls.crt"], b.Data["tls.crt"]) {
+			t.Errorf("%s has not been replaced", authority)
+		}
+	}
 }
 
 // shown is the serial number of the certificate that a server shows.
