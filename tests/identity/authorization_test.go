@@ -91,14 +91,19 @@ func TestAuthorizationWebhook(t *testing.T) {
 // judgedBy fails unless the user whom the webhook judges gets the code for a path.
 func judgedBy(t *testing.T, path string, code int) {
 	t.Helper()
+	judged(t, servers(), path, code)
+}
+
+func judged(t *testing.T, pair []*server, path string, code int) {
+	t.Helper()
 	carol := credential{token: "hook-judged"}
 	if code != http.StatusInternalServerError {
-		both(t, carol, http.MethodGet, path, "", code)
+		alike(t, pair, carol, http.MethodGet, path, "", code)
 		return
 	}
 	// What an error is about is told by whoever met it: timers differ, and a tier that asks
 	// core hears only that the answer is no (docs/divergences.md).
-	for _, s := range servers() {
+	for _, s := range pair {
 		a, err := s.send(t.Context(), carol, http.MethodGet, path, "")
 		want := code
 		if s.cluster.Config.Topology == cluster.Tiers && !strings.HasPrefix(path, collections[0]) {

@@ -211,8 +211,14 @@ func nobody(t *testing.T, c credential) {
 // code.
 func both(t *testing.T, c credential, method, path, body string, code int) answer {
 	t.Helper()
+	return alike(t, servers(), c, method, path, body, code)
+}
+
+// alike is both of a reference and tested servers that a test has for itself.
+func alike(t *testing.T, pair []*server, c credential, method, path, body string, code int) answer {
+	t.Helper()
 	var answers []answer
-	for _, s := range servers() {
+	for _, s := range pair {
 		a, err := s.send(t.Context(), c, method, path, body)
 		if err != nil {
 			t.Fatal(err)

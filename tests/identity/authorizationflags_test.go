@@ -1,0 +1,175 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	authorizationv1beta1 "k8s.io/api/authorization/v1beta1"
+
+	"triune.dev/tests/cluster"
+)
+
+// court is an authorization webhook that knows both versions of reviews, remembers them,
+// and changes its mind.
+type court struct {
+	*webhooks
+	mu sync.Mutex
+	// asked are the reviews that have come, by the name of what they are about.
+	asked map[string][]authorizationv1.SubjectAccessReview
+	// pardoned is what is allowed of that which is called "appeal".
+	pardoned bool
+}
+
+func newCourt() *court {
+	c := &court{webhooks: newWebhooks(), asked: map[string][]authorizationv1.SubjectAccessReview{}}
+	c.Config.Handler = http.HandlerFunc(c.serve)
+	return c
+}
+
+func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
+	// The versions differ in the name of one field.
+	var review struct {
+		authorizationv1.SubjectAccessReview
+		Spec struct {
+			authorizationv1.SubjectAccessReviewSpec
+			Group []string `json:"group"`
+		} `json:"spec"`
+	}
+	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+		http.Error(rw, err.Error(), http.StatusBadRequest)
+		return
+	}
+	heard := review.SubjectAccessReview
+	heard.Spec = review.Spec.SubjectAccessReviewSpec
+	if heard.APIVersion == authorizationv1beta1.SchemeGroupVersion.String() {
+		heard.Spec.Groups = review.Spec.Group
+	}
+	status := authorizationv1.SubjectAccessReviewStatus{}
+	if a := heard.Spec.ResourceAttributes; a != nil && heard.Spec.User == users["judged"].User.Username {
+		c.mu.Lock()
+		c.asked[a.Name] = append(c.asked[a.Name], heard)
+		pardoned := c.pardoned
+		c.mu.Unlock()
+		if send := badAnswers[a.Name]; send != nil {
+			send(rw)
+			return
+		}
+		switch {
+		case a.Name == "appeal":
+			status.Allowed, status.Reason = pardoned, "so it is"
+		case a.Name == "allowed":
+			status.Allowed = true
+		case a.Name == "denied":
+			status.Denied, status.Reason = true, "because I say so"
+		}
+	}
+	heard.Status = status
+	reply(rw, heard)
+}
+
+func (c *court) pardon(yes bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pardoned = yes
+}
+
+// reviews takes the reviews that have come about what has a name.
+func (c *court) reviews(name string) []authorizationv1.SubjectAccessReview {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer delete(c.asked, name)
+	return c.asked[name]
+}
+
+// TestAuthorizationWebhookByFlags: the same webhook as in an AuthorizationConfiguration can
+// be given by flags, after Node and RBAC, in either version of reviews. What it says holds
+// in every tier, and is remembered as long as the flags say.
+func TestAuthorizationWebhookByFlags(t *testing.T) {
+	for _, version := range []string{"v1", "v1beta1"} {
+		t.Run(version, func(t *testing.T) {
+			if version != "v1" {
+				full(t)
+			}
+			c := newCourt()
+			t.Cleanup(c.Close)
+			kubeconfig := filepath.Join(t.TempDir(), "webhook.kubeconfig")
+			if err := os.WriteFile(kubeconfig, []byte(c.kubeconfig("/")), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			pair := startPair(t, func(config *cluster.Config) {
+				tier := builtin(config.Topology)
+				config.Flags[tier] = append(slices.DeleteFunc(slices.Clone(config.Flags[tier]), func(flag string) bool {
+					return flag == "--authorization-config="+file("authorization.yaml")
+				}), "--authorization-mode=Webhook", "--authorization-webhook-config-file="+kubeconfig,
+					"--authorization-webhook-version="+version,
+					"--authorization-webhook-cache-authorized-ttl=3s", "--authorization-webhook-cache-unauthorized-ttl=1s")
+				config.Without = nil // Node and RBAC come first
+			})
+			judgeByFlags(t, pair, c, version)
+		})
+	}
+}
+
+func judgeByFlags(t *testing.T, pair []*server, c *court, version string) {
+	for name, code := range map[string]int{"allowed": http.StatusNotFound, "denied": http.StatusForbidden, "other": http.StatusForbidden} {
+		for _, path := range collections {
+			c.reviews(name)
+			judged(t, pair, path+"/"+name, code)
+			heard := c.reviews(name)
+			if len(heard) != 2 {
+				t.Fatalf("%s/%s: the webhook is asked %d times, want once by each server", path, name, len(heard))
+			}
+			for i := range heard { // the same of both
+				if diff := gocmp.Diff(heard[0], heard[i]); diff != "" || heard[i].APIVersion != "authorization.k8s.io/"+version {
+					t.Errorf("%s/%s: the webhook is asked %+v (-kube-apiserver +tested):\n%s", path, name, heard[i], diff)
+				}
+			}
+			if groups := heard[1].Spec.Groups; !slices.Equal(groups, []string{"wheelwrights", "system:authenticated"}) {
+				t.Errorf("%s/%s: the webhook is asked about groups %q", path, name, groups)
+			}
+		}
+	}
+	for name, code := range map[string]int{"page": http.StatusInternalServerError, "forbidden": http.StatusInternalServerError, "empty": http.StatusForbidden} {
+		for _, path := range collections {
+			judged(t, pair, path+"/"+name, code)
+		}
+	}
+
+	await := func(code int) {
+		t.Helper()
+		for _, path := range collections {
+			for _, s := range pair {
+				eventually(t, func(ctx context.Context) error {
+					a, err := s.send(ctx, credential{token: "hook-judged"}, http.MethodGet, path+"/appeal", "")
+					if err == nil && a.Code != code {
+						err = fmt.Errorf("%s %s: %+v, want %d", s.cluster.Config.Topology, path, a, code)
+					}
+					return err
+				})
+			}
+		}
+	}
+	c.pardon(true)
+	await(http.StatusNotFound)
+	c.reviews("appeal")
+	began := time.Now()
+	for range 5 {
+		await(http.StatusNotFound)
+	}
+	// Each server may ask again about each collection when three seconds are over.
+	if n, most := len(c.reviews("appeal")), len(collections)*len(pair)*(1+int(time.Since(began).Seconds())/3); n > most {
+		t.Errorf("the webhook is asked %d times within the time it is believed for, want at most %d", n, most)
+	}
+	c.pardon(false)
+	await(http.StatusForbidden)
+}
