@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -21,7 +22,8 @@ type Told struct {
 	ConfigFile string
 	Anonymous  bool
 	// Audiences are those that are accepted; none for a tier that leaves them to core.
-	Audiences     []string
+	Audiences []string
+	// RequestHeader is what core is told of front proxies.
 	RequestHeader *genericoptions.RequestHeaderAuthenticationOptions
 }
 
@@ -43,19 +45,45 @@ func (t Told) Settings() (agreement.Settings, error) {
 		settings["--api-audiences"] = strings.Join(slices.Sorted(slices.Values(t.Audiences)), ",")
 	}
 	if headers := t.RequestHeader; headers != nil && headers.ClientCAFile != "" {
-		settings["--requestheader-username-headers"] = headerNames(headers.UsernameHeaders)
-		settings["--requestheader-uid-headers"] = headerNames(headers.UIDHeaders)
-		settings["--requestheader-group-headers"] = headerNames(headers.GroupHeaders)
-		settings["--requestheader-extra-headers-prefix"] = headerNames(headers.ExtraHeaderPrefixes)
+		for flag, names := range identityHeaders(headers) {
+			if len(names) > 0 { // else core believes no such header, whoever sends it
+				settings[flag] = headerNames(names)
+			}
+		}
 	}
 	return settings, nil
 }
 
-// Settings are what these options say of authentication.
+// identityHeaders returns the values of the flags that name headers.
+func identityHeaders(headers *genericoptions.RequestHeaderAuthenticationOptions) map[string][]string {
+	return map[string][]string{
+		"--requestheader-username-headers":     headers.UsernameHeaders,
+		"--requestheader-uid-headers":          headers.UIDHeaders,
+		"--requestheader-group-headers":        headers.GroupHeaders,
+		"--requestheader-extra-headers-prefix": headers.ExtraHeaderPrefixes,
+	}
+}
+
+// removedByDefault are the headers that a tier removes from requests, and may assert, where
+// its flags name none.
+var removedByDefault = map[string]string{
+	"--requestheader-username-headers":     "x-remote-user",
+	"--requestheader-uid-headers":          "x-remote-uid",
+	"--requestheader-group-headers":        "x-remote-group",
+	"--requestheader-extra-headers-prefix": "x-remote-extra-",
+}
+
+// Settings returns what these options say of authentication. Whatever front proxies the tier
+// believes, it must remove the headers that core believes.
 func (o *Options) Settings() (agreement.Settings, error) {
-	return Told{
-		ConfigFile: o.ConfigFile, Anonymous: o.Anonymous, Audiences: o.Audiences, RequestHeader: &o.RequestHeader,
-	}.Settings()
+	settings, err := Told{ConfigFile: o.ConfigFile, Anonymous: o.Anonymous, Audiences: o.Audiences}.Settings()
+	if err != nil {
+		return nil, err
+	}
+	for flag, names := range identityHeaders(&o.RequestHeader) {
+		settings[flag] = cmp.Or(headerNames(names), removedByDefault[flag])
+	}
+	return settings, nil
 }
 
 // headerNames ignores case, as HTTP does.
