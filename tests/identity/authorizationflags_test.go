@@ -17,6 +17,7 @@ import (
 	authorizationv1beta1 "k8s.io/api/authorization/v1beta1"
 
 	"triune.dev/tests/cluster"
+	"triune.dev/tests/hooks"
 )
 
 // court is an authorization webhook that knows both versions of reviews, remembers them,
@@ -60,7 +61,7 @@ func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
 		c.asked[a.Name] = append(c.asked[a.Name], heard)
 		pardoned := c.pardoned
 		c.mu.Unlock()
-		if send := badAnswers[a.Name]; send != nil {
+		if send := hooks.NoReviews[a.Name]; send != nil {
 			send(rw)
 			return
 		}

@@ -46,7 +46,7 @@ func TestAccessReviews(t *testing.T) {
 	}
 	for _, what := range slices.Sorted(maps.Keys(reviewed)) {
 		t.Run(what, func(t *testing.T) {
-			p := &pair{t: t, reference: p.reference, tested: p.tested, normalisers: p.normalisers}
+			p := &pair{t: t, peers: p.peers, reference: p.reference, tested: p.tested, normalisers: p.normalisers}
 			for _, client := range matrixClients {
 				p.same(Request{Do: group + "selfsubjectaccessreviews", User: client.Name, Body: "{\"spec\": {" + reviewed[what] + "}}"})
 			}
