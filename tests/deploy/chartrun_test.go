@@ -298,7 +298,7 @@ func (k *kubelet) write(t *testing.T, dir string, volume corev1.Volume) {
 			items = append(items, corev1.KeyToPath{Key: key, Path: key})
 		}
 	}
-	version, err := os.MkdirTemp(dir, "..version-")
+	version, err := os.MkdirTemp(dir, "..version-") //nolint:usetesting // it stands beside the link to it
 	if err != nil {
 		t.Fatal(err)
 	}

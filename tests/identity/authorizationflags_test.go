@@ -65,12 +65,12 @@ func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
 			send(rw)
 			return
 		}
-		switch {
-		case a.Name == "appeal":
+		switch a.Name {
+		case "appeal":
 			status.Allowed, status.Reason = pardoned, "so it is"
-		case a.Name == "allowed":
+		case "allowed":
 			status.Allowed = true
-		case a.Name == "denied":
+		case "denied":
 			status.Denied, status.Reason = true, "because I say so"
 		}
 	}
