@@ -16,7 +16,7 @@ type RelayStatus struct {
 	Problem string
 }
 
-// StreamStatus is what the elected relay knows about a stream.
+// StreamStatus describes a stream as the elected relay sees it.
 type StreamStatus struct {
 	Tier Tier
 	// Usable reports whether the relay can publish to the stream, and Since since when that has

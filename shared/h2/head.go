@@ -46,8 +46,8 @@ func (s *stream) roomForHeadLocked() error {
 	return s.failedLocked()
 }
 
-// tooLongLocked tells whether a header list is longer than the client takes, who may end the
-// connection for it, with everything else that is on it (RFC 9113, section 10.5.1).
+// tooLongLocked reports whether a header list is longer than the client accepts. A client may
+// answer such a list by closing the whole connection (RFC 9113, section 10.5.1).
 func (c *conn) tooLongLocked(fields []hpack.HeaderField) bool {
 	if c.maxList == 0 {
 		return false

@@ -20,8 +20,8 @@ type pipe struct {
 	buffered []byte
 	start    int
 	loan     []byte
-	// writeEnd is what the reader gets after the last byte. readEnd is what both sides get once
-	// the reader has gone away.
+	// Reads return writeEnd after the last byte. Once the reader has gone away, reads and writes
+	// return readEnd.
 	writeEnd, readEnd error
 }
 

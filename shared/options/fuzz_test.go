@@ -32,7 +32,7 @@ var audited = func() []authorizer.Attributes {
 	return all
 }()
 
-// decided is what an evaluator says of all of them.
+// decided returns the decision of an evaluator on each of the audited requests.
 func decided(by audit.PolicyRuleEvaluator) []audit.RequestAuditConfig {
 	var all []audit.RequestAuditConfig
 	for _, a := range audited {

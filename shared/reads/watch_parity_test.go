@@ -34,7 +34,7 @@ func (r *resource) change(t testing.TB, namespace, name string, change func(obj 
 	}
 }
 
-// transcript is what a client sees of a watch.
+// transcript records a watch as its client sees it.
 type transcript struct {
 	Status int
 	Header http.Header

@@ -17,7 +17,7 @@ const (
 	ItemPath
 )
 
-// Target is what a path below a group-version refers to.
+// Target identifies the resource that a path below a group-version refers to.
 type Target struct {
 	// Resource is the key in the table: "pods" or "pods/status".
 	Resource string

@@ -123,7 +123,7 @@ func (h host) secrets(t *testing.T) map[string]*corev1.Secret {
 	return all
 }
 
-// list is what the job of certificates is told.
+// list returns the list of certificates that the chart gives to its job.
 func (r rendered) list(t *testing.T) *keeper.List {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "certificates.yaml")

@@ -28,7 +28,7 @@ type hookServer struct {
 	reviews map[string][]review // by the namespace of the case; guarded by mu
 }
 
-// review is what a webhook was asked.
+// review is a request that a webhook has received.
 type review struct {
 	Path, Query, Method string
 	Header              http.Header
@@ -50,7 +50,7 @@ func (s *hookServer) take(namespace string) []review {
 	return taken
 }
 
-// probing is what the webhooks do by which it is seen that a configuration is in force.
+// probing webhooks answer with a warning, which shows that their configuration is in force.
 const probing = "probing"
 
 func (s *hookServer) serve(w http.ResponseWriter, req *http.Request) {

@@ -27,7 +27,7 @@ const (
 // Rotations are all steps.
 var Rotations = []Rotation{Trust, Issue, Done}
 
-// step is what a rotation changes in the Secret of an authority.
+// step holds the changes of a rotation to the Secret of an authority.
 type step struct {
 	data    map[string][]byte
 	drop    []string

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// forbidden is a path that everybody is refused who has no rights.
+// forbidden is a path for which clients without rights get 403.
 const forbidden = "/api/v1/namespaces/default/pods"
 
 // All lists the attacks, last the one that may leave a server with something to do.

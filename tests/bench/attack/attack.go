@@ -20,7 +20,7 @@ type Site struct {
 
 // Attack is something that clients do to a server.
 type Attack struct {
-	// Name is what a pattern selects, Title what it is called in tables.
+	// Patterns select attacks by Name; tables show Title.
 	Name, Title string
 	// perSecond is how often the attack is made by a few clients in turn; 0 is once by each.
 	perSecond float64

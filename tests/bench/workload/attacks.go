@@ -14,11 +14,11 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// attacks measure what somebody else notices of an attack: a user with the right to read
-// one object, who asks for it on many connections, each time a moment after the answer, and
-// an administrator who writes. Times with and without the attack alternate. What others
-// notice is a matter of the wait for an answer, for the machine has processors left, whose
-// number that the attack takes is measured apart.
+// attacks measure the effect of an attack on two other clients: a user who reads one object
+// on many connections, each a moment after its last answer, and an administrator who writes.
+// Intervals with and without the attack alternate. The clients leave the machine idle time,
+// so the rate of the reads depends on the latency of answers alone; the processor time of the
+// attack is measured separately.
 var attacks = func() []Workload {
 	var all []Workload
 	for _, a := range attack.All() {
@@ -142,7 +142,7 @@ func (e *Env) attacked(ctx context.Context) error {
 	})
 }
 
-// witnessed is what a while was like.
+// witnessed holds the measurements of one interval.
 type witnessed struct {
 	clocks
 	wall              time.Duration

@@ -184,7 +184,7 @@ func (e *Env) allowed(ctx context.Context, conn *load.Conn, request load.Request
 	}
 }
 
-// accountOf makes a ServiceAccount and returns who asks with its token.
+// accountOf creates a ServiceAccount and returns a target that sends its token.
 func (e *Env) accountOf(ctx context.Context, namespace, name string) (load.Target, error) {
 	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
 	if _, err := e.send(ctx, post(path, object{"metadata": object{"name": name}})); err != nil {
