@@ -36,7 +36,7 @@ LDFLAGS    := -s -w \
 	-X $(COMPONENT).gitMajor=$(word 1,$(subst ., ,$(KUBERNETES:v%=%))) \
 	-X $(COMPONENT).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) \
 	-X $(COMPONENT).gitTreeState=clean \
-	-X triune.dev/shared/release.Commit=$(COMMIT)
+	-X triune.dev/shared/process/release.Commit=$(COMMIT)
 
 # Tests that run at once. A test binary that links Kubernetes takes a core and
 # about 1 GB while it is linked.
@@ -167,7 +167,7 @@ test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers
 		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)')
 
 # The packages where goroutines share most. The race detector needs a C compiler.
-RACED = ./shared/bytecache ./shared/etcdembed ./shared/eventlog ./shared/inprocess ./shared/reads ./services/standalone/internal/nats
+RACED = ./shared/storage/bytecache ./shared/storage/etcdembed ./shared/storage/eventlog ./shared/transport/loopback ./shared/server/reads ./services/standalone/internal/nats
 
 .PHONY: test-race
 test-race: ## the event log, the cache, the reads and what is embedded, under the race detector
@@ -271,7 +271,7 @@ verify-lint: ## golangci-lint
 
 # The packages whose tests bound what a request, a list or an event may allocate; tests/verify
 # looks after the list.
-COUNTED = shared/authz shared/bytecache shared/chain shared/encoded shared/eventlog shared/h2 shared/reads \
+COUNTED = shared/server/authz shared/storage/bytecache shared/server/filters shared/storage/render shared/storage/eventlog shared/transport/h2 shared/server/reads \
 	services/extensions/internal/customresource
 .PHONY: verify-allocations
 verify-allocations: ## what hot functions allocate

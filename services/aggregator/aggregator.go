@@ -33,11 +33,11 @@ import (
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/registration"
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/fetch"
-	triuneopenapi "triune.dev/shared/openapi"
-	"triune.dev/shared/openapi/merged"
-	"triune.dev/shared/peer"
+	"triune.dev/shared/server/apiserver"
+	triuneopenapi "triune.dev/shared/server/openapi"
+	"triune.dev/shared/server/openapi/merged"
+	"triune.dev/shared/transport/documents"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // Tier is the name of this tier in messages, metrics and logs.
@@ -72,14 +72,14 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{known: make(chan struct{})}
-	documents := newOpenAPI(config)
-	if err := s.build(config, documents); err != nil {
+	openAPI := newOpenAPI(config)
+	if err := s.build(config, openAPI); err != nil {
 		return nil, err
 	}
 	if err := s.server.Install(registration.APIGroup(config.Storage)); err != nil {
 		return nil, err
 	}
-	documents.Describe(s.server.Table(), triuneopenapi.Version(), triuneopenapi.GroupList(scheme.Codecs))
+	openAPI.Describe(s.server.Table(), triuneopenapi.Version(), triuneopenapi.GroupList(scheme.Codecs))
 
 	client, err := apiregistrationclient.NewForConfig(s.server.LoopbackClientConfig())
 	if err != nil {
@@ -105,14 +105,14 @@ func New(config Config) (*Server, error) {
 	if err := s.followCRDs(config); err != nil {
 		return nil, err
 	}
-	s.addOpenAPI(config, documents)
+	s.addOpenAPI(config, openAPI)
 	s.table.OnSwap(s.swap)
 	s.server.AwaitPaths(s.known)
 	return s, s.addHooks(config)
 }
 
 // build makes the handlers: the server with its chain.
-func (s *Server) build(config Config, documents *triuneopenapi.Service) (err error) {
+func (s *Server) build(config Config, openAPI *triuneopenapi.Service) (err error) {
 	generic := *config.Generic
 	generic.Serializer = scheme.Codecs
 	generic.EquivalentResourceRegistry = nil
@@ -120,7 +120,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 	generic.AggregatedDiscoveryGroupManager = nil
 	// APIServices are read and written with full rights and without a socket, so
 	// that this works before and after the server listens.
-	generic.LoopbackClientConfig = peer.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	generic.LoopbackClientConfig = tierclient.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
 	completed, err := apiserver.Config{
@@ -130,7 +130,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 		Next:          config.Next,
 		Owns:          s.owns,
 		Listed:        s.listed,
-		TypeConverter: documents.TypeConverter,
+		TypeConverter: openAPI.TypeConverter,
 		HTTP2Server:   config.HTTP2Server,
 	}.Complete()
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Server) addDiscovery(config Config) error {
 		return err
 	}
 	s.discovery = discovery.NewManager(discovery.Config{
-		Next:     fetch.Handler(config.Next.Handler),
+		Next:     documents.Handler(config.Next.Handler),
 		Own:      own,
 		Priority: placeOf,
 		OnNext:   s.registrar.Serves,
@@ -180,7 +180,7 @@ func (s *Server) addDiscovery(config Config) error {
 
 // followCRDs reads the CRDs of the extensions tier.
 func (s *Server) followCRDs(config Config) error {
-	client, err := apiextensionsclient.NewForConfig(peer.Config(Tier, config.Next.Handler))
+	client, err := apiextensionsclient.NewForConfig(tierclient.Config(Tier, config.Next.Handler))
 	if err != nil {
 		return fmt.Errorf("make the client of custom resource definitions: %w", err)
 	}
@@ -194,10 +194,10 @@ func (s *Server) followCRDs(config Config) error {
 
 // addOpenAPI answers /openapi over all tiers and extension servers.
 func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
-	next := peer.As(fetch.Aggregator, config.Next.Handler)
+	next := tierclient.As(documents.Aggregator, config.Next.Handler)
 	s.chainOpenAPI = []merged.Source{
-		{Name: Tier, From: fetch.Handler(own.Documents()), Handler: own.Documents(), Patience: buildPatience},
-		{Name: config.Next.Tier, From: fetch.Handler(next), Handler: next, Patience: buildPatience},
+		{Name: Tier, From: documents.Handler(own.Documents()), Handler: own.Documents(), Patience: buildPatience},
+		{Name: config.Next.Tier, From: documents.Handler(next), Handler: next, Patience: buildPatience},
 	}
 	s.openapi = merged.NewDocuments(s.chainOpenAPI...)
 	s.server.Handle(triuneopenapi.PathV2, s.openapi)

@@ -13,8 +13,8 @@ import (
 
 	"triune.dev/services/aggregator/internal/remote"
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/command"
-	"triune.dev/shared/options"
+	"triune.dev/shared/program/command"
+	"triune.dev/shared/program/options"
 	"triune.dev/shared/storage"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 func TestCommandNamesEveryProblem(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/informers"
 
 	"triune.dev/services/aggregator/internal/discovery"
-	"triune.dev/shared/apiserver"
+	"triune.dev/shared/server/apiserver"
 )
 
 // Config is everything the tier is built from.

@@ -41,11 +41,11 @@ import (
 
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/peer"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/server/apiserver"
 	"triune.dev/shared/storage"
+	"triune.dev/shared/storage/etcdembed"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // patience bounds every wait of these tests. Nothing takes that long.
@@ -104,7 +104,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	}
 	f.run()
 	f.listen()
-	if f.apiServices, err = apiregistrationclient.NewForConfig(peer.Config("test", f.server.Delegated())); err != nil {
+	if f.apiServices, err = apiregistrationclient.NewForConfig(tierclient.Config("test", f.server.Delegated())); err != nil {
 		t.Fatal(err)
 	}
 	return f

@@ -11,7 +11,7 @@ import (
 	"triune.dev/services/aggregator/internal/autoregister"
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/remote"
-	"triune.dev/shared/openapi/merged"
+	"triune.dev/shared/server/openapi/merged"
 )
 
 // owns says of a path that is not one of our routes whether we serve it: below a

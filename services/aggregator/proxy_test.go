@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 func TestProxyAssertsIdentityAndNothingElse(t *testing.T) {

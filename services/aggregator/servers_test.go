@@ -24,7 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/utils/ptr"
 
-	"triune.dev/shared/openapi"
+	"triune.dev/shared/server/openapi"
 )
 
 // nextTier stands in for core and extensions: discovery, OpenAPI and CRDs are

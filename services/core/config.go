@@ -41,14 +41,14 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	triuneadmission "triune.dev/shared/admission"
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/authn"
-	"triune.dev/shared/authz"
-	"triune.dev/shared/fairness"
-	"triune.dev/shared/inprocess"
-	"triune.dev/shared/options"
+	"triune.dev/shared/program/options"
+	triuneadmission "triune.dev/shared/server/admission"
+	"triune.dev/shared/server/apiserver"
+	"triune.dev/shared/server/authn"
+	"triune.dev/shared/server/authz"
+	"triune.dev/shared/server/fairness"
 	"triune.dev/shared/storage"
+	"triune.dev/shared/transport/loopback"
 )
 
 // Environment is what surrounds core: nothing of it is a flag.
@@ -145,12 +145,12 @@ func (c *Config) addLoopback(context.Context) error {
 	if handler == nil {
 		handler = c.own
 	}
-	loopback := inprocess.Config(handler, uuid.NewString())
-	loopback.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
-	loopback.UserAgent = userAgent()
-	loopback.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next, c.running} })
-	c.Generic.LoopbackClientConfig = loopback
-	client, err := kubernetes.NewForConfig(loopback)
+	own := loopback.Config(handler, uuid.NewString())
+	own.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	own.UserAgent = userAgent()
+	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next, c.running} })
+	c.Generic.LoopbackClientConfig = own
+	client, err := kubernetes.NewForConfig(own)
 	if err != nil {
 		return err
 	}

@@ -20,10 +20,10 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"triune.dev/services/core/internal/bootstrap"
-	"triune.dev/shared/agreement"
-	"triune.dev/shared/apiserver"
-	triuneopenapi "triune.dev/shared/openapi"
-	"triune.dev/shared/openapi/merged"
+	"triune.dev/shared/server/agreement"
+	"triune.dev/shared/server/apiserver"
+	triuneopenapi "triune.dev/shared/server/openapi"
+	"triune.dev/shared/server/openapi/merged"
 	"triune.dev/shared/storage"
 )
 

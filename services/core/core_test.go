@@ -25,8 +25,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/metrics"
 
-	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/storage/etcdembed"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata instead of comparing with it")
@@ -147,7 +147,7 @@ func (c *cluster) run(t *testing.T, options *Options) {
 }
 
 // parsed returns the options that a command line makes.
-func parsed(t *testing.T, args ...string) *Options {
+func parsed(t testing.TB, args ...string) *Options {
 	t.Helper()
 	if err := utilcompatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"triune.dev/shared/table"
+	"triune.dev/shared/server/resources"
 )
 
 // installIssuer publishes what others need to verify ServiceAccount tokens
@@ -30,7 +30,7 @@ func (s *Server) installIssuer(completed controlplane.CompletedConfig) error {
 
 // handleDocument routes path, with and without a trailing slash.
 func (s *Server) handleDocument(path, mediaType string, get func() (body []byte, maxAge int)) {
-	handler := s.GetOnly(document(mediaType, get), table.Media{Produces: []string{mediaType}})
+	handler := s.GetOnly(document(mediaType, get), resources.Media{Produces: []string{mediaType}})
 	s.Handle(path, handler)
 	s.UnlistedHandle(path+"/", handler)
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 
-	"triune.dev/shared/eventlog"
+	"triune.dev/shared/storage/eventlog"
 )
 
 // TestKeysOfCore: the ranges of core, which the roles of etcd are made of, are those of
@@ -63,12 +63,12 @@ func TestKeysOfCore(t *testing.T) {
 	}
 	for name := range want {
 		if !have[name] {
-			t.Errorf("%s is missing in builtInResources of shared/eventlog/ranges.go", name)
+			t.Errorf("%s is missing in builtInResources of shared/storage/eventlog/ranges.go", name)
 		}
 	}
 	for name := range have {
 		if !want[name] {
-			t.Errorf("%s in builtInResources of shared/eventlog/ranges.go is no resource", name)
+			t.Errorf("%s in builtInResources of shared/storage/eventlog/ranges.go is no resource", name)
 		}
 	}
 }

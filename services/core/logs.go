@@ -8,7 +8,7 @@ import (
 	"strings"
 	"syscall"
 
-	"triune.dev/shared/table"
+	"triune.dev/shared/server/resources"
 )
 
 // Where --enable-logs-handler serves log files, and from where.
@@ -19,7 +19,7 @@ const (
 
 // installLogs serves the log files of this machine.
 func (s *Server) installLogs() {
-	files := s.GetOnly(logFiles(logsDir), table.Media{})
+	files := s.GetOnly(logFiles(logsDir), resources.Media{})
 	s.Handle(logsPath, files)
 	s.UnlistedHandlePrefix(logsPath+"/", files)
 }

@@ -19,8 +19,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/encoded"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/render"
 )
 
 // TestMetadataFromBytes: the metadata of every built-in kind, in every version that it may
@@ -51,7 +51,7 @@ func TestMetadataFromBytes(t *testing.T) {
 			kinds++
 			t.Run(fmt.Sprint(gv, " ", kind), func(t *testing.T) {
 				codec := codecs.CodecForVersions(stored.Serializer, codecs.UniversalDeserializer(), gv, internal.GroupVersion())
-				version, err := encoded.New(encoded.Config{
+				version, err := render.New(render.Config{
 					Codec: codec, Serializer: codecs, Kind: gv.WithKind(kind), Budget: bytecache.NewBudget(1 << 20),
 					Attributes: storage.DefaultNamespaceScopedAttr, New: func() runtime.Object { return empty.DeepCopyObject() }, NewList: func() runtime.Object { return &metav1.List{} },
 				})
@@ -83,15 +83,15 @@ func TestMetadataFromBytes(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got, err := version.Render(e, encoded.MetadataJSON, 7)
+					got, err := version.Render(e, render.MetadataJSON, 7)
 					if err != nil || !bytes.Equal(got, want) {
 						t.Fatalf("%v\n%s\nwant\n%s", err, got, want)
 					}
-					if _, err := version.AppendObject(nil, e, encoded.JSON); err != nil {
+					if _, err := version.AppendObject(nil, e, render.JSON); err != nil {
 						t.Fatal(err)
 					}
 					// A part of the JSON of the whole, which is kept now.
-					if got, err := version.AppendObject(nil, e, encoded.MetadataJSON); err != nil || !bytes.Equal(got, want) {
+					if got, err := version.AppendObject(nil, e, render.MetadataJSON); err != nil || !bytes.Equal(got, want) {
 						t.Fatalf("%v, of the whole\n%s\nwant\n%s", err, got, want)
 					}
 					if labels, err := version.Labels(e); err != nil || !apiequality.Semantic.DeepEqual(labels, of.GetLabels()) {

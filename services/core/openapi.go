@@ -6,11 +6,11 @@ import (
 
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/fetch"
-	triuneopenapi "triune.dev/shared/openapi"
-	"triune.dev/shared/openapi/merged"
-	"triune.dev/shared/peer"
+	"triune.dev/shared/server/apiserver"
+	triuneopenapi "triune.dev/shared/server/openapi"
+	"triune.dev/shared/server/openapi/merged"
+	"triune.dev/shared/transport/documents"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // buildPatience is how long a request waits for core's own documents, which are
@@ -29,21 +29,21 @@ func (s *Server) installOpenAPI(c *Config) {
 		extras = append(extras, triuneopenapi.IssuerConfiguration(), triuneopenapi.IssuerKeys())
 	}
 	s.openapi.Describe(s.Table(), extras...)
-	var documents http.Handler = s.openapi.Documents()
+	var handler http.Handler = s.openapi.Documents()
 	if next := c.environment.Next; next != nil {
 		s.merged = merged.NewDocuments(
-			merged.Source{Name: Tier, From: fetch.Handler(documents), Handler: documents, Patience: buildPatience},
+			merged.Source{Name: Tier, From: documents.Handler(handler), Handler: handler, Patience: buildPatience},
 			nextDocuments(next),
 		)
-		documents = s.merged
+		handler = s.merged
 	}
-	s.Handle(triuneopenapi.PathV2, documents)
-	s.Handle(triuneopenapi.PathV3, documents)
-	s.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", documents)
+	s.Handle(triuneopenapi.PathV2, handler)
+	s.Handle(triuneopenapi.PathV3, handler)
+	s.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", handler)
 }
 
 // nextDocuments are those of the tiers behind core, asked for in core's own name.
 func nextDocuments(next *apiserver.Next) merged.Source {
-	handler := peer.As(peer.User(Tier), next.Handler)
-	return merged.Source{Name: next.Tier, From: fetch.Handler(handler), Handler: handler}
+	handler := tierclient.As(tierclient.User(Tier), next.Handler)
+	return merged.Source{Name: next.Tier, From: documents.Handler(handler), Handler: handler}
 }

@@ -13,10 +13,10 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/authn"
-	"triune.dev/shared/authz"
-	triuneoptions "triune.dev/shared/options"
+	triuneoptions "triune.dev/shared/program/options"
+	"triune.dev/shared/server/apiserver"
+	"triune.dev/shared/server/authn"
+	"triune.dev/shared/server/authz"
 )
 
 // Options are the flags of core: all of kube-apiserver's, and the next tier's.

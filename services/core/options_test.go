@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // TestValidateNamesTheFlag: whoever reads the error must know what to change.

@@ -16,8 +16,8 @@ import (
 	printersinternal "k8s.io/kubernetes/pkg/printers/internalversion"
 	printerstorage "k8s.io/kubernetes/pkg/printers/storage"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/encoded"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/render"
 )
 
 // testPrinted: the row of an object is the same where what no printer looks at was not
@@ -27,7 +27,7 @@ func (c *cluster) testPrinted(t *testing.T) {
 	for resource, kind := range map[string]string{"pods": "Pod", "nodes": "Node"} {
 		t.Run(resource, func(t *testing.T) {
 			config := c.stores.of[schema.GroupResource{Resource: resource}]
-			version, err := encoded.New(encoded.Config{
+			version, err := render.New(render.Config{
 				Codec: config.codec, New: config.newFunc, NewList: func() runtime.Object { return nil },
 				Serializer: legacyscheme.Codecs, Kind: schema.GroupVersionKind{Version: "v1", Kind: kind},
 				Attributes: config.attributes, Budget: bytecache.NewBudget(1 << 20),

@@ -9,10 +9,10 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/chain"
-	"triune.dev/shared/command"
-	"triune.dev/shared/delegate"
+	"triune.dev/shared/program/command"
+	"triune.dev/shared/server/apiserver"
+	"triune.dev/shared/server/filters"
+	"triune.dev/shared/transport/nexttier"
 )
 
 // Command is the program core.
@@ -44,7 +44,7 @@ func (p *program) Validate() []error { return p.completed.Validate() }
 func (p *program) Run(ctx context.Context) error {
 	var config *Config
 	next, err := p.completed.nextTier(func(w http.ResponseWriter, req *http.Request, refused *apierrors.StatusError) {
-		chain.Refusal(config.Generic)(w, req, refused)
+		filters.Refusal(config.Generic)(w, req, refused)
 	})
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (o CompletedOptions) nextTier(refuse func(http.ResponseWriter, *http.Reques
 	const tier = "extensions"
 	headers := o.Authentication.RequestHeader
 	limits := o.GenericServerRunOptions
-	proxy, err := delegate.New(delegate.Config{
+	proxy, err := nexttier.New(nexttier.Config{
 		Tier:        tier,
 		Targets:     o.next.urls,
 		CAFile:      o.next.caFile,
@@ -78,7 +78,7 @@ func (o CompletedOptions) nextTier(refuse func(http.ResponseWriter, *http.Reques
 		MaxInFlight: limits.MaxRequestsInFlight + limits.MaxMutatingRequestsInFlight,
 		Registerer:  legacyregistry.Registerer(),
 		OnError:     refuse,
-		Headers: delegate.Headers{
+		Headers: nexttier.Headers{
 			User:        headers.UsernameHeaders,
 			UID:         headers.UIDHeaders,
 			Group:       headers.GroupHeaders,

@@ -14,12 +14,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"triune.dev/shared/table"
+	"triune.dev/shared/server/resources"
 )
 
 // versions returns all group-versions of the table.
-func (c *cluster) versions() []*table.GroupVersion {
-	var all []*table.GroupVersion
+func (c *cluster) versions() []*resources.GroupVersion {
+	var all []*resources.GroupVersion
 	for _, root := range c.server.Table().Roots() {
 		version, _ := c.server.Table().Version(root)
 		all = append(all, version)

@@ -3,7 +3,7 @@ package core
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"triune.dev/shared/encoded"
+	"triune.dev/shared/storage/render"
 )
 
 // selectable says of resources with selectable fields of their own where the byte
@@ -13,16 +13,16 @@ import (
 // pkg/apis/<group>/<version>. TestCore compares them with what the registry gives.
 //
 // A resource that is not here, or is stored in another version, is decoded.
-var selectable = map[schema.GroupResource]encoded.Selectable{
+var selectable = map[schema.GroupResource]render.Selectable{
 	{Resource: "pods"}: {
 		APIVersion: "v1", Kind: "Pod", Namespaced: true,
-		Fields: []encoded.SelectableField{
+		Fields: []render.SelectableField{
 			{Name: "spec.nodeName", Path: []uint8{2, 10}},
 			{Name: "spec.restartPolicy", Path: []uint8{2, 3}, Defaulted: true},
 			{Name: "spec.schedulerName", Path: []uint8{2, 19}, Defaulted: true},
 			// The older name of the field, serviceAccount, counts where there is no other.
 			{Name: "spec.serviceAccountName", Path: []uint8{2, 8}, Fallback: []uint8{2, 9}},
-			{Name: "spec.hostNetwork", Path: []uint8{2, 11}, Type: encoded.Bool},
+			{Name: "spec.hostNetwork", Path: []uint8{2, 11}, Type: render.Bool},
 			{Name: "status.phase", Path: []uint8{3, 1}},
 			// podIP counts also where podIPs begins with another one.
 			{Name: "status.podIP", Path: []uint8{3, 6}, Fallback: []uint8{3, 12, 1}, Distinct: true},
@@ -31,18 +31,18 @@ var selectable = map[schema.GroupResource]encoded.Selectable{
 	},
 	{Resource: "nodes"}: {
 		APIVersion: "v1", Kind: "Node",
-		Fields: []encoded.SelectableField{{Name: "spec.unschedulable", Path: []uint8{2, 4}, Type: encoded.Bool}},
+		Fields: []render.SelectableField{{Name: "spec.unschedulable", Path: []uint8{2, 4}, Type: render.Bool}},
 	},
 	{Resource: "namespaces"}: {
 		APIVersion: "v1", Kind: "Namespace",
-		Fields: []encoded.SelectableField{
+		Fields: []render.SelectableField{
 			{Name: "name", Path: []uint8{1, 1}, Distinct: true},
 			{Name: "status.phase", Path: []uint8{3, 1}, Defaulted: true},
 		},
 	},
 	{Resource: "events"}: {
 		APIVersion: "v1", Kind: "Event", Namespaced: true,
-		Fields: []encoded.SelectableField{
+		Fields: []render.SelectableField{
 			{Name: "involvedObject.kind", Path: []uint8{2, 1}},
 			{Name: "involvedObject.namespace", Path: []uint8{2, 2}},
 			{Name: "involvedObject.name", Path: []uint8{2, 3}, Distinct: true},
@@ -58,39 +58,39 @@ var selectable = map[schema.GroupResource]encoded.Selectable{
 	},
 	{Resource: "secrets"}: {
 		APIVersion: "v1", Kind: "Secret", Namespaced: true,
-		Fields: []encoded.SelectableField{{Name: "type", Path: []uint8{3}, Defaulted: true}},
+		Fields: []render.SelectableField{{Name: "type", Path: []uint8{3}, Defaulted: true}},
 	},
 	{Resource: "configmaps"}: {APIVersion: "v1", Kind: "ConfigMap", Namespaced: true},
 	{Resource: "services"}: {
 		APIVersion: "v1", Kind: "Service", Namespaced: true,
-		Fields: []encoded.SelectableField{
+		Fields: []render.SelectableField{
 			{Name: "spec.clusterIP", Path: []uint8{2, 3}, Distinct: true},
 			{Name: "spec.type", Path: []uint8{2, 4}, Defaulted: true},
 		},
 	},
 	{Resource: "persistentvolumes"}: {
 		APIVersion: "v1", Kind: "PersistentVolume",
-		Fields: []encoded.SelectableField{{Name: "name", Path: []uint8{1, 1}, Distinct: true}},
+		Fields: []render.SelectableField{{Name: "name", Path: []uint8{1, 1}, Distinct: true}},
 	},
 	{Resource: "persistentvolumeclaims"}: {
 		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespaced: true,
-		Fields: []encoded.SelectableField{{Name: "name", Path: []uint8{1, 1}, Distinct: true}},
+		Fields: []render.SelectableField{{Name: "name", Path: []uint8{1, 1}, Distinct: true}},
 	},
 	{Resource: "replicationcontrollers"}: {
 		APIVersion: "v1", Kind: "ReplicationController", Namespaced: true,
-		Fields: []encoded.SelectableField{{Name: "status.replicas", Path: []uint8{3, 1}, Type: encoded.Int32}},
+		Fields: []render.SelectableField{{Name: "status.replicas", Path: []uint8{3, 1}, Type: render.Int32}},
 	},
 	{Group: "apps", Resource: "replicasets"}: {
 		APIVersion: "apps/v1", Kind: "ReplicaSet", Namespaced: true,
-		Fields: []encoded.SelectableField{{Name: "status.replicas", Path: []uint8{3, 1}, Type: encoded.Int32}},
+		Fields: []render.SelectableField{{Name: "status.replicas", Path: []uint8{3, 1}, Type: render.Int32}},
 	},
 	{Group: "batch", Resource: "jobs"}: {
 		APIVersion: "batch/v1", Kind: "Job", Namespaced: true,
-		Fields: []encoded.SelectableField{{Name: "status.successful", Path: []uint8{3, 5}, Type: encoded.Int32}},
+		Fields: []render.SelectableField{{Name: "status.successful", Path: []uint8{3, 5}, Type: render.Int32}},
 	},
 	{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: {
 		APIVersion: "certificates.k8s.io/v1", Kind: "CertificateSigningRequest",
-		Fields: []encoded.SelectableField{{Name: "spec.signerName", Path: []uint8{2, 7}}},
+		Fields: []render.SelectableField{{Name: "spec.signerName", Path: []uint8{2, 7}}},
 	},
 	{Group: "resource.k8s.io", Resource: "resourceclaims"}: {
 		APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespaced: true,
@@ -100,7 +100,7 @@ var selectable = map[schema.GroupResource]encoded.Selectable{
 	},
 	{Group: "resource.k8s.io", Resource: "resourceslices"}: {
 		APIVersion: "resource.k8s.io/v1", Kind: "ResourceSlice",
-		Fields: []encoded.SelectableField{
+		Fields: []render.SelectableField{
 			{Name: "spec.nodeName", Path: []uint8{2, 3}},
 			{Name: "spec.driver", Path: []uint8{2, 1}},
 		},

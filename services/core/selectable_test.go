@@ -27,10 +27,10 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/pod"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/etcdstore"
-	"triune.dev/shared/etcdstore/kv"
-	"triune.dev/shared/eventlog"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/eventlog"
+	"triune.dev/shared/storage/kv"
 )
 
 // stores notes what the registry makes its storages with.
@@ -176,7 +176,7 @@ func (c *cluster) testCaches(t *testing.T) {
 		} else if route, one := routes.PrefixRoute(config.cache.Prefix()); !one || route.Tier != eventlog.Core {
 			t.Errorf("%s, below %s: route %+v", resource, config.cache.Prefix(), route)
 		} else if !slices.ContainsFunc(routes.Ranges(eventlog.Core), func(keys kv.KeyRange) bool { return strings.HasPrefix(config.cache.Prefix(), keys.Key) }) {
-			t.Errorf("%s, below %s, is missing in builtInResources of shared/eventlog/ranges.go", resource, config.cache.Prefix())
+			t.Errorf("%s, below %s, is missing in builtInResources of shared/storage/eventlog/ranges.go", resource, config.cache.Prefix())
 		}
 	}
 }

@@ -3,10 +3,10 @@ package core
 import (
 	"maps"
 
-	"triune.dev/shared/agreement"
-	"triune.dev/shared/authn"
-	"triune.dev/shared/authz"
-	triuneoptions "triune.dev/shared/options"
+	triuneoptions "triune.dev/shared/program/options"
+	"triune.dev/shared/server/agreement"
+	"triune.dev/shared/server/authn"
+	"triune.dev/shared/server/authz"
 )
 
 // settings are what core has been told and publishes, for the other tiers to compare

@@ -3,7 +3,7 @@ package core
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	"triune.dev/shared/options"
+	"triune.dev/shared/program/options"
 )
 
 // trim is the transformation of core's own informers, which hold every pod and every

@@ -9,7 +9,7 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // addServiceAccountKeys reads the keys that verify ServiceAccount tokens, which

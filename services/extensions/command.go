@@ -11,8 +11,8 @@ import (
 
 	"triune.dev/services/extensions/internal/admission"
 	"triune.dev/services/extensions/internal/scheme"
-	"triune.dev/shared/command"
-	"triune.dev/shared/options"
+	"triune.dev/shared/program/command"
+	"triune.dev/shared/program/options"
 	"triune.dev/shared/storage"
 )
 

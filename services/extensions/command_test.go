@@ -8,7 +8,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 
 	"triune.dev/services/extensions"
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 // Every problem is told at once, by its flag.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 
-	"triune.dev/shared/apiserver"
+	"triune.dev/shared/server/apiserver"
 )
 
 // Config is everything the tier is built from.

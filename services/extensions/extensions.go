@@ -22,14 +22,14 @@ import (
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"triune.dev/services/extensions/internal/crd"
 	"triune.dev/services/extensions/internal/customresource"
-	"triune.dev/services/extensions/internal/definition"
 	"triune.dev/services/extensions/internal/discovery"
 	crdopenapi "triune.dev/services/extensions/internal/openapi"
 	"triune.dev/services/extensions/internal/scheme"
-	"triune.dev/shared/apiserver"
-	triuneopenapi "triune.dev/shared/openapi"
-	"triune.dev/shared/peer"
+	"triune.dev/shared/server/apiserver"
+	triuneopenapi "triune.dev/shared/server/openapi"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // Tier is the name of this tier in messages, metrics and logs.
@@ -55,7 +55,7 @@ func New(config Config) (*Server, error) {
 	if err := s.build(config, documents); err != nil {
 		return nil, err
 	}
-	group, err := definition.APIGroup(config.Storage)
+	group, err := crd.APIGroup(config.Storage)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func New(config Config) (*Server, error) {
 		settle:    config.PeerDelay,
 		observing: make(chan struct{}),
 		// Discovery comes last: who finds a resource there may use it.
-		observers: []definition.Observer{s.objects, crdopenapi.NewPublisher(documents.Documents(), documents.V2()), published},
+		observers: []crd.Observer{s.objects, crdopenapi.NewPublisher(documents.Documents(), documents.V2()), published},
 	}
 	return s, s.addHooks(config)
 }
@@ -122,7 +122,7 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 // rights and without a socket, so that it works before and after the server
 // listens.
 func (s *Server) loopback() *rest.Config {
-	config := peer.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	config := tierclient.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
 	// The first part is the field manager of the conditions. It is the one that

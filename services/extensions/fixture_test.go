@@ -42,9 +42,9 @@ import (
 
 	"triune.dev/services/extensions"
 	"triune.dev/services/extensions/internal/scheme"
-	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/inprocess"
 	"triune.dev/shared/storage"
+	"triune.dev/shared/storage/etcdembed"
+	"triune.dev/shared/transport/loopback"
 )
 
 // patience bounds every wait of these tests. Nothing takes that long.
@@ -97,11 +97,11 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 		}
 	})
 	f.endpoint = listen(t, f.server)
-	loopback := inprocess.Config(f.server.Handler, "")
-	if f.crds, err = apiextensionsclient.NewForConfig(loopback); err != nil {
+	client := loopback.Config(f.server.Handler, "")
+	if f.crds, err = apiextensionsclient.NewForConfig(client); err != nil {
 		t.Fatal(err)
 	}
-	if f.dynamic, err = dynamic.NewForConfig(loopback); err != nil {
+	if f.dynamic, err = dynamic.NewForConfig(client); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "readyz is green", func() (bool, string) {

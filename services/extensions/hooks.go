@@ -11,8 +11,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
 
-	"triune.dev/services/extensions/internal/definition"
-	"triune.dev/services/extensions/internal/outline"
+	"triune.dev/services/extensions/internal/compactcrd"
+	"triune.dev/services/extensions/internal/crd"
 )
 
 // resync is how often the controllers look at every CRD again.
@@ -36,7 +36,7 @@ func (s *Server) addHooks(config Config) error {
 // definitions follows the CRDs while the server runs.
 type definitions struct {
 	server    *Server
-	observers []definition.Observer
+	observers []crd.Observer
 	settle    time.Duration
 
 	// observing is closed by observe, which sets the field below before.
@@ -54,14 +54,14 @@ func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 	}
 	informers := apiextensionsinformers.NewSharedInformerFactory(client, resync)
 	crds := informers.Apiextensions().V1().CustomResourceDefinitions()
-	if err := crds.Informer().SetTransform(outline.Pack); err != nil {
+	if err := crds.Informer().SetTransform(compactcrd.Pack); err != nil {
 		return fmt.Errorf("keep outlines of custom resource definitions: %w", err)
 	}
 	// The queues of the controllers work as soon as they are made, and end with
 	// Run alone.
-	controllers := definition.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
+	controllers := crd.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
 	d.server.background.Go(func() { controllers.Run(ctx) })
-	registration, err := definition.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, definition.Observer(controllers))...)
+	registration, err := crd.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, crd.Observer(controllers))...)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"triune.dev/services/extensions"
-	"triune.dev/shared/peer"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // next returns the next event of a watch; ok is false when the watch has ended.
@@ -192,7 +192,7 @@ func TestUnknownAfterTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	delegated := peer.As(&user.DefaultInfo{Name: "late"}, server.Delegated())
+	delegated := tierclient.As(&user.DefaultInfo{Name: "late"}, server.Delegated())
 	delegated.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/example.com/v1/widgets", nil))
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("answer %d %s", w.Code, w.Body)

@@ -14,7 +14,7 @@ import (
 	"triune.dev/services/aggregator"
 	"triune.dev/services/core"
 	"triune.dev/services/standalone/internal/controllers"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // Defaults that differ from kube-apiserver's, which has none for these or one

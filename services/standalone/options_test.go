@@ -12,8 +12,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"triune.dev/shared/etcdembed"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/storage/etcdembed"
 )
 
 // TestUnusableFlags: one line that names the flag and its value, and nothing is

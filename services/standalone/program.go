@@ -5,7 +5,7 @@ import (
 
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 // Command is the program triune.

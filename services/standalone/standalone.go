@@ -21,9 +21,9 @@ import (
 	"triune.dev/services/standalone/internal/datadir"
 	"triune.dev/services/standalone/internal/etcd"
 	"triune.dev/services/standalone/internal/nats"
-	"triune.dev/shared/apiserver"
-	"triune.dev/shared/eventlog"
+	"triune.dev/shared/server/apiserver"
 	"triune.dev/shared/storage"
+	"triune.dev/shared/storage/eventlog"
 )
 
 // Server is the whole chain.

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 // asProgram makes the test binary be triune.
@@ -57,8 +57,8 @@ func runAsProgram() int {
 // forever are the goroutines that libraries start once per process and never end.
 var forever = []goleak.Option{
 	goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"), // the health check named log
-	goleak.IgnoreTopFunction("triune.dev/shared/command.signalled.func1"), // waits for a second signal
+	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),         // the health check named log
+	goleak.IgnoreTopFunction("triune.dev/shared/program/command.signalled.func1"), // waits for a second signal
 }
 
 // process is a triune that runs.

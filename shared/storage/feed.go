@@ -13,11 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/etcdstore"
-	"triune.dev/shared/etcdstore/kv"
-	"triune.dev/shared/eventlog"
-	"triune.dev/shared/freshness"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/eventlog"
+	"triune.dev/shared/storage/kv"
+	"triune.dev/shared/storage/readindex"
 )
 
 // EventLog says how a Storage learns what changes in its etcd.
@@ -67,7 +67,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 		tiers = []eventlog.Tier{""} // one watch for all of them
 	}
 	client := kv.New(c.client)
-	prober := freshness.New(client, routes.Prefix())
+	prober := readindex.New(client, routes.Prefix())
 	for _, tier := range tiers {
 		reader, err := eventlog.NewReader(eventlog.ReaderConfig{
 			Etcd: c.client, Conn: log.Conn, Routes: routes, Tier: tier, StatePrefix: routes.StatePrefix(), Registerer: log.Registerer,

@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/etcdstore"
-	"triune.dev/shared/eventlog"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/eventlog"
 )
 
 // Every tier of a process reads what its own stream feeds; without streams there is

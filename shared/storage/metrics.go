@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"triune.dev/shared/bytecache"
+	"triune.dev/shared/storage/bytecache"
 )
 
 // caches shows what the caches hold, asked at each scrape. There is one series a

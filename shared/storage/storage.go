@@ -20,9 +20,9 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
-	"triune.dev/shared/encoded"
-	"triune.dev/shared/etcdstore"
-	"triune.dev/shared/eventlog"
+	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/eventlog"
+	"triune.dev/shared/storage/render"
 )
 
 // Options say what to open.
@@ -34,7 +34,7 @@ type Options struct {
 	Factory serverstorage.StorageFactory
 	// Selectable is where the factory's resources have their selectable fields, see
 	// etcdstore.WithSelectable.
-	Selectable map[schema.GroupResource]encoded.Selectable
+	Selectable map[schema.GroupResource]render.Selectable
 	// Client is an etcd of this process, which somebody else closes. Nil means to
 	// dial --etcd-servers.
 	Client *clientv3.Client

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/bench/accounting"
 	"triune.dev/tests/bench/load"
 	"triune.dev/tests/bench/report"

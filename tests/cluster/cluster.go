@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/tools"
 )
 

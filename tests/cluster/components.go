@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/tools"
 )
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // External is a control plane that runs already and that somebody else ends:

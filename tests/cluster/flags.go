@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 const (

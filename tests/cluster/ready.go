@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // probe returns a question whether url answers 200. Connections are not kept:

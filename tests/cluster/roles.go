@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // etcdRoot is etcd's user that may do everything.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"triune.dev/shared/h2"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/transport/h2"
 	"triune.dev/tests/tools"
 )
 

@@ -21,7 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/deploy/engine"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	keeper "triune.dev/shared/pki/secrets"
+	keeper "triune.dev/shared/process/pki/secrets"
 )
 
 // TestChartMonitoring: the ServiceMonitors select the Services of the tiers and bring

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"sigs.k8s.io/yaml"
 
-	"triune.dev/shared/eventlog"
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/storage/eventlog"
 )
 
 // permissions is what a server grants a user: what it may publish, and subscribe.

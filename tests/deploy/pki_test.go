@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	keeper "triune.dev/shared/pki/secrets"
+	keeper "triune.dev/shared/process/pki/secrets"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
 )

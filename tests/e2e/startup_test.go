@@ -15,7 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
 )

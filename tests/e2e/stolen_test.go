@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 )
 

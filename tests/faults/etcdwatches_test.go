@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/faults/watchspy"
 	"triune.dev/tests/faults/wire"

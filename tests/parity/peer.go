@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 )
 

@@ -15,7 +15,7 @@ var (
 
 // A vulnerability that is listed is tried by a test that there is.
 func TestVulnerabilitiesAreTried(t *testing.T) {
-	const document, dir = "docs/http2.md", "shared/h2"
+	const document, dir = "docs/http2.md", "shared/transport/h2"
 	var source strings.Builder
 	for _, name := range list(t, "_test.go") {
 		if path.Dir(name) == dir {

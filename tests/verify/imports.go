@@ -31,9 +31,20 @@ const (
 
 // storageLayers are the packages below HTTP: storage, cache and fan-out.
 var storageLayers = []string{
-	prefix + "shared/etcdstore/...", prefix + "shared/bytecache/...", prefix + "shared/eventlog/...",
-	prefix + "shared/freshness/...", prefix + "shared/encoded/...",
+	prefix + "shared/storage/kv/...", prefix + "shared/storage/etcdstore/...", prefix + "shared/storage/bytecache/...",
+	prefix + "shared/storage/eventlog/...", prefix + "shared/storage/readindex/...", prefix + "shared/storage/render/...",
 }
+
+// The groups of package shared, from the top down.
+const (
+	program   = prefix + "shared/program/..."
+	server    = prefix + "shared/server/..."
+	transport = prefix + "shared/transport/..."
+	storage   = prefix + "shared/storage/..."
+	process   = prefix + "shared/process/..."
+
+	downwards = "the groups of shared are the architecture, and imports run down it: program, server, transport or storage, process"
+)
 
 var bans = []ban{
 	{
@@ -49,6 +60,18 @@ var bans = []ban{
 		from: []string{allShared}, to: []string{aggregator, core, extensions, standalone, allTests}, tests: true,
 		reason: "dependencies run one way: cmd, service, shared, libraries",
 	}, {
+		from: []string{process}, to: []string{program, server, transport, storage},
+		reason: downwards,
+	}, {
+		from: []string{transport}, to: []string{program, server, storage},
+		reason: downwards,
+	}, {
+		from: []string{storage}, to: []string{program, server, transport},
+		reason: downwards,
+	}, {
+		from: []string{server}, to: []string{program},
+		reason: downwards,
+	}, {
 		from: []string{standalone}, to: []string{allTests}, tests: true,
 		reason: "dependencies run one way: cmd, service, shared, libraries",
 	}, {
@@ -63,7 +86,7 @@ var bans = []ban{
 		allowed: []string{"k8s.io/apiserver/pkg/endpoints/request"},
 		reason:  "storage, cache and fan-out know keys, bytes and revisions, and nothing of HTTP",
 	}, {
-		from: []string{prefix + "shared/etcdstore/kv/...", prefix + "shared/bytecache/...", prefix + "shared/freshness/..."}, to: []string{"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/apiserver/...", "k8s.io/client-go/..."},
+		from: []string{prefix + "shared/storage/kv/...", prefix + "shared/storage/bytecache/...", prefix + "shared/storage/readindex/..."}, to: []string{"k8s.io/api/...", "k8s.io/apimachinery/...", "k8s.io/apiserver/...", "k8s.io/client-go/..."},
 		reason: "the layers of keys, bytes and revisions are tested, and reasoned about, without objects and codecs",
 	}, {
 		from: []string{prefix + "..."}, to: []string{"k8s.io/apiserver/pkg/storage/etcd3/...", "k8s.io/apiserver/pkg/storage/cacher/..."},
@@ -80,14 +103,14 @@ var bans = []ban{
 		to:     []string{"go.etcd.io/etcd/server/...", "github.com/nats-io/nats-server/..."},
 		reason: "only the one-process program embeds the servers it depends on",
 	}, {
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdembed"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/storage/etcdembed"},
 		to: []string{"go.etcd.io/etcd/server/v3/etcdserver/..."}, tests: true,
-		reason: "a call to an etcd in the process that has been closed is a nil pointer in its database; shared/etcdembed returns an error instead",
+		reason: "a call to an etcd in the process that has been closed is a nil pointer in its database; shared/storage/etcdembed returns an error instead",
 	}, {
 		from: []string{prefix + "..."}, but: kubernetesImporters, to: []string{"k8s.io/kubernetes/..."}, tests: true,
 		reason: "k8s.io/kubernetes promises no stable API and is slow to link; who needs it is listed in ARCHITECTURE.md and in kubernetesImporters",
 	}, {
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/apiserver"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/server/apiserver"},
 		to: []string{"github.com/labstack/echo/..."}, tests: true,
 		reason: "one package owns the routes; everybody else is an http.Handler",
 	}, {
@@ -96,7 +119,7 @@ var bans = []ban{
 		reason: "tests are plain testing with tables and go-cmp",
 	}, {
 		// etcd's packages take a zap logger and no other.
-		from: []string{prefix + "..."}, but: []string{prefix + "shared/etcdstore/...", prefix + "shared/etcdembed", prefix + "shared/internal/etcdtest", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
+		from: []string{prefix + "..."}, but: []string{prefix + "shared/storage/kv/...", prefix + "shared/storage/etcdstore/...", prefix + "shared/storage/etcdembed", prefix + "shared/testing/etcdtest", prefix + "shared/storage", prefix + "services/standalone/internal/etcd"},
 		to:     []string{"log", "github.com/golang/glog", "go.uber.org/zap/...", "github.com/sirupsen/logrus/..."},
 		reason: "logs are structured and go through klog, where --logging-format and -v apply",
 	}, {
@@ -110,7 +133,7 @@ var kubernetesImporters = []string{
 	prefix + "services/core/...",
 	prefix + "services/extensions/internal/admission",
 	prefix + "services/standalone/internal/controllers",
-	prefix + "shared/authz",
+	prefix + "shared/server/authz",
 }
 
 // broken returns what p imports in spite of b, each in one line.

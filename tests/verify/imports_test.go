@@ -66,7 +66,7 @@ func TestMatches(t *testing.T) {
 		{"k8s.io/kubernetes/pkg/registry/*/rest/...", "k8s.io/kubernetes/pkg/registry", false},
 		{"net/http/...", "net/http/httputil", true},
 		{"net/http/...", "net", false},
-		{"triune.dev/...", "triune.dev/shared/table", true},
+		{"triune.dev/...", "triune.dev/shared/server/resources", true},
 		{"log", "log", true},
 		{"log", "log/slog", false},
 	} {

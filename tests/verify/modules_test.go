@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"triune.dev/shared/release"
+	"triune.dev/shared/process/release"
 	"triune.dev/tests/pins"
 	"triune.dev/tests/tools"
 )

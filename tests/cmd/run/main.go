@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"triune.dev/shared/healthcheck"
+	"triune.dev/shared/process/healthcheck"
 )
 
 func main() {

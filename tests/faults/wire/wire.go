@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"time"
 
-	"triune.dev/shared/pki"
+	"triune.dev/shared/process/pki"
 )
 
 // Object is a config map, a namespace, a list of them or a Status.

@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"triune.dev/services/aggregator"
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 func main() { os.Exit(command.Main(aggregator.Command())) }

@@ -17,7 +17,7 @@ import (
 
 	"triune.dev/services/aggregator/internal/apiservices"
 	"triune.dev/services/aggregator/internal/remote"
-	"triune.dev/shared/fetch"
+	"triune.dev/shared/transport/documents"
 )
 
 // Pace says how often servers are asked. Zero fields take their defaults.
@@ -59,7 +59,7 @@ func (p Pace) withDefaults() Pace {
 // Config is what a Manager is made of.
 type Config struct {
 	// Next asks the next tier. Required.
-	Next fetch.Getter
+	Next documents.Getter
 	// Own is this tier's own group.
 	Own apidiscoveryv2.APIGroupDiscovery
 	// Priority places group-versions that have no remote APIService. Required.
@@ -73,7 +73,7 @@ type Config struct {
 // Manager keeps the merged documents up to date and serves them. Its handlers may
 // be used at once; they answer 503 until Ready.
 type Manager struct {
-	nextTier fetch.Getter
+	nextTier documents.Getter
 	own      apidiscoveryv2.APIGroupDiscovery
 	priority func(schema.GroupVersion) Priority
 	onNext   func([]schema.GroupVersion)

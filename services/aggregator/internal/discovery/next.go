@@ -7,7 +7,7 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
-	"triune.dev/shared/fetch"
+	"triune.dev/shared/transport/documents"
 )
 
 // nextTier is what the tier behind this one says about itself. Fields are
@@ -23,8 +23,8 @@ type nextTier struct {
 // nextPoller asks the next tier. Its fields belong to one goroutine.
 type nextPoller struct {
 	m       *Manager
-	apis    fetch.Tag
-	api     fetch.Tag
+	apis    documents.Tag
+	api     documents.Tag
 	apiAt   time.Time
 	hurries int
 }
@@ -168,8 +168,8 @@ func (p *nextPoller) failed(ctx context.Context, err error) {
 }
 
 // document returns the groups at path, or nil if they have not changed.
-func (p *nextPoller) document(ctx context.Context, path string, tag *fetch.Tag) (*[]apidiscoveryv2.APIGroupDiscovery, error) {
-	answer, err := fetch.Document(ctx, p.m.nextTier, fetch.Query{Path: path, Accept: acceptAggregated, Known: *tag})
+func (p *nextPoller) document(ctx context.Context, path string, tag *documents.Tag) (*[]apidiscoveryv2.APIGroupDiscovery, error) {
+	answer, err := documents.Document(ctx, p.m.nextTier, documents.Query{Path: path, Accept: acceptAggregated, Known: *tag})
 	if err != nil {
 		return nil, err
 	}
@@ -185,10 +185,10 @@ func (p *nextPoller) document(ctx context.Context, path string, tag *fetch.Tag) 
 	return &groups, nil
 }
 
-// groupVersions lists what documents hold, without what is marked Stale in them.
-func groupVersions(documents ...[]apidiscoveryv2.APIGroupDiscovery) []schema.GroupVersion {
+// groupVersions lists what the given documents hold, without what is marked Stale in them.
+func groupVersions(merged ...[]apidiscoveryv2.APIGroupDiscovery) []schema.GroupVersion {
 	var served []schema.GroupVersion
-	for _, groups := range documents {
+	for _, groups := range merged {
 		for _, group := range groups {
 			for _, v := range group.Versions {
 				if v.Freshness != apidiscoveryv2.DiscoveryFreshnessStale {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	"triune.dev/services/aggregator/internal/remote"
-	"triune.dev/shared/fetch"
+	"triune.dev/shared/transport/documents"
 )
 
 // follower keeps what one extension server says about itself.
@@ -25,7 +25,7 @@ type follower struct {
 	asked    bool
 
 	// Used by the follower's goroutine alone.
-	tag    fetch.Tag
+	tag    documents.Tag
 	groups []apidiscoveryv2.APIGroupDiscovery // what tag stands for
 }
 
@@ -119,8 +119,8 @@ func (m *Manager) learn(f *follower, known map[schema.GroupVersion]apidiscoveryv
 }
 
 // aggregated asks for the document of the whole server.
-func (f *follower) aggregated(ctx context.Context, from fetch.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
-	answer, err := fetch.Document(ctx, from, fetch.Query{Path: "/apis", Accept: acceptAggregated, Known: f.tag})
+func (f *follower) aggregated(ctx context.Context, from documents.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+	answer, err := documents.Document(ctx, from, documents.Query{Path: "/apis", Accept: acceptAggregated, Known: f.tag})
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +139,7 @@ func (f *follower) aggregated(ctx context.Context, from fetch.Getter) ([]apidisc
 // legacy asks for the resources of one group-version.
 func legacy(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVersionDiscovery, error) {
 	gv := groupVersion(backend)
-	answer, err := fetch.Document(ctx, backend, fetch.Query{Path: groupVersionPath(gv), Accept: "application/json"})
+	answer, err := documents.Document(ctx, backend, documents.Query{Path: groupVersionPath(gv), Accept: "application/json"})
 	if err != nil {
 		return apidiscoveryv2.APIVersionDiscovery{}, err
 	}
@@ -151,10 +151,10 @@ func legacy(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVer
 // unanswered tells a server that is away from one that answers, but not with
 // aggregated discovery.
 func unanswered(err error) bool {
-	if err == nil || errors.Is(err, fetch.ErrNotFound) || errors.Is(err, errNotAggregated) {
+	if err == nil || errors.Is(err, documents.ErrNotFound) || errors.Is(err, errNotAggregated) {
 		return false
 	}
-	var status *fetch.StatusError
+	var status *documents.StatusError
 	return !errors.As(err, &status) || status.Code == http.StatusServiceUnavailable
 }
 

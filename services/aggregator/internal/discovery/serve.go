@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/apiserver"
+	"triune.dev/shared/server/apiserver"
 )
 
 // ServeGroups answers /apis: aggregated discovery for clients that ask for it,

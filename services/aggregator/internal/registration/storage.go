@@ -19,7 +19,7 @@ import (
 	storage "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 
 	"triune.dev/services/aggregator/internal/scheme"
-	"triune.dev/shared/table"
+	"triune.dev/shared/server/resources"
 )
 
 // APIGroup returns apiregistration.k8s.io/v1 over the storage that getter gives.
@@ -55,7 +55,7 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example ru
 
 // Discovery returns what aggregated discovery says of a group of the resource
 // table.
-func Discovery(group table.Group) (apidiscoveryv2.APIGroupDiscovery, error) {
+func Discovery(group resources.Group) (apidiscoveryv2.APIGroupDiscovery, error) {
 	described := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: group.Name}}
 	for _, version := range group.Versions {
 		var list []metav1.APIResource

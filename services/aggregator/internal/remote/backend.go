@@ -22,8 +22,8 @@ import (
 	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	"k8s.io/streaming/pkg/httpstream"
 
-	"triune.dev/shared/chain"
-	"triune.dev/shared/delegate"
+	"triune.dev/shared/server/filters"
+	"triune.dev/shared/transport/nexttier"
 )
 
 // defaultPort is what spec.service.port means when it is not set.
@@ -104,7 +104,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.end(w, req, "missing user", http.StatusInternalServerError)
 		return
 	}
-	if err := delegate.CheckUser(who); err != nil { // the server would take it for somebody else
+	if err := nexttier.CheckUser(who); err != nil { // the server would take it for somebody else
 		b.end(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -210,7 +210,7 @@ func (b *Backend) unreachable() {
 func (b *Backend) end(w http.ResponseWriter, req *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
-		endpointmetrics.RecordRequestTermination(req, chain.Labels(info), component, code)
+		endpointmetrics.RecordRequestTermination(req, filters.Labels(info), component, code)
 	}
 }
 

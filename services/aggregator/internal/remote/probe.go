@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/transport"
 
-	"triune.dev/shared/fetch"
+	"triune.dev/shared/transport/documents"
 )
 
 // probeTimeout bounds one probe: discovery is expected to be quick.
@@ -37,7 +37,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	who := fetch.Aggregator
+	who := documents.Aggregator
 	transport.SetAuthProxyHeaders(req, who.GetName(), "", who.GetGroups(), nil)
 	resp, err := connections.sender.RoundTrip(req)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/kubernetes/plugin/pkg/admission/gc"
 
-	"triune.dev/shared/options"
+	"triune.dev/shared/program/options"
 )
 
 // order is that in which the plugins run.

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	quota "k8s.io/apiserver/pkg/quota/v1"
 
-	triuneadmission "triune.dev/shared/admission"
+	triuneadmission "triune.dev/shared/server/admission"
 )
 
 // What runs unless a flag says otherwise, in kube-apiserver's order.

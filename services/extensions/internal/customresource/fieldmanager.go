@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
-	"triune.dev/services/extensions/internal/outline"
+	"triune.dev/services/extensions/internal/compactcrd"
 )
 
 // lazyTypeConverter makes the type converter of a CRD when a write asks for it: making
@@ -57,7 +57,7 @@ func (c lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Objec
 // newTypeConverter knows the types of all versions of the CRD, and of Scale where
 // a version has that subresource.
 func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) (managedfields.TypeConverter, error) {
-	crd, err := outline.Whole(crd)
+	crd, err := compactcrd.Whole(crd)
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"triune.dev/shared/encoded"
+	"triune.dev/shared/storage/render"
 )
 
-var _ encoded.Prover = provingCodec{}
+var _ render.Prover = provingCodec{}
 
 // provingCodec is the codec of a storage, which tells of stored bytes by looking that
 // they are what a client is sent.

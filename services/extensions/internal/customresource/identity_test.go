@@ -16,15 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 
-	"triune.dev/shared/bytecache"
-	"triune.dev/shared/encoded"
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/render"
 )
 
 // judged is a kind with the codec under test and, beside it, what decodes.
 type judged struct {
 	codec provingCodec
 	// quick asks the codec first, long does not.
-	quick, long *encoded.Version
+	quick, long *render.Version
 }
 
 func newWidget() runtime.Object {
@@ -55,8 +55,8 @@ func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*api
 		t.Fatal(err)
 	}
 	j := judged{codec: storageOptions{converter: converter, storedAs: gv, readAs: gv, schemas: schemas}.codec().(provingCodec)}
-	version := func(codec runtime.Codec) *encoded.Version {
-		v, err := encoded.New(encoded.Config{
+	version := func(codec runtime.Codec) *render.Version {
+		v, err := render.New(render.Config{
 			Codec: codec, Kind: gv.WithKind("Widget"), Attributes: storage.DefaultNamespaceScopedAttr, Budget: bytecache.NewBudget(1 << 20),
 			New: newWidget, NewList: func() runtime.Object { return &unstructured.UnstructuredList{} },
 			Serializer: negotiatedSerializer{mediaTypes: mediaTypes(newTyper(newParameterScheme(gv))), converter: converter, schemas: schemas},
@@ -77,7 +77,7 @@ const revision = 7319462850173
 func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 	t.Helper()
 	said = j.codec.Identical(stored)
-	sent, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), encoded.JSON, revision)
+	sent, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), render.JSON, revision)
 	if err == nil {
 		at := strings.Index(string(sent), strconv.Itoa(revision))
 		key := len(`"resourceVersion":"`)
@@ -89,19 +89,19 @@ func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 		t.Fatalf("stored\n%s\nis said to be what is sent, which is (error %v)\n%s", stored, err, sent)
 	}
 	e := bytecache.NewEntry("/key", revision, stored)
-	quick, quickErr := j.quick.AppendObject(nil, e, encoded.JSON)
+	quick, quickErr := j.quick.AppendObject(nil, e, render.JSON)
 	if (quickErr == nil) != (err == nil) || !bytes.Equal(quick, sent) {
 		t.Fatalf("stored\n%s\nsent (error %v)\n%s\nwant (error %v)\n%s", stored, quickErr, quick, err, sent)
 	}
-	if size, err := j.quick.ItemSize(e, encoded.JSON); err == nil && size != len(bytes.TrimSuffix(sent, []byte("\n"))) {
+	if size, err := j.quick.ItemSize(e, render.JSON); err == nil && size != len(bytes.TrimSuffix(sent, []byte("\n"))) {
 		t.Fatalf("stored\n%s\nsize %d of an item, want that of\n%s", stored, size, sent)
 	}
-	if other, err := j.quick.Render(e, encoded.JSON, revision+1); err == nil {
+	if other, err := j.quick.Render(e, render.JSON, revision+1); err == nil {
 		if want := strings.Replace(string(sent), strconv.Itoa(revision), strconv.Itoa(revision+1), 1); string(other) != want {
 			t.Fatalf("at another revision\n%s\nwant\n%s", other, want)
 		}
 	}
-	for _, f := range []encoded.Format{encoded.MetadataJSON, encoded.MetadataProtobuf} {
+	for _, f := range []render.Format{render.MetadataJSON, render.MetadataProtobuf} {
 		want, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), f, revision)
 		got, gotErr := j.quick.Render(bytecache.NewEntry("/key", revision, stored), f, revision)
 		if (gotErr == nil) != (err == nil) || !bytes.Equal(got, want) {
@@ -339,16 +339,16 @@ func BenchmarkIdentical(b *testing.B) {
 	b.Run("decoded and encoded", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), encoded.JSON, revision); err != nil {
+			if _, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), render.JSON, revision); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
-	for name, version := range map[string]*encoded.Version{"metadata alone decoded": j.quick, "all decoded for metadata": j.long} {
+	for name, version := range map[string]*render.Version{"metadata alone decoded": j.quick, "all decoded for metadata": j.long} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := version.Render(bytecache.NewEntry("/key", revision, stored), encoded.MetadataProtobuf, revision); err != nil {
+				if _, err := version.Render(bytecache.NewEntry("/key", revision, stored), render.MetadataProtobuf, revision); err != nil {
 					b.Fatal(err)
 				}
 			}

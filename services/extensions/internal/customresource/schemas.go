@@ -9,7 +9,7 @@ import (
 	structuraldefaulting "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"triune.dev/services/extensions/internal/outline"
+	"triune.dev/services/extensions/internal/compactcrd"
 )
 
 // schemas are what pruning, defaulting and CEL work on, for one kind in all its
@@ -46,7 +46,7 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
 // newStructural converts the schemas of crd. An error means that validation has let
 // a CRD pass that it should have refused.
 func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (*structuralSchemas, error) {
-	crd, err := outline.Whole(crd)
+	crd, err := compactcrd.Whole(crd)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"triune.dev/shared/reads"
+	"triune.dev/shared/server/reads"
 )
 
 // version is what one version of a CRD is served with. It is immutable.

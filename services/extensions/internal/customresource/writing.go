@@ -7,7 +7,7 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 
-	"triune.dev/services/extensions/internal/outline"
+	"triune.dev/services/extensions/internal/compactcrd"
 )
 
 // validators are what a write is checked with.
@@ -22,7 +22,7 @@ func (s *serving) newValidators(version string) (v validators, err error) {
 	if v.structural, err = s.schemas.of(version); err != nil {
 		return v, err
 	}
-	crd, err := outline.Whole(s.crd)
+	crd, err := compactcrd.Whole(s.crd)
 	if err != nil {
 		return v, err
 	}

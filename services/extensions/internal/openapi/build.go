@@ -13,15 +13,15 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"triune.dev/services/extensions/internal/outline"
-	"triune.dev/shared/openapi"
+	"triune.dev/services/extensions/internal/compactcrd"
+	"triune.dev/shared/server/openapi"
 )
 
 // buildV3 returns the v3 document of a group-version, in JSON.
 func buildV3(gv schema.GroupVersion, crds []*apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	var parts []*spec3.OpenAPI
 	for _, crd := range crds {
-		crd, err := outline.Whole(crd)
+		crd, err := compactcrd.Whole(crd)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func buildV2(static openapi.Source, crds []*apiextensionsv1.CustomResourceDefini
 	}
 	var parts []*spec.Swagger
 	for _, crd := range crds {
-		crd, err := outline.Whole(crd)
+		crd, err := compactcrd.Whole(crd)
 		if err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/component-base/version"
 
-	"triune.dev/shared/openapi"
+	"triune.dev/shared/server/openapi"
 )
 
 // Documents takes what is published. Its methods are safe for concurrent use.

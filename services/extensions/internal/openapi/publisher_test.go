@@ -10,7 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"triune.dev/shared/openapi"
+	"triune.dev/shared/server/openapi"
 )
 
 // recorder keeps what is published, by path.

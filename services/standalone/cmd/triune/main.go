@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"triune.dev/services/standalone"
-	"triune.dev/shared/command"
+	"triune.dev/shared/program/command"
 )
 
 func main() { os.Exit(command.Main(standalone.Command())) }

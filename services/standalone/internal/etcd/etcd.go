@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
-	"triune.dev/shared/etcdembed"
+	"triune.dev/shared/storage/etcdembed"
 )
 
 const (

@@ -1,0 +1,90 @@
+package crd
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"triune.dev/services/extensions/internal/scheme"
+)
+
+// resource is the plural name of CustomResourceDefinition.
+const resource = "customresourcedefinitions"
+
+// APIGroup returns apiextensions.k8s.io over the storage that getter gives. CRDs
+// are stored under kube-apiserver's key and in its encoding, which getter need not
+// know: JSON of v1beta1, because a large CRD is smaller in it than in v1 and may
+// fit into one etcd request only so (kubernetes#82292).
+func APIGroup(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
+	crds, err := registry.NewREST(scheme.Scheme, storageOptions{getter})
+	if err != nil {
+		return nil, fmt.Errorf("make the storage of %s: %w", resource, err)
+	}
+	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, scheme.Scheme, metav1.ParameterCodec, scheme.Codecs)
+	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		resource:             deletable{crds},
+		resource + "/status": registry.NewStatusREST(scheme.Scheme, crds),
+	}
+	// v1beta1 is only stored, not served, since Kubernetes 1.22.
+	info.PrioritizedVersions = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
+	return &info, nil
+}
+
+// deletable deletes a collection of CRDs as it deletes each of them: with their
+// objects. Upstream's inherited method goes around the Delete that adds the
+// finalizer, so there the objects stay in etcd when their CRD is gone, and come
+// back with a CRD of the same name.
+type deletable struct {
+	*registry.REST
+}
+
+// DeleteCollection returns the CRDs as they were. The first error ends it, except
+// that a CRD may be gone already.
+func (d deletable) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
+	listed, err := d.List(ctx, listOptions)
+	if err != nil {
+		return nil, err
+	}
+	list, ok := listed.(*apiextensions.CustomResourceDefinitionList)
+	if !ok {
+		return nil, fmt.Errorf("listing %s gave a %T", resource, listed)
+	}
+	for i := range list.Items {
+		// Delete keeps the UID it finds in the options.
+		if _, _, err := d.Delete(ctx, list.Items[i].Name, validate, options.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// storageOptions puts CRDs where kube-apiserver puts them.
+type storageOptions struct {
+	generic.RESTOptionsGetter
+}
+
+func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err != nil {
+		return options, fmt.Errorf("storage options of %s: %w", resource, err)
+	}
+	options.ResourcePrefix = resource.Group + "/" + resource.Resource
+	storage := *options.StorageConfig
+	storage.GroupResource = resource
+	storage.Codec = scheme.Codecs.LegacyCodec(v1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
+	storage.EncodeVersioner = runtime.NewMultiGroupVersioner(v1beta1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
+	options.StorageConfig = &storage
+	return options, nil
+}

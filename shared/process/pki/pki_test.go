@@ -1,0 +1,523 @@
+package pki_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/keyutil"
+
+	"triune.dev/shared/process/pki"
+)
+
+func ensure(t testing.TB, dir string, o pki.Options) *pki.PKI {
+	t.Helper()
+	p, err := pki.Ensure(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func leafOf(t testing.TB, p pki.Pair) *x509.Certificate {
+	t.Helper()
+	cert, err := p.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert.Leaf
+}
+
+func pool(t testing.TB, p pki.Pair) *x509.CertPool {
+	t.Helper()
+	roots, err := pki.LoadPool(p.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return roots
+}
+
+// snapshot is the content and mode of every file below dir.
+func snapshot(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		files[name] = info.Mode().String() + "\n" + string(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestServingCertificatesHoldForEveryName(t *testing.T) {
+	p := ensure(t, t.TempDir(), pki.Options{ExtraNames: []string{"api.example.org", "192.0.2.7", "[2001:db8::7]"}})
+	names := []string{
+		"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local", "10.0.0.1", "api.example.org", "192.0.2.7", "2001:db8::7",
+	}
+	for _, tier := range pki.DefaultTiers {
+		leaf := leafOf(t, p.Serving[tier])
+		for _, name := range append(names, tier) {
+			if _, err := leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: pool(t, p.ClusterCA)}); err != nil {
+				t.Errorf("%s as %s: %v", tier, name, err)
+			}
+		}
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool(t, p.ClusterCA), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
+			t.Errorf("the serving certificate of %s passes for a client certificate", tier)
+		}
+	}
+	for _, server := range []struct{ pair, ca pki.Pair }{{p.EtcdServer, p.EtcdCA}, {p.NATSServer, p.NATSCA}} {
+		if _, err := leafOf(t, server.pair).Verify(x509.VerifyOptions{DNSName: "127.0.0.1", Roots: pool(t, server.ca)}); err != nil {
+			t.Errorf("%s: %v", server.pair.CertFile, err)
+		}
+	}
+}
+
+func TestClientCertificatesVerifyAgainstTheirOwnAuthorityOnly(t *testing.T) {
+	p := ensure(t, t.TempDir(), pki.Options{Clients: []pki.Client{
+		{Name: "aggregator-client", CommonName: "system:triune:aggregator", Organizations: []string{"system:triune", "system:masters"}},
+		{Name: "nats/core", CommonName: "core", Authority: pki.NATSCA},
+	}})
+	cases := []struct {
+		pair, ca     pki.Pair
+		user         string
+		groups       []string
+		wantNotValid []pki.Pair
+	}{
+		{p.Admin, p.ClusterCA, "kubernetes-admin", []string{"system:masters"}, []pki.Pair{p.FrontProxyCA, p.EtcdCA, p.NATSCA}},
+		{p.ControllerManager, p.ClusterCA, "system:kube-controller-manager", nil, []pki.Pair{p.FrontProxyCA}},
+		{p.Scheduler, p.ClusterCA, "system:kube-scheduler", nil, []pki.Pair{p.FrontProxyCA}},
+		{p.FrontProxyClient, p.FrontProxyCA, "front-proxy-client", nil, []pki.Pair{p.ClusterCA, p.EtcdCA, p.NATSCA}},
+		{p.Tier["core"], p.FrontProxyCA, "system:triune:core", nil, []pki.Pair{p.ClusterCA, p.EtcdCA, p.NATSCA}},
+		{p.Clients["aggregator-client"], p.ClusterCA, "system:triune:aggregator", []string{"system:masters", "system:triune"}, []pki.Pair{p.FrontProxyCA}},
+		{p.Clients["nats/core"], p.NATSCA, "core", nil, []pki.Pair{p.ClusterCA}},
+		{p.EtcdClient, p.EtcdCA, "triune-etcd-client", nil, []pki.Pair{p.ClusterCA}},
+		{p.NATSClient, p.NATSCA, "triune-nats-client", nil, []pki.Pair{p.ClusterCA}},
+	}
+	for _, c := range cases {
+		leaf := leafOf(t, c.pair)
+		asClient := func(ca pki.Pair) error {
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: pool(t, ca), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+			return err
+		}
+		if err := asClient(c.ca); err != nil {
+			t.Errorf("%s: %v", c.pair.CertFile, err)
+		}
+		for _, other := range c.wantNotValid {
+			if asClient(other) == nil {
+				t.Errorf("%s is valid under %s", c.pair.CertFile, other.CertFile)
+			}
+		}
+		if leaf.Subject.CommonName != c.user {
+			t.Errorf("%s names %q, want %q", c.pair.CertFile, leaf.Subject.CommonName, c.user)
+		}
+		if diff := cmp.Diff(c.groups, slices.Sorted(slices.Values(leaf.Subject.Organization))); diff != "" {
+			t.Errorf("%s groups (-want +got):\n%s", c.pair.CertFile, diff)
+		}
+	}
+}
+
+func TestServiceAccountKeysBelongTogether(t *testing.T) {
+	p := ensure(t, t.TempDir(), pki.Options{})
+	private, err := keyutil.PrivateKeyFromFile(p.ServiceAccountKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := keyutil.PublicKeysFromFile(p.ServiceAccountPublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	derived, err := keyutil.PublicKeysFromFile(p.ServiceAccountKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !cmp.Equal(public, derived) || private == nil {
+		t.Errorf("sa.pub is not the public half of sa.key")
+	}
+}
+
+func TestEnsureIsIdempotentAndKeysArePrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "deep", "pki")
+	ensure(t, dir, pki.Options{})
+	first := snapshot(t, dir)
+	ensure(t, dir, pki.Options{})
+	if diff := cmp.Diff(first, snapshot(t, dir)); diff != "" {
+		t.Errorf("a second Ensure changed files (-first +second):\n%s", diff)
+	}
+	for name, content := range first {
+		if strings.HasSuffix(name, ".key") && !strings.HasPrefix(content, "-rw-------\n") {
+			t.Errorf("%s has mode %s", name, content[:10])
+		}
+		if strings.HasPrefix(filepath.Base(name), ".") && name != ".lock" {
+			t.Errorf("%s was left behind", name)
+		}
+	}
+}
+
+func TestEnsureByManyProcessesMakesOneInstallation(t *testing.T) {
+	dir := t.TempDir()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			p, err := pki.Ensure(dir, pki.Options{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if _, err := p.Admin.Load(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	ensure(t, dir, pki.Options{})
+}
+
+func TestLeafIsIssuedAgain(t *testing.T) {
+	start := time.Now()
+	cases := []struct {
+		name string
+		next pki.Options
+		// changed are the files that may differ afterwards.
+		changed []string
+	}{
+		{"not while it is far from its end", pki.Options{Now: func() time.Time { return start.Add(200 * 24 * time.Hour) }}, nil},
+		{"when a name is added", pki.Options{ExtraNames: []string{"new.example.org"}},
+			[]string{"aggregator.crt", "core.crt", "etcd/server.crt", "extensions.crt", "nats/server.crt"}},
+		{"not when a name is no longer wanted", pki.Options{ExtraNames: []string{}}, nil},
+		{"when it is about to expire", pki.Options{Now: func() time.Time { return start.Add(300 * 24 * time.Hour) }},
+			[]string{"admin.crt", "aggregator.crt", "controller-manager.crt", "core.crt", "etcd/client.crt", "etcd/server.crt",
+				"extensions.crt", "front-proxy-client.crt",
+				"front-proxy/aggregator.crt", "front-proxy/core.crt", "front-proxy/extensions.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
+		{"when it has expired", pki.Options{Now: func() time.Time { return start.Add(3 * 365 * 24 * time.Hour) }},
+			[]string{"admin.crt", "aggregator.crt", "controller-manager.crt", "core.crt", "etcd/client.crt", "etcd/server.crt",
+				"extensions.crt", "front-proxy-client.crt",
+				"front-proxy/aggregator.crt", "front-proxy/core.crt", "front-proxy/extensions.crt", "nats/client.crt", "nats/server.crt", "scheduler.crt"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			ensure(t, dir, pki.Options{})
+			before := snapshot(t, dir)
+			p := ensure(t, dir, c.next)
+			var changed []string
+			after := snapshot(t, dir)
+			for name := range after {
+				if before[name] != after[name] {
+					changed = append(changed, filepath.ToSlash(name))
+				}
+			}
+			slices.Sort(changed)
+			if diff := cmp.Diff(c.changed, changed); diff != "" {
+				t.Errorf("changed files (-want +got):\n%s", diff)
+			}
+			now := start
+			if c.next.Now != nil {
+				now = c.next.Now()
+			}
+			// The key stays, so the pair must still be one, and valid at that time.
+			if _, err := leafOf(t, p.Serving["core"]).Verify(x509.VerifyOptions{DNSName: "localhost", Roots: pool(t, p.ClusterCA), CurrentTime: now}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestLeafDoesNotOutliveItsAuthority(t *testing.T) {
+	p := ensure(t, t.TempDir(), pki.Options{CALifetime: 24 * time.Hour})
+	ca, leaf := leafOf(t, p.ClusterCA), leafOf(t, p.Admin)
+	if leaf.NotAfter.After(ca.NotAfter) {
+		t.Errorf("the leaf ends %v, its authority %v", leaf.NotAfter, ca.NotAfter)
+	}
+}
+
+func TestEnsureRefusesWhatIsBrokenAndChangesNothing(t *testing.T) {
+	copyFile := func(t *testing.T, from, to string) {
+		t.Helper()
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, to, data)
+	}
+	cases := []struct {
+		name   string
+		damage func(t *testing.T, p, other *pki.PKI)
+		want   string
+	}{
+		{"key of another certificate", func(t *testing.T, p, other *pki.PKI) { copyFile(t, other.Admin.KeyFile, p.Admin.KeyFile) },
+			"admin.key does not belong to "},
+		{"CA key of another CA", func(t *testing.T, p, other *pki.PKI) { copyFile(t, other.ClusterCA.KeyFile, p.ClusterCA.KeyFile) },
+			"ca.key does not belong to "},
+		{"leaf of another CA", func(t *testing.T, p, other *pki.PKI) {
+			copyFile(t, other.Admin.KeyFile, p.Admin.KeyFile)
+			copyFile(t, other.Admin.CertFile, p.Admin.CertFile)
+		}, "admin.crt was not issued by "},
+		{"CA lost", func(t *testing.T, p, _ *pki.PKI) { remove(t, p.ClusterCA.CertFile, p.ClusterCA.KeyFile) },
+			"aggregator.crt was not issued by "},
+		{"key lost", func(t *testing.T, p, _ *pki.PKI) { remove(t, p.Scheduler.KeyFile) },
+			"scheduler.key is not"},
+		{"certificate truncated", func(t *testing.T, p, _ *pki.PKI) { write(t, p.Admin.CertFile, []byte("-----BEGIN CERT")) },
+			"admin.crt holds no usable certificate"},
+		{"key empty", func(t *testing.T, p, _ *pki.PKI) { write(t, p.Admin.KeyFile, nil) },
+			"admin.key holds no usable private key"},
+		{"CA is a leaf", func(t *testing.T, p, _ *pki.PKI) {
+			copyFile(t, p.Admin.CertFile, p.ClusterCA.CertFile)
+			copyFile(t, p.Admin.KeyFile, p.ClusterCA.KeyFile)
+		}, "ca.crt is not a CA certificate"},
+		{"token keys mixed up", func(t *testing.T, p, other *pki.PKI) {
+			copyFile(t, other.ServiceAccountPublicKey, p.ServiceAccountPublicKey)
+		}, "sa.pub does not hold the public key of "},
+		{"token key lost", func(t *testing.T, p, _ *pki.PKI) { remove(t, p.ServiceAccountKey) }, "sa.key is not"},
+		{"CA key kept elsewhere and a leaf to issue", func(t *testing.T, p, _ *pki.PKI) {
+			remove(t, p.ClusterCA.KeyFile, p.Admin.CertFile)
+		}, "admin.crt cannot be issued (it does not exist): "},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			p, other := ensure(t, dir, pki.Options{}), ensure(t, t.TempDir(), pki.Options{})
+			c.damage(t, p, other)
+			before := snapshot(t, dir)
+			_, err := pki.Ensure(dir, pki.Options{})
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, c.want)
+			}
+			if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+				t.Errorf("files changed (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEnsureRefusesAnExpiredAuthority(t *testing.T) {
+	dir := t.TempDir()
+	ensure(t, dir, pki.Options{CALifetime: time.Hour})
+	_, err := pki.Ensure(dir, pki.Options{Now: func() time.Time { return time.Now().Add(2 * time.Hour) }})
+	if err == nil || !strings.Contains(err.Error(), "ca.crt expired on ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestEnsureCompletesAnInterruptedStart(t *testing.T) {
+	dir := t.TempDir()
+	p := ensure(t, dir, pki.Options{})
+	key, err := os.ReadFile(p.EtcdCA.KeyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a crash between two renames leaves: keys without their certificates.
+	remove(t, p.EtcdCA.CertFile, p.EtcdServer.CertFile, p.EtcdClient.CertFile, p.EtcdClient.KeyFile, p.ServiceAccountPublicKey)
+	ensure(t, dir, pki.Options{})
+	if again, err := os.ReadFile(p.EtcdCA.KeyFile); err != nil || string(again) != string(key) {
+		t.Errorf("the CA key was replaced (%v)", err)
+	}
+	if _, err := leafOf(t, p.EtcdServer).Verify(x509.VerifyOptions{DNSName: "localhost", Roots: pool(t, p.EtcdCA)}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEnsureWorksWithoutTheAuthoritysKey(t *testing.T) {
+	dir := t.TempDir()
+	p := ensure(t, dir, pki.Options{})
+	remove(t, p.ClusterCA.KeyFile)
+	ensure(t, dir, pki.Options{})
+}
+
+func TestEnsureSaysWhyItCannotWrite(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain-file")
+	write(t, plain, []byte("x"))
+	_, err := pki.Ensure(filepath.Join(plain, "pki"), pki.Options{})
+	if err == nil || !strings.Contains(err.Error(), "plain-file") {
+		t.Errorf("error %v, want one that names the path", err)
+	}
+	// A name in use by a directory cannot be replaced by a file: nothing else
+	// may have been written by then but the lock.
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "sa.pub", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pki.Ensure(dir, pki.Options{}); err == nil {
+		t.Error("a directory in the place of sa.pub was accepted")
+	}
+	left := snapshot(t, dir)
+	delete(left, ".lock")
+	if len(left) != 0 {
+		t.Errorf("files were left behind: %d", len(left))
+	}
+}
+
+func TestOptionsThatCannotBeUsed(t *testing.T) {
+	cases := map[string]pki.Options{
+		"wanted twice":         {Clients: []pki.Client{{Name: "admin", CommonName: "x"}}},
+		"no usable file name":  {Clients: []pki.Client{{Name: "../x", CommonName: "x"}}},
+		"has no common name":   {Clients: []pki.Client{{Name: "x"}}},
+		"unknown authority":    {Clients: []pki.Client{{Name: "x", CommonName: "x", Authority: "y"}}},
+		"renewed":              {LeafLifetime: time.Hour},
+		`"" is no usable file`: {Tiers: []string{""}},
+	}
+	for want, o := range cases {
+		dir := t.TempDir()
+		if _, err := pki.Ensure(dir, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		if left := snapshot(t, dir); len(left) != 0 {
+			t.Errorf("%s: files were written", want)
+		}
+	}
+}
+
+func TestKubeconfigReachesAServerThatAsksForAClientCertificate(t *testing.T) {
+	dir := t.TempDir()
+	p := ensure(t, dir, pki.Options{})
+	serving, err := p.Serving["core"].Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: pool(t, p.ClusterCA), ClientAuth: tls.RequireAndVerifyClientCert}
+	server.StartTLS()
+	defer server.Close()
+
+	path := filepath.Join(dir, "admin.kubeconfig")
+	access := pki.Access{Server: server.URL, CAFile: p.ClusterCA.CertFile, Client: p.Admin}
+	if err := pki.WriteKubeconfig(path, access); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	if err := pki.WriteKubeconfig(path, access); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := os.Stat(path); err != nil || !os.SameFile(info, again) {
+		t.Errorf("an equal kubeconfig was replaced (%v)", err)
+	}
+
+	raw, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw.CurrentContext != "triune" {
+		t.Errorf("current context %q", raw.CurrentContext)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	response, err := client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != "kubernetes-admin" {
+		t.Errorf("the server saw %q (%v)", body, err)
+	}
+}
+
+func TestWriteKubeconfigNamesTheMissingFile(t *testing.T) {
+	dir := t.TempDir()
+	p := ensure(t, dir, pki.Options{})
+	remove(t, p.Admin.KeyFile)
+	err := pki.WriteKubeconfig(filepath.Join(dir, "c"), pki.Access{Server: "https://x", CAFile: p.ClusterCA.CertFile, Client: p.Admin})
+	if err == nil || !strings.Contains(err.Error(), "admin.key") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestLoadPoolRefusesAFileWithoutCertificates(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, path, []byte("nothing"))
+	if _, err := pki.LoadPool(path); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestServiceAddressesFollowTheRanges(t *testing.T) {
+	p := ensure(t, t.TempDir(), pki.Options{ServiceIPs: []net.IP{net.ParseIP("10.96.0.1"), net.ParseIP("fd00::1")}, Domain: "example.test"})
+	leaf := leafOf(t, p.Serving["core"])
+	for _, name := range []string{"10.96.0.1", "fd00::1", "kubernetes.default.svc.example.test"} {
+		if err := leaf.VerifyHostname(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if leaf.VerifyHostname("10.0.0.1") == nil {
+		t.Error("the default address is there beside the given ones")
+	}
+}
+
+// BenchmarkEnsure makes a whole installation, then looks at a complete one:
+//
+//	go test -bench Ensure -run '^$' ./shared/process/pki
+func BenchmarkEnsure(b *testing.B) {
+	b.Run("new", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			ensure(b, b.TempDir(), pki.Options{})
+		}
+	})
+	b.Run("complete", func(b *testing.B) {
+		dir := b.TempDir()
+		ensure(b, dir, pki.Options{})
+		b.ReportAllocs()
+		for b.Loop() {
+			ensure(b, dir, pki.Options{})
+		}
+	})
+}
+
+func write(t testing.TB, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t testing.TB, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

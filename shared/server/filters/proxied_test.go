@@ -1,0 +1,113 @@
+package filters
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+
+	"triune.dev/shared/process/pki"
+	"triune.dev/shared/server/authn"
+	"triune.dev/shared/transport/distrust"
+)
+
+// proxiedTier is a tier behind others, and the connections of a front proxy, of another tier,
+// and of a client.
+func proxiedTier(t *testing.T) (x *tier, proxy, front, client *tls.ConnectionState) {
+	t.Helper()
+	made, err := pki.Ensure(t.TempDir(), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := os.ReadFile(made.FrontProxyCA.CertFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := dynamiccertificates.NewStaticCAContent("front proxies", bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x = newTier(t, func(c *Config) {
+		c.Generic.Authentication.RequestHeaderConfig = &authenticatorfactory.RequestHeaderConfig{
+			CAContentProvider:   ca,
+			AllowedClientNames:  headerrequest.StaticStringSlice{pki.FrontProxyClientName},
+			UsernameHeaders:     headerrequest.StaticStringSlice{"X-Remote-User"},
+			GroupHeaders:        headerrequest.StaticStringSlice{"X-Remote-Group"},
+			UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},
+			ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Remote-Extra-"},
+		}
+		c.Generic.Authentication.Authenticator = authn.Certificates{Proxies: c.Generic.Authentication.RequestHeaderConfig}.Remember(c.Generic.Authentication.Authenticator)
+		c.Generic.GoawayChance = 1
+		c.Generic.SecureServing = &server.SecureServingInfo{}
+	})
+	connection := func(pair pki.Pair) *tls.ConnectionState {
+		certificate, err := pair.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(certificate.Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+	}
+	return x, connection(made.FrontProxyClient), connection(made.Tier["aggregator"]), connection(made.Admin)
+}
+
+// TestConnectionsOfFrontProxiesStayOpen: GOAWAY is for one client (CVE-2023-44487, and
+// --goaway-chance), and a front proxy has the requests of many on a connection.
+func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
+	x, proxy, front, client := proxiedTier(t)
+	for name, test := range map[string]struct {
+		connection *tls.ConnectionState
+		closed     bool
+	}{
+		"front proxy": {proxy, false},
+		"tier":        {front, false},
+		"client":      {client, true},
+		"stranger":    {nil, true},
+	} {
+		for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1", "/apis/other/v1/things"} {
+			for _, who := range []string{user.Anonymous, "alice", "nobody"} {
+				t.Run(name+" "+target+" "+who, func(t *testing.T) {
+					req := newRequest(http.MethodGet, target, "Authorization: "+who, "X-Remote-User: "+who)
+					req.Proto, req.ProtoMajor, req.ProtoMinor, req.TLS = "HTTP/2.0", 2, 0, test.connection
+					answer := do(x.Edge, req)
+					if closed := answer.Header().Get("Connection") != ""; closed != test.closed {
+						t.Errorf("code %d, the connection is closed: %v", answer.Code, closed)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestChallengeIsNotForHandlers: who knows it could make a front proxy send a request twice.
+func TestChallengeIsNotForHandlers(t *testing.T) {
+	x, proxy, _, _ := proxiedTier(t)
+	look := func(_ http.ResponseWriter, req *http.Request) {
+		if req.Header[distrust.Challenge] != nil {
+			t.Error("a handler sees the challenge")
+		}
+	}
+	x.serve, x.next = look, look
+	for target, authorization := range map[string]string{"/api/v1/pods": "alice", "/apis/other/v1/things": "alice", "/api/v1/nodes": "nobody"} {
+		req := newRequest(http.MethodPost, target, "Authorization: "+authorization, "X-Remote-User: alice", distrust.Challenge+": secret")
+		req.TLS = proxy
+		if answer := do(x.Edge, req); distrust.Marked(answer.Header(), "secret") {
+			t.Errorf("%s as %s: a proxy that is believed is told that it is not", target, authorization)
+		}
+		req = newRequest(http.MethodPost, target, "Authorization: nobody", distrust.Challenge+": secret")
+		req.TLS = proxy
+		if answer := do(x.Edge, req); !distrust.Marked(answer.Header(), "secret") {
+			t.Errorf("%s: a proxy that names nobody is not told that it is refused", target)
+		}
+	}
+}

@@ -1,0 +1,453 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+
+	"triune.dev/shared/storage/kv"
+)
+
+// podNamed makes a pod; it and what podKey returns belong together.
+func podNamed(name string, change ...func(*example.Pod)) *example.Pod {
+	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	for _, f := range change {
+		f(pod)
+	}
+	return pod
+}
+
+func podKey(name string) string { return "/pods/ns/" + name }
+
+func (f *fixture) create(t testing.TB, pod *example.Pod) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	if err := f.Create(t.Context(), "/pods/"+pod.Namespace+"/"+pod.Name, pod, out, 0); err != nil {
+		t.Fatalf("create %s: %v", pod.Name, err)
+	}
+	return out
+}
+
+func (f *fixture) update(t testing.TB, name string, change func(*example.Pod)) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	err := f.GuaranteedUpdate(t.Context(), podKey(name), out, false, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		change(obj.(*example.Pod))
+		return obj, nil, nil
+	}, nil)
+	if err != nil {
+		t.Fatalf("update %s: %v", name, err)
+	}
+	return out
+}
+
+func (f *fixture) remove(t testing.TB, name string) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	if err := f.Delete(t.Context(), podKey(name), out, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		t.Fatalf("delete %s: %v", name, err)
+	}
+	return out
+}
+
+func label(key, value string) func(*example.Pod) {
+	return func(p *example.Pod) {
+		if p.Labels == nil {
+			p.Labels = map[string]string{}
+		}
+		p.Labels[key] = value
+	}
+}
+
+// selecting is a predicate for a label selector.
+func selecting(t testing.TB, selector string) storage.SelectionPredicate {
+	t.Helper()
+	l, err := labels.Parse(selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return storage.SelectionPredicate{Label: l, Field: fields.Everything(), GetAttrs: storage.DefaultNamespaceScopedAttr}
+}
+
+func revisionOf(t testing.TB, version string) int64 {
+	t.Helper()
+	rev, err := strconv.ParseInt(version, 10, 64)
+	if err != nil {
+		t.Fatalf("resourceVersion %q: %v", version, err)
+	}
+	return rev
+}
+
+// TestFutureRevision: kube-apiserver's watch cache waits up to three seconds for
+// a resourceVersion to come, then refuses with a retry hint; where there is no
+// cache it refuses at once.
+func TestFutureRevision(t *testing.T) {
+	f := newFixture(t)
+	f.freshTimeout = 100 * time.Millisecond
+	f.create(t, podNamed("a"))
+	now, err := f.currentRevision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	future := strconv.FormatInt(now+1000, 10)
+	everything := storage.Everything
+	limited := storage.Everything
+	limited.Limit = 1
+	for _, tc := range []struct {
+		name     string
+		read     func() error
+		uncached bool
+		retry    int32
+	}{
+		{name: "get", retry: 1, read: func() error {
+			return f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: future}, &example.Pod{})
+		}},
+		{name: "get, uncached", uncached: true, read: func() error {
+			return f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: future}, &example.Pod{})
+		}},
+		{name: "list not older than", retry: 1, read: func() error {
+			return f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: future, Predicate: everything}, &example.PodList{})
+		}},
+		{name: "list exactly", retry: 1, read: func() error {
+			return f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: future, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: everything}, &example.PodList{})
+		}},
+		{name: "list with limit", retry: 1, read: func() error {
+			return f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: future, Predicate: limited}, &example.PodList{})
+		}},
+		{name: "list, uncached", uncached: true, read: func() error {
+			return f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: future, Predicate: everything}, &example.PodList{})
+		}},
+		{name: "list exactly, uncached", uncached: true, read: func() error {
+			return f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: future, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: everything}, &example.PodList{})
+		}},
+		{name: "list by name exactly", read: func() error {
+			return f.GetList(t.Context(), podKey("a"), storage.ListOptions{ResourceVersion: future, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: everything}, &example.PodList{})
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f.uncached = tc.uncached
+			defer func() { f.uncached = false }()
+			err := tc.read()
+			if !storage.IsTooLargeResourceVersion(err) {
+				t.Fatalf("error %v, want one with the cause ResourceVersionTooLarge", err)
+			}
+			status := err.(apierrors.APIStatus).Status()
+			want := fmt.Sprintf("Timeout: Too large resource version: %s, current: %d", future, now)
+			if status.Code != 504 || status.Reason != metav1.StatusReasonTimeout || status.Message != want || status.Details.RetryAfterSeconds != tc.retry {
+				t.Errorf("%d %s, retry after %d s: %q\nwant 504 Timeout, after %d s: %q", status.Code, status.Reason,
+					status.Details.RetryAfterSeconds, status.Message, tc.retry, want)
+			}
+		})
+	}
+	t.Run("what comes in time is answered", func(t *testing.T) {
+		f.freshTimeout = 10 * time.Second
+		done := make(chan error, 1)
+		next := strconv.FormatInt(now+1, 10)
+		go func() {
+			done <- f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: next, Predicate: everything}, &example.PodList{})
+		}()
+		f.create(t, podNamed("b"))
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestListIsConsistent: however many pages it takes, a list is the state at one
+// revision.
+func TestListIsConsistent(t *testing.T) {
+	f := newFixture(t)
+	const pods = firstPage + 50 // two pages
+	for i := range pods {
+		f.create(t, podNamed(fmt.Sprintf("p%04d", i)))
+	}
+	// Each reader between two pages changes objects on both.
+	reads := 0
+	f.reader = hookedReader{f.reader, func() {
+		if reads++; reads == 2 {
+			f.update(t, "p0000", label("changed", "yes"))
+			f.update(t, fmt.Sprintf("p%04d", pods-1), label("changed", "yes"))
+			f.create(t, podNamed("p9999"))
+		}
+	}}
+	list := &example.PodList{}
+	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != pods {
+		t.Fatalf("%d pods, want %d", len(list.Items), pods)
+	}
+	at := revisionOf(t, list.ResourceVersion)
+	for _, p := range list.Items {
+		if p.Labels["changed"] != "" || revisionOf(t, p.ResourceVersion) > at {
+			t.Fatalf("pod %s of revision %s in a list of revision %d", p.Name, p.ResourceVersion, at)
+		}
+	}
+	if list.Continue != "" || list.RemainingItemCount != nil {
+		t.Errorf("a whole list has continue %q and %v remaining", list.Continue, list.RemainingItemCount)
+	}
+}
+
+// TestPages walks a list page by page while the state changes.
+func TestPages(t *testing.T) {
+	f := newFixture(t)
+	for i := range 10 {
+		f.create(t, podNamed(fmt.Sprintf("p%d", i)))
+	}
+	for _, tc := range []struct {
+		name      string
+		predicate storage.SelectionPredicate
+		limit     int64
+		pages     []int
+		remaining []int64 // -1: not told
+	}{
+		{"everything", storage.Everything, 4, []int{4, 4, 2}, []int64{6, 2, -1}},
+		{"one page exactly", storage.Everything, 10, []int{10}, []int64{-1}},
+		{"more than there is", storage.Everything, 50, []int{10}, []int64{-1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			token, version, seen := "", "", 0
+			for i, want := range tc.pages {
+				list := &example.PodList{}
+				p := tc.predicate
+				p.Limit, p.Continue = tc.limit, token
+				if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: p}, list); err != nil {
+					t.Fatal(err)
+				}
+				remaining := int64(-1)
+				if list.RemainingItemCount != nil {
+					remaining = *list.RemainingItemCount
+				}
+				if len(list.Items) != want || remaining != tc.remaining[i] || (list.Continue == "") != (i == len(tc.pages)-1) {
+					t.Fatalf("page %d: %d pods, %d remaining, continue %q; want %d, %d", i, len(list.Items), remaining, list.Continue, want, tc.remaining[i])
+				}
+				if version == "" {
+					version = list.ResourceVersion
+				}
+				if list.ResourceVersion != version {
+					t.Errorf("page %d is of revision %s, the first of %s", i, list.ResourceVersion, version)
+				}
+				for _, pod := range list.Items {
+					if pod.Name != fmt.Sprintf("p%d", seen) {
+						t.Errorf("page %d: %s, want p%d", i, pod.Name, seen)
+					}
+					seen++
+				}
+				token = list.Continue
+				f.update(t, "p9", label("round", strconv.Itoa(i)))
+			}
+		})
+	}
+}
+
+// TestContinueToken: kube-apiserver's bytes, with and without its watch cache.
+func TestContinueToken(t *testing.T) {
+	f := newFixture(t)
+	f.create(t, podNamed("a"))
+	last := f.create(t, podNamed("b"))
+	for _, tc := range []struct {
+		key      string
+		uncached bool
+		want     string
+	}{
+		{"/pods", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/ns/a\u0000"}`},
+		{"/pods/", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
+		{"/pods/ns", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/a\u0000"}`},
+		{"/pods", true, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
+	} {
+		f.uncached = tc.uncached
+		list := &example.PodList{}
+		p := storage.Everything
+		p.Limit = 1
+		if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, list); err != nil {
+			t.Fatal(err)
+		}
+		got, err := base64.RawURLEncoding.DecodeString(list.Continue)
+		if want := fmt.Sprintf(tc.want, last.ResourceVersion); err != nil || string(got) != want {
+			t.Errorf("%s, uncached %t: %s, %v, want %s", tc.key, tc.uncached, got, err, want)
+		}
+		for _, uncached := range []bool{false, true} {
+			f.uncached = uncached
+			rest := &example.PodList{}
+			p.Continue = list.Continue
+			if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, rest); err != nil || len(rest.Items) != 1 || rest.Items[0].Name != "b" {
+				t.Errorf("%s: continued with %d pods, %v", tc.key, len(rest.Items), err)
+			}
+		}
+	}
+}
+
+// TestContinueAfterCompaction: 410 with a token by which the client may go on
+// inconsistently.
+func TestContinueAfterCompaction(t *testing.T) {
+	f := newFixture(t)
+	for i := range 4 {
+		f.create(t, podNamed(fmt.Sprintf("p%d", i)))
+	}
+	page := func(token string) (*example.PodList, error) {
+		list := &example.PodList{}
+		p := storage.Everything
+		p.Limit, p.Continue = 2, token
+		return list, f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: p}, list)
+	}
+	first, err := page("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	updated := f.update(t, "p3", label("new", "yes"))
+	f.compact(t.Context(), t, updated.ResourceVersion)
+	_, err = page(first.Continue)
+	if !apierrors.IsResourceExpired(err) {
+		t.Fatalf("error %v, want 410 Expired", err)
+	}
+	status := err.(apierrors.APIStatus).Status()
+	if status.Code != 410 || status.ListMeta.Continue == "" {
+		t.Fatalf("status %+v, want a token to go on with", status)
+	}
+	rest, err := page(status.ListMeta.Continue)
+	if err != nil || len(rest.Items) != 2 || rest.Items[0].Name != "p2" || rest.Items[1].Labels["new"] != "yes" {
+		t.Fatalf("rest %v, %v", rest.Items, err)
+	}
+	// Without paging there is no token to give.
+	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: first.ResourceVersion,
+		ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: storage.Everything}, &example.PodList{})
+	if !apierrors.IsResourceExpired(err) || err.(apierrors.APIStatus).Status().ListMeta.Continue != "" {
+		t.Errorf("exact list of a compacted revision: %v", err)
+	}
+}
+
+// TestCorruptObjects: with the feature on, they are named, and can be deleted
+// without being read.
+func TestCorruptObjects(t *testing.T) {
+	f := newFixture(t)
+	f.salvage = true
+	f.create(t, podNamed("good"))
+	for key, value := range map[string]string{"sealed": "not sealed", "encoded": sealPrefix + "not encoded"} {
+		if _, err := f.etcd.Put(t.Context(), "/registry"+podKey(key), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"sealed", "encoded"} {
+		if err := f.Get(t.Context(), podKey(name), storage.GetOptions{}, &example.Pod{}); !storage.IsCorruptObject(err) {
+			t.Errorf("get of %s: %v, want a corrupt object", name, err)
+		}
+	}
+	err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{})
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonStoreReadError || status.Status().Code != 500 {
+		t.Fatalf("list: %v, want StoreReadError", err)
+	}
+	var named []string
+	for _, cause := range status.Status().Details.Causes {
+		named = append(named, cause.Field)
+	}
+	if len(named) != 2 || named[0] != "/registry"+podKey("encoded") || named[1] != "/registry"+podKey("sealed") {
+		t.Errorf("the list names %v", named)
+	}
+	for _, name := range []string{"sealed", "encoded"} {
+		if err := f.Delete(t.Context(), podKey(name), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err == nil {
+			t.Errorf("deletion of %s, which cannot be read, succeeds without being asked to ignore that", name)
+		}
+		if err := f.Delete(t.Context(), podKey(name), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{IgnoreStoreReadError: true}); err != nil {
+			t.Errorf("deletion of %s: %v", name, err)
+		}
+	}
+	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{}); err != nil {
+		t.Errorf("list after the deletion: %v", err)
+	}
+	// Without the feature the first one ends the list, and nothing is promised.
+	f.salvage = false
+	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("sealed"), "not sealed"); err != nil {
+		t.Fatal(err)
+	}
+	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{})
+	if !storage.IsInternalError(err) {
+		t.Errorf("list without the feature: %v, want an internal error", err)
+	}
+}
+
+// laggingReader is a member that is behind: what it answers without asking the
+// others has an old revision.
+type laggingReader struct {
+	Reader
+	behind int64
+}
+
+func (r laggingReader) Get(ctx context.Context, key string, o kv.ReadOptions) (kv.Item, error) {
+	if o.Serializable {
+		return kv.Item{Revision: r.behind}, nil
+	}
+	return r.Reader.Get(ctx, key, o)
+}
+
+func (r laggingReader) List(ctx context.Context, rng kv.Range) (kv.Page, error) {
+	if rng.Serializable {
+		return kv.Page{Revision: r.behind}, nil
+	}
+	return r.Reader.List(ctx, rng)
+}
+
+// TestLaggingMember: a member that is behind may answer "any", and nothing else.
+func TestLaggingMember(t *testing.T) {
+	f := newFixture(t)
+	created := f.create(t, podNamed("a"))
+	f.reader = laggingReader{f.reader, 1}
+	for version, want := range map[string]int{"": 1, "0": 0, created.ResourceVersion: 1} {
+		list := &example.PodList{}
+		if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: version, Predicate: storage.Everything}, list); err != nil || len(list.Items) != want {
+			t.Errorf("list at %q: %d pods, %v, want %d", version, len(list.Items), err, want)
+		}
+		err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: version}, &example.Pod{})
+		if storage.IsNotFound(err) != (want == 0) {
+			t.Errorf("get at %q: %v, want it found: %t", version, err, want == 1)
+		}
+	}
+}
+
+// TestCacheOfAReplacedEtcd: for a moment after etcd was replaced by a restored backup the
+// cache has what is no more. Reads that are to be fresh do not show it.
+func TestCacheOfAReplacedEtcd(t *testing.T) {
+	f := newFixture(t, withLaggingCache(t))
+	created := f.create(t, podNamed("a"))
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); err != nil {
+		t.Fatal(err) // it is loaded now
+	}
+	f.cache.Space().Apply(kv.Batch{Revision: 1 << 40, Events: []kv.Event{{Kind: kv.Deleted, Key: f.cache.Prefix() + "ns/a", Revision: 1 << 40}}})
+	if err := f.cache.Await(t.Context(), 1<<40); err != nil { // it is being decrypted
+		t.Fatal(err)
+	}
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); !storage.IsNotFound(err) {
+		t.Fatalf("the cache has it still: %v", err)
+	}
+	got := &example.Pod{}
+	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{}, got); err != nil || got.ResourceVersion != created.ResourceVersion {
+		t.Errorf("get: %v at %s, want it at %s", err, got.ResourceVersion, created.ResourceVersion)
+	}
+	list := &example.PodList{}
+	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
+		t.Errorf("list: %d pods, %v, want 1", len(list.Items), err)
+	}
+}
+
+// TestOutOfPatience: a LIST that has waited for the cache already does not do so again.
+func TestOutOfPatience(t *testing.T) {
+	f := newFixture(t, withLaggingCache(t))
+	f.freshTimeout = time.Hour
+	f.create(t, podNamed("a"))
+	list := &example.PodList{}
+	if err := f.GetList(OutOfPatience(t.Context()), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
+		t.Errorf("%d pods, %v, want 1", len(list.Items), err)
+	}
+}

@@ -1,0 +1,218 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/kv"
+)
+
+// watcher is one WATCH whose events are objects. It decodes them for itself: it serves
+// those in this process who want objects, and the resources whose bytes cannot be sent
+// as they are. After Watch has returned it belongs to the goroutine of run, except for
+// Stop and the reading end of results.
+type watcher struct {
+	store    *Store
+	selector storage.SelectionPredicate
+	deadline time.Time // zero if none
+
+	ctx     context.Context
+	cancel  context.CancelFunc
+	results chan watch.Event
+
+	// reached: every event at or before it has been sent.
+	reached int64
+}
+
+// Stop implements watch.Interface.
+func (w *watcher) Stop() { w.cancel() }
+
+// ResultChan implements watch.Interface.
+func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
+
+// errStopped ends the goroutine without a word to the client.
+var errStopped = errors.New("watch stopped")
+
+// run is the goroutine of the watch.
+func (w *watcher) run(f *Following) {
+	defer close(w.results)
+	defer w.cancel()
+	err := w.initial(f)
+	// Priority and fairness stops counting the request as starting up.
+	flowcontrol.WatchInitialized(w.ctx)
+	if err == nil {
+		err = w.live(f)
+	}
+	w.finish(err)
+}
+
+// finish tells the client why the watch is over, where that helps it: a watch
+// that ended because its source is away simply ends, so that the client resumes from
+// where it was instead of listing everything again.
+func (w *watcher) finish(err error) {
+	s := w.store
+	var expired *bytecache.ExpiredError
+	switch {
+	case err == nil, w.ctx.Err() != nil, errors.Is(err, errStopped):
+		return
+	case errors.As(err, &expired):
+		klog.V(3).InfoS("watch ended: history is gone", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
+	case status.Code(err) != codes.Unknown:
+		klog.ErrorS(err, "watch ended: its source failed", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
+		return
+	default:
+		klog.ErrorS(err, "watch ended", "group", s.resource.Group, "resource", s.resource.Resource, "revision", w.reached)
+	}
+	// After an error no further event may come, and none does: this goroutine
+	// is the only sender and it ends here.
+	_ = w.send(s.errorEvent(err))
+}
+
+// initial sends the objects that exist as ADDED events, and their end.
+func (w *watcher) initial(f *Following) error {
+	w.reached = f.Start
+	var err error
+	f.Initial(func(e *bytecache.Entry) bool {
+		var obj runtime.Object
+		if obj, err = w.object(e, e.Revision); err == nil && w.matches(obj) {
+			err = w.send(watch.Event{Type: watch.Added, Object: obj})
+		}
+		return err == nil
+	})
+	if err != nil || !f.request.EndBookmark {
+		return err
+	}
+	return w.sendBookmark(f.Start, true)
+}
+
+// live sends events and bookmarks until the watch is over.
+func (w *watcher) live(f *Following) error {
+	f.StartBookmarks(w.deadline)
+	defer f.StopBookmarks()
+	for {
+		changes, err := f.Next(w.ctx)
+		if w.ctx.Err() != nil {
+			return errStopped
+		}
+		var expired *bytecache.ExpiredError
+		if err != nil && !errors.As(err, &expired) {
+			klog.ErrorS(err, "watch ended: its source failed", "group", w.store.resource.Group, "resource", w.store.resource.Resource, "revision", w.reached)
+			return errStopped
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.deliver(f, changes); err != nil {
+			return err
+		}
+		if revision, due := f.Bookmark(w.ctx); due {
+			if err := w.sendBookmark(revision, false); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// deliver sends what changes mean to this watcher.
+func (w *watcher) deliver(f *Following, changes bytecache.Changes) error {
+	for _, c := range changes.List {
+		if !f.request.Concerns(c.Key) {
+			continue
+		}
+		event, err := w.event(c)
+		if err != nil {
+			return err
+		}
+		if event.Type == "" {
+			continue
+		}
+		if err := w.send(event); err != nil {
+			return err
+		}
+	}
+	w.reached = changes.Revision
+	return nil
+}
+
+// event is what a change means to the watcher. It decodes what the selector and the
+// client need of it.
+func (w *watcher) event(c *bytecache.Change) (watch.Event, error) {
+	var current, previous runtime.Object
+	var err error
+	everything := w.selectsEverything()
+	if c.Kind != kv.Deleted {
+		if current, err = w.object(c.Now, c.Revision); err != nil {
+			return watch.Event{}, err
+		}
+	}
+	matched := everything
+	if needsPrevious(c.Kind, everything) {
+		// The revision is that of the change, as clients expect of DELETED.
+		if previous, err = w.object(c.Before, c.Revision); err != nil {
+			var unreadable *unreadableError
+			if c.Kind == kv.Deleted && errors.As(err, &unreadable) {
+				return watch.Event{}, deletedUnreadable(unreadable)
+			}
+			return watch.Event{}, err
+		}
+		matched = w.matches(previous)
+	}
+	out := Classify(c.Kind, current != nil && w.matches(current), matched)
+	if out.Previous {
+		current = previous
+	}
+	return watch.Event{Type: out.Event, Object: current}, nil
+}
+
+// object decodes what the cache holds of an object, to be shown at a revision.
+func (w *watcher) object(e *bytecache.Entry, revision int64) (runtime.Object, error) {
+	s := w.store
+	if e.Err != nil {
+		if s.salvage {
+			return nil, &unreadableError{reason: untransformable, err: e.Err}
+		}
+		return nil, e.Err
+	}
+	obj, err := s.decode(e.Key, e.Data(), revision, nil)
+	if err != nil {
+		return nil, err
+	}
+	return obj, nil
+}
+
+func (w *watcher) selectsEverything() bool {
+	return w.selector.Empty() && (w.selector.ShardSelector == nil || w.selector.ShardSelector.Empty())
+}
+
+func (w *watcher) matches(obj runtime.Object) bool {
+	matched, err := w.selector.Matches(obj)
+	return err == nil && matched
+}
+
+func (w *watcher) sendBookmark(revision int64, end bool) error {
+	event, err := w.store.bookmark(revision, end)
+	if err != nil {
+		return err
+	}
+	return w.send(event)
+}
+
+// send hands an event to the client, however long it takes to read.
+func (w *watcher) send(event watch.Event) error {
+	select {
+	case w.results <- event:
+		return nil
+	case <-w.ctx.Done():
+		return errStopped
+	}
+}

@@ -1,0 +1,656 @@
+package eventlog
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"triune.dev/shared/storage/kv"
+)
+
+// streamModel models a stream of JetStream.
+type streamModel struct {
+	replicated bool
+	exists     bool
+	dead       bool // no server can serve it any more
+	away       bool // temporarily unavailable
+	made       int  // number of creations
+	messages   []storedModel
+	sequence   uint64
+	lastID     string
+	forgotten  bool // the leader does not know the last ID
+	recounted  bool // a sequence was assigned twice
+	stale      bool // a message was stored after its successor's
+}
+
+type storedModel struct {
+	sequence uint64
+	subject  string
+	message  message
+}
+
+// sentModel is a message in flight.
+type sentModel struct {
+	subject string
+	header  nats.Header
+	message message
+	expects string // the previous ID, if that is the fence
+}
+
+// accept stores a unit or refuses it.
+func (s *streamModel) accept(unit []sentModel) bool {
+	if !s.exists || s.dead || s.away {
+		return false
+	}
+	for i, m := range unit {
+		if s.refuses(m, i) {
+			return false
+		}
+	}
+	for _, m := range unit {
+		if m.header.Get(jetstream.MsgRollup) != "" {
+			s.drop(func(stored storedModel) bool { return stored.subject == m.subject })
+		}
+		if last := len(s.messages) - 1; last >= 0 && !s.recounted && m.message.ID.Epoch < s.messages[last].message.ID.Epoch {
+			s.stale = true
+		}
+		s.sequence++
+		s.messages = append(s.messages, storedModel{s.sequence, m.subject, m.message})
+		s.lastID, s.forgotten = m.message.ID.String(), false
+	}
+	return true
+}
+
+func (s *streamModel) refuses(m sentModel, i int) bool {
+	if m.expects != "" && (m.expects != s.lastID || s.forgotten) {
+		// Replicas find out only after they have agreed on the message.
+		s.dead = s.replicated
+		return true
+	}
+	if want := m.header[jetstream.ExpectedLastSeqHeader]; want != nil && (i > 0 || want[0] != strconv.FormatUint(s.sequence, 10)) {
+		return true
+	}
+	want := m.header[jetstream.ExpectedLastSubjSeqHeader]
+	if want == nil {
+		return false
+	}
+	last := s.lastOn(m.header[jetstream.ExpectedLastSubjSeqSubjHeader][0])
+	return last == nil || strconv.FormatUint(last.sequence, 10) != want[0]
+}
+
+func (s *streamModel) drop(which func(storedModel) bool) {
+	s.messages = slices.DeleteFunc(s.messages, which)
+}
+
+func (s *streamModel) lastOn(subject string) *storedModel {
+	for i := len(s.messages) - 1; i >= 0; i-- {
+		if s.messages[i].subject == subject {
+			return &s.messages[i]
+		}
+	}
+	return nil
+}
+
+// lose models lost files and interventions of operators.
+func (s *streamModel) lose(rnd *rand.Rand) {
+	if !s.exists {
+		return
+	}
+	switch rnd.IntN(4) {
+	case 0: // purged
+		s.messages = nil
+	case 1: // the last messages were not flushed
+		n := rnd.IntN(4)
+		s.messages = s.messages[:max(0, len(s.messages)-n)]
+		s.sequence = 0
+		if len(s.messages) > 0 {
+			s.sequence = s.messages[len(s.messages)-1].sequence
+			s.lastID = s.messages[len(s.messages)-1].message.ID.String()
+		}
+		s.made++ // consumers are lost, too
+		s.recounted = true
+	case 2: // deleted
+		*s = streamModel{replicated: s.replicated, made: s.made + 1, recounted: true}
+	case 3: // the oldest are discarded
+		s.messages = s.messages[min(len(s.messages), rnd.IntN(5)):]
+	}
+}
+
+func (s *streamModel) tail() tail {
+	t := tail{sequence: s.sequence}
+	if len(s.messages) == 0 || s.messages[len(s.messages)-1].sequence != s.sequence {
+		return t
+	}
+	last := s.messages[len(s.messages)-1].message
+	t.last = &last
+	for _, m := range s.messages {
+		found := m.message
+		switch {
+		case found.Type == typeEvent:
+			t.event = &found
+		case found.Type == typeReset:
+			t.section = found.ID
+		case found.Anchor.Revision > t.anchor.Revision && found.Incarnation == last.Incarnation:
+			t.anchor = found.Anchor
+		}
+	}
+	if last.Type == typeReset {
+		t.event = &last
+	}
+	return t
+}
+
+// relayModel models a relay. Its knowledge dates from its last steps.
+type relayModel struct {
+	*world
+	id     int
+	paused bool
+	state  string // "", opening, publishing
+	lease  int
+	since  int64
+	life   int
+	epoch  uint64
+
+	feed       *feed
+	anchor     anchor
+	head       int64
+	last       string // ID of the last sent message
+	inFlight   [][]sentModel
+	failed     int
+	recreation *evidence // the evidence for a pending recreation
+}
+
+// crash forgets everything. Messages in flight may or may not arrive.
+func (r *relayModel) crash() {
+	r.note("relay %d crashes", r.id)
+	fresh := relayModel{world: r.world, id: r.id}
+	if r.rnd.IntN(2) == 0 {
+		fresh.inFlight = r.inFlight
+	}
+	*r = fresh
+	if r.etcd.holder == r.id {
+		r.etcd.holder = 0
+		r.etcd.revision++
+	}
+}
+
+// guard models election.guard.
+func (r *relayModel) guard() bool {
+	e := &r.etcd
+	if e.holder == r.id && e.lease == r.lease && e.elected == r.since {
+		e.revision++
+		return true
+	}
+	r.state, r.feed, r.recreation = "", nil, nil
+	return false
+}
+
+func (r *relayModel) step() {
+	switch {
+	case len(r.inFlight) > 0 && (r.state != "publishing" || r.rnd.IntN(2) == 0):
+		r.arrive()
+	case r.state == "":
+		r.campaign()
+	case r.state == "opening":
+		r.open()
+	default:
+		r.publish()
+	}
+}
+
+// arrive delivers one unit to the stream, and the reply to the relay.
+func (r *relayModel) arrive() {
+	unit := r.inFlight[0]
+	r.inFlight = r.inFlight[1:]
+	stored := r.stream.accept(unit)
+	if r.stream.stale {
+		r.wrong = fmt.Sprintf("%s is stored after its successor's", unit[0].message.ID)
+	}
+	if r.feed == nil || unit[0].message.ID.Epoch != r.epoch {
+		return
+	}
+	if !stored || !r.resting && r.rnd.IntN(40) == 0 { // refused, or the reply is lost
+		r.reopen()
+		return
+	}
+	if len(r.inFlight) == 0 && r.feed.unackedFence != 0 {
+		r.feed.token, r.feed.unackedFence, r.failed = r.feed.unackedFence, 0, 0
+	}
+	r.flush()
+}
+
+func (r *relayModel) reopen() {
+	r.state, r.feed, r.recreation = "opening", nil, nil
+	r.failed++
+	if r.rnd.IntN(4) == 0 {
+		r.inFlight = nil // lost with the connection
+	}
+}
+
+func (r *relayModel) campaign() {
+	e := &r.etcd
+	if e.holder != 0 {
+		return
+	}
+	e.revision++
+	r.writes++
+	e.holder, e.lease, e.elected = r.id, r.writes, e.revision
+	r.anchor = anchor{}
+	r.lease, r.since, r.failed = e.lease, e.elected, 0
+	r.state = "opening"
+	r.epoch = 0
+}
+
+// open models term.tryOpen in several steps.
+func (r *relayModel) open() {
+	if r.recreation != nil {
+		r.recreate()
+		return
+	}
+	if r.epoch == 0 || r.failed > 0 && r.rnd.IntN(2) == 0 || r.bug != unguarded {
+		if !r.guard() {
+			return
+		}
+		r.epoch = uint64(r.etcd.revision)
+		if !r.resting && r.rnd.IntN(3) == 0 {
+			r.failed = max(r.failed, 1) // it stalls
+			return
+		}
+	}
+	if r.stream.dead || r.stream.away || r.failed > 12 {
+		if r.failed++; r.failed > 12 && !r.stream.away && r.bug != fenceByID && r.bug != forgetID {
+			r.recreation = &evidence{epoch: r.epoch, record: r.etcd.record}
+		}
+		return
+	}
+	if !r.stream.exists {
+		r.stream = streamModel{exists: true, replicated: r.stream.replicated, made: r.stream.made + 1, recounted: r.stream.recounted}
+	}
+	end := r.stream.tail()
+	found := r.etcd.check(end.anchor)
+	if r.bug == anchorless {
+		found = unknown
+	}
+	contradicted := found == refuted
+	if end.event != nil && end.event.Type == typeEvent {
+		contradicted = contradicted || r.etcd.lacks(&end.event.Event)
+	}
+	ev := evidence{epoch: r.epoch, record: r.etcd.record, revision: r.etcd.revision, contradicted: contradicted}
+	verdict := end.judge(ev)
+	if r.bug == unguarded && verdict == stepDown {
+		verdict = replaceHistory
+	}
+	switch verdict {
+	case continueStream:
+		s := newSequencer(r.epoch)
+		s.incarnation = ev.record.Incarnation
+		s.last, s.event, s.section, s.complete = end.last.ID, end.chainEnd(), end.section, end.complete()
+		from := s.complete
+		switch {
+		case found == confirmed:
+			from = min(max(end.anchor.Revision, s.event.Revision), from)
+		case !s.event.unpublished():
+			from = min(s.event.Revision, from)
+		}
+		r.begin(s, end.sequence, from, 0)
+	case startSection:
+		if r.bug != unguarded && !r.guard() {
+			return
+		}
+		if ev.record.Incarnation == 0 {
+			ev.record = record{Incarnation: r.rnd.Uint64() | 1, History: r.rnd.Uint64() | 1}
+		}
+		r.etcd.record = ev.record
+		r.etcd.record.Revision = r.etcd.revision
+		s := newSequencer(r.epoch)
+		s.incarnation = ev.record.Incarnation
+		r.begin(s, end.sequence, r.etcd.revision, r.etcd.revision)
+	case recreateStream:
+		r.note("relay %d finds a stream that was to be made anew", r.id)
+		r.recreation = &ev
+	case stepDown:
+		if !r.guard() {
+			return
+		}
+		fallthrough
+	default:
+		r.note("relay %d, epoch %d, at revision %d: the stream ends with %s of %x, etcd has %x, contradicted %t", r.id, r.epoch, ev.revision,
+			end.last.ID, end.last.Incarnation, ev.record, contradicted)
+		ev.record.History = r.rnd.Uint64() | 1
+		r.recreation = &ev
+	}
+}
+
+// recreate models openAttempt.recreate.
+func (r *relayModel) recreate() {
+	if r.bug != unguarded && !r.guard() {
+		return
+	}
+	history := r.recreation.record.History
+	if history == 0 {
+		history = r.rnd.Uint64() | 1
+	}
+	r.note("relay %d makes the stream anew", r.id)
+	r.etcd.record = record{Incarnation: r.rnd.Uint64() | 1, History: history, Revision: r.etcd.revision}
+	r.replaced++
+	r.stream = streamModel{exists: true, replicated: r.stream.replicated, made: r.stream.made + 1, recounted: true}
+	r.recreation = nil
+	s := newSequencer(r.epoch)
+	s.incarnation = r.etcd.record.Incarnation
+	r.state = "opening"
+	r.begin(s, 0, r.etcd.revision, r.etcd.revision)
+}
+
+// begin models term.onOpened.
+func (r *relayModel) begin(s *sequencer, sequence uint64, from, reset int64) {
+	r.feed = &feed{name: "s", sequencer: s, sequence: sequence, watchFrom: from, outbox: outbox{limits: pipelined}}
+	if r.stream.replicated {
+		r.feed.limits = batched
+	}
+	if r.bug == fenceByID || r.bug == forgetID {
+		r.feed.limits = pipelined
+	}
+	r.last = s.last.String()
+	r.state, r.life, r.head = "publishing", r.lives, from
+	if reset != 0 {
+		r.anchor = anchor{}
+		if r.bug != anchorless {
+			r.writeAnchor()
+		}
+		r.feed.reset(reset)
+	}
+	r.feed.enqueue(s.progress(s.complete, r.anchor), "s"+fenceSubject, true)
+	r.flush()
+}
+
+// publish reads from etcd and sends what may be sent.
+func (r *relayModel) publish() {
+	if r.life != r.lives {
+		r.anchor = anchor{} // lost with the connection
+		r.reopen()
+		return
+	}
+	f := r.feed
+	if r.rnd.IntN(8) == 0 && r.head > r.anchor.Revision && r.bug != anchorless {
+		if r.etcd.check(r.anchor) == refuted || !r.guard() {
+			r.anchor = anchor{}
+			if r.feed != nil {
+				r.reopen()
+			}
+			return
+		}
+		r.writeAnchor()
+	}
+	events := r.etcd.after(r.head)
+	if n := r.rnd.IntN(6); n < len(events) {
+		events = events[:n]
+		if n > 0 {
+			r.head = events[n-1].Revision
+		}
+	} else {
+		r.head = r.etcd.revision
+	}
+	for i := range events {
+		e := &events[i]
+		switch {
+		case e.Revision > f.complete:
+			f.learn("s.x", ID{})
+			f.enqueue(f.change(*e, "s.x", true), "s.x", false)
+		case f.contradicts(e) && r.bug != anchorless:
+			r.note("relay %d finds revision %d", r.id, e.Revision)
+			r.recreation = &evidence{epoch: r.epoch, record: r.etcd.record}
+			r.recreation.record.History = r.rnd.Uint64() | 1
+			r.state, r.feed = "opening", nil
+			return
+		}
+	}
+	if r.head >= f.complete && f.empty() && r.rnd.IntN(2) == 0 {
+		f.enqueue(f.progress(r.head, r.anchor), "s"+progressSubject, false)
+	}
+	r.flush()
+}
+
+func (r *relayModel) writeAnchor() {
+	r.etcd.revision++
+	r.anchor = anchor{Revision: r.etcd.revision, Nonce: r.rnd.Uint64() | 1}
+	r.etcd.log = append(r.etcd.log, entry{revision: r.anchor.Revision, anchor: r.anchor.Nonce})
+}
+
+// flush models term.sendReady.
+func (r *relayModel) flush() {
+	f := r.feed
+	for f.unackedFence == 0 {
+		messages := f.outbox.next(len(r.inFlight), 0)
+		if messages == nil {
+			return
+		}
+		after := f.sequence
+		var unit []sentModel
+		for i := range messages {
+			m := sentModel{subject: messages[i].subject, message: messages[i].message, header: f.fence()}
+			if len(messages) > 1 {
+				m.header = f.batchHeader(after, i, len(messages))
+			}
+			switch {
+			case (r.bug == fenceByID || r.bug == forgetID) && r.last != (ID{}).String():
+				m.header, m.expects = nats.Header{}, r.last
+			case r.bug == sequenceOnly:
+				delete(m.header, jetstream.ExpectedLastSubjSeqHeader)
+			}
+			if m.message.Type == typeProgress {
+				m.header[jetstream.MsgRollup] = []string{jetstream.MsgRollupSubject}
+			}
+			r.last = m.message.ID.String()
+			f.sequence++
+			unit = append(unit, m)
+		}
+		r.inFlight = append(r.inFlight, unit)
+		if messages[0].barrier {
+			f.unackedFence = f.sequence
+		}
+	}
+}
+
+// readerModel models a reader and its sink.
+type readerModel struct {
+	*world
+	applied  []string
+	resets   []int64
+	revision int64
+	last     kv.Event
+	event    int64 // revision of last, or of the reset before the first
+	anchor   anchor
+
+	onStream            bool
+	verifier            *verifier // nil until it starts at the end of the stream
+	cursor              uint64
+	made                int // creation of the stream that the cursor belongs to
+	messageCount        int
+	known               record
+	replacedIncarnation uint64
+	since               int64
+	from                int64 // revision after which etcd is watched
+	life                int
+}
+
+func (r *readerModel) begin() { r.restart() }
+
+func (r *readerModel) restart() {
+	r.note("reader begins at revision %d", r.etcd.revision)
+	r.applied, r.last, r.anchor = nil, kv.Event{}, anchor{}
+	r.revision, r.event, r.from, r.life = r.etcd.revision, r.etcd.revision, r.etcd.revision, r.lives
+	r.resets = append(r.resets, r.revision)
+	r.onStream, r.verifier = false, nil
+}
+
+func (r *readerModel) onReplaced() {
+	r.replacedIncarnation, r.known, r.since = r.known.Incarnation, record{}, r.etcd.revision
+	r.restart()
+}
+
+// switchToEtcd models readLoop.switchToEtcd.
+func (r *readerModel) switchToEtcd() {
+	if r.onStream {
+		r.gaps++
+	}
+	r.onStream, r.life = false, r.lives
+	r.note("reader at %d goes to etcd at %d, last event at %d, anchor %d", r.revision, r.etcd.revision, r.event, r.anchor.Revision)
+	if r.etcd.revision < r.revision || r.etcd.lacks(&r.last) {
+		r.onReplaced()
+		return
+	}
+	r.from = r.revision
+	if r.bug == anchorless {
+		return
+	}
+	switch r.etcd.check(r.anchor) {
+	case refuted:
+		r.onReplaced()
+	case confirmed:
+		r.from = min(r.revision, max(r.event, r.anchor.Revision))
+	default:
+		r.from = r.event
+	}
+}
+
+func (r *readerModel) apply(e kv.Event) {
+	if e.Revision <= r.revision {
+		r.wrong = fmt.Sprintf("%d after %d", e.Revision, r.revision)
+	}
+	r.applied = append(r.applied, string(e.Value))
+	r.last, r.event, r.revision = e, e.Revision, e.Revision
+}
+
+// probe models a reader whose stream is silent.
+func (r *readerModel) probe() {
+	if r.etcd.revision < r.revision {
+		r.onReplaced()
+	} else if r.onStream && r.etcd.revision > r.revision+6 {
+		r.verifier = nil
+		r.switchToEtcd()
+	}
+}
+
+func (r *readerModel) step() {
+	if !r.onStream {
+		r.readEtcd()
+	}
+	r.readStream()
+}
+
+func (r *readerModel) readEtcd() {
+	if r.life != r.lives {
+		r.switchToEtcd()
+		return
+	}
+	for _, e := range r.etcd.after(r.from) {
+		switch {
+		case e.Revision > r.revision:
+			r.apply(e)
+		case e.Revision > r.event:
+			if r.bug != anchorless {
+				r.onReplaced()
+				return
+			}
+		}
+	}
+	r.from = r.etcd.revision
+	r.revision = max(r.revision, r.etcd.revision)
+}
+
+func (r *readerModel) readStream() {
+	s := &r.stream
+	if !s.exists || s.dead || s.away {
+		return
+	}
+	if r.verifier == nil || r.made != s.made {
+		if r.onStream {
+			r.switchToEtcd() // only etcd has the messages in flight
+		}
+		r.verifier, r.made, r.messageCount, r.cursor = &verifier{}, s.made, 0, s.sequence
+		if s.sequence > 0 {
+			r.cursor--
+		}
+	}
+	next, _ := slices.BinarySearchFunc(s.messages, r.cursor+1, func(m storedModel, sequence uint64) int { return cmp.Compare(m.sequence, sequence) })
+	if next < len(s.messages) {
+		stored := s.messages[next]
+		r.cursor = stored.sequence
+		m := stored.message
+		if !r.knownIncarnation(&m) {
+			return
+		}
+		r.messageCount++
+		if m.Anchor.Revision != 0 {
+			r.anchor = m.Anchor
+		}
+		got, err := r.verifier.accept(&m)
+		if err != nil {
+			r.note("reader: %v", err)
+			r.verifier = nil
+			if r.onStream {
+				r.switchToEtcd()
+			}
+			return
+		}
+		r.onOutcome(got)
+	}
+}
+
+func (r *readerModel) onOutcome(got outcome) {
+	switch {
+	case !r.onStream:
+		if r.verifier.synced && r.verifier.complete >= r.revision && r.messageCount > 1 && r.life == r.lives {
+			// Pause until etcd has caught up.
+			if r.readEtcd(); r.verifier != nil && r.revision >= r.verifier.complete {
+				r.onStream = true
+			}
+		}
+	case got.reset && r.verifier.complete > r.revision:
+		r.switchToEtcd()
+	default:
+		for _, e := range got.events {
+			if e.Revision > r.revision {
+				r.apply(e)
+			}
+		}
+		if r.verifier.synced {
+			r.revision = max(r.revision, r.verifier.complete)
+		}
+	}
+}
+
+// knownIncarnation models readLoop.knownIncarnation.
+func (r *readerModel) knownIncarnation(m *message) bool {
+	switch m.Incarnation {
+	case r.known.Incarnation:
+		return true
+	case r.replacedIncarnation:
+		if m.Type != typeEvent || m.ID.Revision <= r.since || r.etcd.lacks(&m.Event) {
+			return false
+		}
+		r.replacedIncarnation = 0
+	}
+	known := r.etcd.record
+	switch {
+	case known.Incarnation != m.Incarnation:
+		return false
+	case r.known.Incarnation == 0:
+		r.known = known
+		return true
+	case r.known.History == known.History:
+		r.known, r.verifier = known, nil
+		if r.onStream {
+			r.switchToEtcd()
+		}
+		return false
+	}
+	r.onReplaced()
+	r.known = known
+	return false
+}

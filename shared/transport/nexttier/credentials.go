@@ -1,0 +1,98 @@
+package nexttier
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"triune.dev/shared/process/pki"
+)
+
+// credentials are the files of the mutual TLS, and what was last read from them.
+// They are safe for concurrent use.
+type credentials struct {
+	caFile string
+	client pki.Pair
+
+	mu      sync.Mutex
+	stamps  [3]stamp
+	current tlsMaterial
+}
+
+type tlsMaterial struct {
+	roots *x509.CertPool
+	cert  tls.Certificate
+}
+
+// stamp tells one version of a file from another.
+type stamp struct {
+	modified time.Time
+	size     int64
+}
+
+func newCredentials(c Config) (*credentials, error) {
+	creds := &credentials{caFile: c.CAFile, client: pki.Pair{CertFile: c.CertFile, KeyFile: c.KeyFile}}
+	if _, err := creds.refresh(); err != nil {
+		return nil, err
+	}
+	return creds, nil
+}
+
+// refresh reads the files if they have changed, and reports whether what they
+// hold is new. While they cannot be used, as between the replacement of a
+// certificate and that of its key, what was read before stays in use.
+func (c *credentials) refresh() (changed bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var stamps [3]stamp
+	for i, name := range []string{c.caFile, c.client.CertFile, c.client.KeyFile} {
+		info, err := os.Stat(name)
+		if err != nil {
+			return false, fmt.Errorf("read front-proxy credentials: %w", err)
+		}
+		stamps[i] = stamp{info.ModTime(), info.Size()}
+	}
+	if stamps == c.stamps {
+		return false, nil
+	}
+	roots, err := pki.LoadPool(c.caFile)
+	if err != nil {
+		return false, fmt.Errorf("read front-proxy credentials: %w", err)
+	}
+	cert, err := c.client.Load()
+	if err != nil {
+		return false, fmt.Errorf("read front-proxy credentials: %w", err)
+	}
+	c.stamps, c.current = stamps, tlsMaterial{roots, cert}
+	return true, nil
+}
+
+// dial makes one TLS connection with the present credentials. There are no
+// sessions to resume: a resumed one would carry the certificate it began with.
+func (c *credentials) dial(ctx context.Context, address, serverName, protocol string) (*tls.Conn, error) {
+	c.mu.Lock()
+	material := c.current
+	c.mu.Unlock()
+	var dialer net.Dialer
+	raw, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, &tls.Config{
+		RootCAs:      material.roots,
+		Certificates: []tls.Certificate{material.cert},
+		ServerName:   serverName,
+		NextProtos:   []string{protocol},
+		MinVersion:   tls.VersionTLS12,
+	})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("TLS handshake with %s: %w", address, err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,95 @@
+package nexttier
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// unavailableError says that no replica could be had: the request has not been
+// sent.
+type unavailableError struct{ cause error }
+
+func (e *unavailableError) Error() string { return e.cause.Error() }
+func (e *unavailableError) Unwrap() error { return e.cause }
+
+// brokenError says that the request was sent and no response came back.
+type brokenError struct{ cause error }
+
+func (e *brokenError) Error() string { return e.cause.Error() }
+func (e *brokenError) Unwrap() error { return e.cause }
+
+// errDistrusted says that the next tier refused the front-proxy certificate.
+var errDistrusted = errors.New("the front-proxy certificate was refused")
+
+// errTooLong says that a request has longer headers than the next tier accepts.
+var errTooLong = status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
+
+// errNoPath says that a request has no path, as CONNECT and the absolute form of HTTP/1.1 may
+// have none. HTTP/2 would send "/" in its place (RFC 9113, section 8.3.1), which is a path
+// that the next tier serves.
+var errNoPath = status(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource", 0)
+
+// retryAfter is what clients are told to wait, in seconds.
+const retryAfter = 1
+
+// statusFor turns what went wrong with req into what its client is told; the
+// table is in the package comment. The message never holds the error itself,
+// for that has addresses in it; the log does.
+func (p *Proxy) statusFor(req *http.Request, err error) *apierrors.StatusError {
+	var unavailable *unavailableError
+	switch {
+	case errors.Is(err, errDistrusted):
+		return status(http.StatusServiceUnavailable, metav1.StatusReasonInternalError,
+			fmt.Sprintf("the %s tier does not trust the tier in front of it: this is no fault of the client", p.config.Tier), 0)
+	case errors.Is(req.Context().Err(), context.DeadlineExceeded):
+		return status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+			fmt.Sprintf("the %s tier did not answer within the time of the request", p.config.Tier), 0)
+	case errors.As(err, &unavailable):
+		return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			fmt.Sprintf("the %s tier is not available", p.config.Tier), retryAfter)
+	case safe(req.Method):
+		return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+			fmt.Sprintf("the connection to the %s tier broke", p.config.Tier), retryAfter)
+	}
+	return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		fmt.Sprintf("the connection to the %s tier broke: the request may or may not have been carried out", p.config.Tier), 0)
+}
+
+func status(code int32, reason metav1.StatusReason, message string, retryAfterSeconds int32) *apierrors.StatusError {
+	s := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Code:     code,
+		Reason:   reason,
+		Message:  message,
+	}
+	if retryAfterSeconds > 0 {
+		s.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds}
+	}
+	return &apierrors.StatusError{ErrStatus: s}
+}
+
+// writeStatus is the default of [Config.OnError]. JSON is what every client
+// reads in an error, whatever it asked for.
+func writeStatus(w http.ResponseWriter, _ *http.Request, err *apierrors.StatusError) {
+	data, encodeErr := json.Marshal(err.ErrStatus)
+	if encodeErr != nil {
+		http.Error(w, err.ErrStatus.Message, int(err.ErrStatus.Code))
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	if d := err.ErrStatus.Details; d != nil && d.RetryAfterSeconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
+	}
+	w.WriteHeader(int(err.ErrStatus.Code))
+	_, _ = w.Write(data) // The client may have gone; nothing is left to do then.
+}

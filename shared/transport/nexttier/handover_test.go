@@ -1,0 +1,113 @@
+package nexttier
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/transport/handover"
+	"triune.dev/shared/transport/tierclient"
+)
+
+// sentBy returns what a proxy that hands over sends for a request of somebody.
+func sentBy(t *testing.T, who user.Info, req *http.Request) (http.Header, error) {
+	t.Helper()
+	c := testConfig("https://127.0.0.1:1")
+	c.HandOver = true
+	p := startProxy(t, c)
+	out, err := p.outgoing(req, who, kindOf(req))
+	if err != nil {
+		return nil, err
+	}
+	return out.Header, nil
+}
+
+func TestCredentialsAreHandedOver(t *testing.T) {
+	pair, err := testPKI.Admin.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, upgrade := range map[string]string{"short": "", "upgrade": "websocket"} {
+		t.Run(name, func(t *testing.T) {
+			req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
+			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
+			token := http.Header{"Authorization": {"Bearer secret"}, "Sec-Websocket-Protocol": {"v5.channel.k8s.io, " + bearerProtocol + "c2VjcmV0"}}
+			forged := http.Header{
+				"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, handover.Header: {"forged"},
+				"X-Remote-Client-Asserted": {"X-Remote-User=admin"},
+			}
+			for _, header := range []http.Header{token, forged} {
+				for name, values := range header {
+					req.Header[name] = values
+				}
+			}
+			if upgrade != "" {
+				req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade, Authorization"}, []string{upgrade}
+			}
+			ctx := handover.With(apirequest.WithUser(req.Context(), alice), handover.Of(req, nil))
+			// Authentication removes what it has examined.
+			delete(req.Header, "Authorization")
+			req.Header["Sec-Websocket-Protocol"] = []string{"v5.channel.k8s.io"}
+			sent, err := sentBy(t, alice, req.WithContext(ctx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			certificates, asserted, ok, err := handover.Take(sent)
+			if err != nil || !ok || asserted != nil {
+				t.Fatalf("handed over: %v, asserted %v, %v", ok, asserted, err)
+			}
+			if chain, err := handover.Parse(certificates); err != nil || len(chain) != 1 || !chain[0].Equal(leaf) {
+				t.Errorf("%d certificates, %v", len(chain), err)
+			}
+			for name, want := range token {
+				if diff := cmp.Diff(want, sent[name]); diff != "" {
+					t.Errorf("%s (-want +got)\n%s", name, diff)
+				}
+			}
+			for name := range sent {
+				if strings.HasPrefix(name, "X-Remote-") && name != "X-Remote-Challenge" {
+					t.Errorf("%s is sent: %q", name, sent[name])
+				}
+			}
+		})
+	}
+}
+
+// What this tier asks for itself has no credential, and neither has anything else that is
+// sent: a request of a client whose credential was not kept is a mistake of ours.
+func TestOnlyOwnRequestsHaveNoCredential(t *testing.T) {
+	var own *http.Request
+	tierclient.As(tierclient.User("aggregator"), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { own = req })).
+		ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/namespaces", nil))
+	sent, err := sentBy(t, tierclient.User("aggregator"), own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok, _ := handover.Take(sent); ok || sent["X-Remote-User"] != nil {
+		t.Errorf("an own request carries %q", sent)
+	}
+	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
+	if sent, err := sentBy(t, alice, req.WithContext(apirequest.WithUser(req.Context(), alice))); err == nil {
+		t.Errorf("a client's request is sent as this tier's: %q", sent)
+	}
+}
+
+func TestLargeCredentialsAreRefusedHere(t *testing.T) {
+	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
+	credential := &handover.Credential{Authorization: []string{strings.Repeat("x", maxHeaders)}}
+	ctx := handover.With(apirequest.WithUser(req.Context(), alice), credential)
+	if _, err := sentBy(t, alice, req.WithContext(ctx)); err != errTooLong {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,124 @@
+package nexttier
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// identity asserts users in headers, and removes what others assert.
+type identity struct {
+	names Headers
+	// exact and prefixes, canonical, are what never travels on as it came in.
+	exact    map[string]struct{}
+	prefixes []string
+}
+
+func newIdentity(h Headers) *identity {
+	i := &identity{exact: map[string]struct{}{}}
+	canonical := func(names []string) []string {
+		out := make([]string, len(names))
+		for i, name := range names {
+			out[i] = textproto.CanonicalMIMEHeaderKey(name)
+		}
+		return out
+	}
+	i.names = Headers{User: canonical(h.User), UID: canonical(h.UID), Group: canonical(h.Group), ExtraPrefix: canonical(h.ExtraPrefix)}
+	for _, names := range [][]string{i.names.User, i.names.UID, i.names.Group} {
+		for _, name := range names {
+			i.exact[name] = struct{}{}
+		}
+	}
+	i.prefixes = append([]string{"X-Remote-"}, i.names.ExtraPrefix...)
+	return i
+}
+
+// claims reports whether the canonical header name is one that only a front
+// proxy may send.
+func (i *identity) claims(name string) bool {
+	if _, ok := i.exact[name]; ok {
+		return true
+	}
+	for _, prefix := range i.prefixes {
+		// Names that are no valid tokens stay as they are typed; the case of the
+		// prefix must not matter then either.
+		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckUser returns an error if u cannot be said in headers: a user without a name, or with
+// characters that a header value must not have. Leaving out what cannot be said would make
+// the user another one.
+func CheckUser(u user.Info) error {
+	name := u.GetName()
+	switch {
+	case name == "":
+		return errors.New("the user has no name")
+	case !valid(name), !valid(u.GetUID()), !allValid(u.GetGroups()):
+		return errors.New("the user's name, UID or groups have characters that no header can carry")
+	}
+	for key, values := range u.GetExtra() {
+		if !allValid(values) {
+			return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
+		}
+	}
+	return nil
+}
+
+// assert adds the headers for u.
+func (i *identity) assert(h http.Header, u user.Info) error {
+	if err := CheckUser(u); err != nil {
+		return err
+	}
+	h[i.names.User[0]] = []string{u.GetName()}
+	if uid := u.GetUID(); uid != "" {
+		h[i.names.UID[0]] = []string{uid}
+	}
+	if groups := u.GetGroups(); len(groups) > 0 {
+		h[i.names.Group[0]] = slices.Clip(groups)
+	}
+	for key, values := range u.GetExtra() {
+		if len(values) > 0 {
+			name := textproto.CanonicalMIMEHeaderKey(i.names.ExtraPrefix[0] + escapeExtraKey(key))
+			// Clipped, so that two keys of one name do not write into the user.
+			h[name] = append(slices.Clip(h[name]), values...)
+		}
+	}
+	return nil
+}
+
+// valid reports whether a value arrives as it is sent. HTTP/1.1, which upgraded connections
+// use, loses space around it (RFC 9112, section 5.1): "admin " would become "admin".
+func valid(value string) bool {
+	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
+}
+
+func allValid(values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !valid(v) })
+}
+
+// escapeExtraKey renders a key of the user's extra as part of a header name: the
+// receiver takes the lower case of the name, then decodes %XX. So everything
+// that is no token character is encoded, and upper case too, which would be lost.
+func escapeExtraKey(key string) string {
+	const hex = "0123456789ABCDEF"
+	escaped := make([]byte, 0, 64)
+	for i := range len(key) {
+		c := key[i]
+		if c != '%' && (c < 'A' || c > 'Z') && httpguts.IsTokenRune(rune(c)) {
+			escaped = append(escaped, c)
+		} else {
+			escaped = append(escaped, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(escaped)
+}

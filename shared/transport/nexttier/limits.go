@@ -1,0 +1,164 @@
+package nexttier
+
+import (
+	"hash/maphash"
+	"maps"
+	"strings"
+	"sync"
+
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"triune.dev/shared/transport/tierclient"
+)
+
+// limits keep any one client from filling the hop. Which request is served first is decided
+// by the priority and fairness of the tier that serves a request; it would not get to see one
+// whose place here is taken.
+//
+// Clients are of four sorts, none of which can take from another: strangers, whom nobody
+// has authenticated; the tiers themselves; the rest of the cluster's machinery; and everyone
+// else. Members of system:masters are not limited, as in kube-apiserver.
+type limits struct{ strangers, own, system, everyone shares }
+
+// newLimits returns limits by which one user may have as many requests as alone while nobody
+// else has any.
+func newLimits(alone int) *limits {
+	l := &limits{}
+	l.strangers.init(max(1, alone/10))
+	l.own.init(max(1, alone/4))
+	l.system.init(alone)
+	l.everyone.init(alone)
+	return l
+}
+
+// take returns a share for one more request of u, which must be given back, or false if u
+// has as many as it may have.
+func (l *limits) take(u user.Info, info *apirequest.RequestInfo) (share, bool) {
+	if l == nil {
+		return share{}, true
+	}
+	name := u.GetName()
+	if strings.HasPrefix(name, tierclient.UserPrefix) {
+		// Strangers can have tokens reviewed. That must not keep informers waiting.
+		if info != nil {
+			name = info.Resource
+		}
+		return l.own.take(name, name)
+	}
+	sort, group := &l.everyone, user.AllAuthenticated
+	if strings.HasPrefix(name, "system:") && !strings.HasPrefix(name, serviceaccount.ServiceAccountUsernamePrefix) {
+		sort = &l.system
+	}
+	for _, g := range u.GetGroups() {
+		switch {
+		case g == user.SystemPrivilegedGroup:
+			return share{}, true
+		case g == user.AllUnauthenticated:
+			return l.strangers.take(name, name)
+		case g == systemServiceAccounts:
+			sort, group = &l.system, g
+		case g == user.NodesGroup, strings.HasPrefix(g, serviceaccount.ServiceAccountGroupPrefix):
+			group = g
+		}
+	}
+	return sort.take(name, group)
+}
+
+// systemServiceAccounts is the group of those in the namespace kube-system.
+const systemServiceAccounts = serviceaccount.ServiceAccountGroupPrefix + "kube-system"
+
+// shares divide a capacity among users, and among groups of users. Nobody has a fixed part:
+// a user may take one more while it has less than half of what is free, a group while it has
+// less than what is free. So a user alone gets a third of all, n users who come and go get
+// one of n+2 parts each, and two parts are left for whoever comes next. Many users who stay
+// could take it all, so a user that has none gets one even beyond the capacity.
+type shares struct {
+	alone int
+
+	mu    sync.Mutex
+	taken int // guarded by mu
+	// users and groups count what each has; guarded by mu.
+	users, groups counts
+}
+
+func (s *shares) init(alone int) { s.alone, s.users, s.groups = alone, counts{}, counts{} }
+
+// share is a part of shares. The zero one is a part of nothing.
+type share struct {
+	of          *shares
+	user, group *int // guarded by of.mu
+}
+
+// take takes a share.
+func (s *shares) take(user, group string) (share, bool) {
+	u, g := maphash.String(seed, user), maphash.String(seed, group)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := share{s, s.users.of(u), s.groups.of(g)}
+	capacity := 3 * s.alone
+	free := capacity - s.taken
+	first := *taken.user == 0 && *taken.group < s.alone && s.taken < 2*capacity
+	if !first && (2**taken.user >= free || *taken.group >= free) {
+		return share{}, false
+	}
+	taken.addLocked(1)
+	return taken, true
+}
+
+func (s share) giveBack() {
+	if s.of != nil {
+		s.of.mu.Lock()
+		s.addLocked(-1)
+		s.of.mu.Unlock()
+	}
+}
+
+func (s share) addLocked(n int) {
+	s.of.taken += n
+	*s.user += n
+	*s.group += n
+}
+
+// counts are numbers by the hash of a name, which can be long.
+type counts map[uint64]*int
+
+var seed = maphash.MakeSeed()
+
+// mostCounts is how many numbers are kept, most of which are 0.
+const mostCounts = 4096
+
+func (c counts) of(key uint64) *int {
+	n, ok := c[key]
+	if !ok {
+		if len(c) >= mostCounts {
+			maps.DeleteFunc(c, func(_ uint64, n *int) bool { return *n == 0 })
+		}
+		n = new(int)
+		c[key] = n
+	}
+	return n
+}
+
+// slot is the share that a request holds at the moment. Its methods may be called
+// concurrently.
+type slot struct {
+	mu   sync.Mutex
+	held share // guarded by mu
+}
+
+// free gives back what is held, if it has not been.
+func (s *slot) free() { s.exchange(share{}) }
+
+// exchange gives back what is held and holds other instead; if nothing was held, it gives
+// other back.
+func (s *slot) exchange(other share) {
+	s.mu.Lock()
+	held := s.held
+	if held.of != nil {
+		s.held, other = other, held
+	}
+	s.mu.Unlock()
+	other.giveBack()
+}

@@ -1,0 +1,255 @@
+package nexttier
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"time"
+
+	"triune.dev/shared/transport/distrust"
+)
+
+const (
+	// eager is how many times as often a replica that is down is probed.
+	eager = 8
+	// probeTimeout bounds one probe.
+	probeTimeout = time.Second
+)
+
+// Run keeps the replicas known: it looks names up, probes, and reads changed
+// credentials, until ctx ends. Then it ends streams and upgraded connections, and
+// lets connections close as soon as the short requests on them are answered; new
+// requests get 503. End it after the server has drained its requests. It is
+// called once, and returns nil.
+func (p *Proxy) Run(ctx context.Context) error {
+	defer p.running.Wait()
+	defer p.shutdown()
+	ticker := time.NewTicker(p.config.ProbeInterval / eager)
+	defer ticker.Stop()
+	var k keeper
+	for {
+		k.look(p, time.Now())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.kick:
+			k.resolveAt = time.Time{}
+		case <-ticker.C:
+		}
+	}
+}
+
+// lookSoon makes Run look after names and credentials now.
+func (p *Proxy) lookSoon() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// shutdown closes everything.
+func (p *Proxy) shutdown() {
+	p.end()
+	p.streams.close()
+	p.resolving.Lock()
+	defer p.resolving.Unlock()
+	for _, r := range *p.replicas.Load() {
+		r.close()
+	}
+}
+
+// keeper is the memory of Run.
+type keeper struct {
+	resolveAt   time.Time
+	resolving   chan struct{}
+	credentials string // the last complaint about them
+}
+
+// look does what is due at now. What takes time is done in goroutines.
+func (k *keeper) look(p *Proxy, now time.Time) {
+	switch changed, err := p.creds.refresh(); {
+	case err != nil && err.Error() != k.credentials:
+		k.credentials = err.Error()
+		p.config.Logger.Error(err, "front-proxy credentials kept as they were")
+	case err == nil:
+		k.credentials = ""
+		if changed {
+			p.config.Logger.Info("front-proxy credentials changed")
+			for _, r := range *p.replicas.Load() {
+				r.renew()
+				r.nextProbe = time.Time{}
+			}
+		}
+	}
+	if !now.Before(k.resolveAt) && k.idle() {
+		k.resolveAt = now.Add(p.config.ResolveInterval)
+		done := make(chan struct{})
+		k.resolving = done
+		p.running.Go(func() {
+			defer close(done)
+			ctx, cancel := context.WithTimeout(p.background, p.config.ResolveInterval)
+			defer cancel()
+			p.resolve(ctx)
+		})
+	}
+	for _, r := range *p.replicas.Load() {
+		if now.Before(r.nextProbe) || !r.probing.CompareAndSwap(false, true) {
+			continue
+		}
+		r.nextProbe = now.Add(p.config.ProbeInterval)
+		if condition(r.condition.Load()) == down {
+			r.nextProbe = now.Add(p.config.ProbeInterval / eager)
+		}
+		p.running.Go(func() {
+			defer r.probing.Store(false)
+			p.probe(r)
+		})
+	}
+}
+
+// idle reports whether no lookup is under way.
+func (k *keeper) idle() bool {
+	select {
+	case <-k.resolving:
+		return true
+	default:
+		return k.resolving == nil
+	}
+}
+
+// resolve looks every name up and replaces the replicas by what it finds. A name
+// that cannot be looked up keeps the replicas it had.
+func (p *Proxy) resolve(ctx context.Context) {
+	p.resolving.Lock()
+	defer p.resolving.Unlock()
+	if p.background.Err() != nil {
+		return
+	}
+	old := *p.replicas.Load()
+	var found []*replica
+	for _, t := range p.targets {
+		keep := func(r *replica) bool { return r.target == t }
+		if t.fixed() {
+			found = append(found, only(old, keep)...)
+			continue
+		}
+		addresses, err := p.config.Resolver.LookupHost(ctx, t.host)
+		if err != nil {
+			p.config.Logger.V(2).Info("name not resolved", "host", t.host, "err", err)
+			found = append(found, only(old, keep)...)
+			continue
+		}
+		slices.Sort(addresses)
+		for _, ip := range slices.Compact(addresses) {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				continue
+			}
+			known := only(old, func(r *replica) bool { return r.target == t && r.ip == ip })
+			if len(known) == 0 {
+				known = []*replica{p.newReplica(t, ip)}
+				p.config.Logger.Info("replica found", "address", known[0].address)
+			}
+			found = append(found, known...)
+		}
+	}
+	p.replicas.Store(&found)
+	for _, r := range old {
+		if !slices.Contains(found, r) {
+			p.config.Logger.Info("replica gone", "address", r.address)
+			r.close()
+		}
+	}
+}
+
+func only(replicas []*replica, keep func(*replica) bool) []*replica {
+	var kept []*replica
+	for _, r := range replicas {
+		if keep(r) {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// probe asks r whether it is ready, over a connection that requests use too.
+func (p *Proxy) probe(r *replica) {
+	ctx, cancel := context.WithTimeout(p.background, probeTimeout)
+	defer cancel()
+	conn, err := r.pools[short].acquire(ctx, 0, probeTimeout)
+	if err != nil {
+		p.lost(r, err)
+		return
+	}
+	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
+	if !p.config.HandOver { // or the probe is this tier's own
+		if err := p.identity.assert(header, p.config.ProbeUser); err != nil {
+			conn.Release()
+			p.config.Logger.Error(err, "probe user cannot be asserted")
+			return
+		}
+	}
+	res, err := conn.RoundTrip((&http.Request{
+		Method: http.MethodGet,
+		URL:    &url.URL{Scheme: "https", Host: r.target.authority, Path: p.config.ProbePath},
+		Host:   r.target.authority,
+		Header: header,
+	}).WithContext(ctx))
+	if err != nil {
+		conn.reset(0)
+		// If the replica hangs, new requests shall find out on new connections, in
+		// the time that a connection may take. Not at the first failure, for one
+		// that is only slow would have handshakes on top of its load.
+		if r.missed++; r.missed == 2 {
+			r.renew()
+		}
+		p.lost(r, err)
+		return
+	}
+	r.missed = 0
+	defer res.Body.Close()
+	// Read, so that the stream ends in order; readyz is short.
+	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)
+	// Nobody but authentication answers a probe with 401.
+	if !p.distrusted(r, res) && res.StatusCode == http.StatusUnauthorized {
+		p.distrusts(r)
+	}
+	found := unready
+	if res.StatusCode == http.StatusOK {
+		found = ready
+	}
+	p.became(r, found, nil)
+}
+
+// lost notes that r could not be reached.
+func (p *Proxy) lost(r *replica, err error) {
+	if p.background.Err() == nil {
+		p.became(r, down, err)
+	}
+}
+
+// answered notes that a connection to r could be made.
+func (p *Proxy) answered(r *replica) {
+	if condition(r.condition.Load()) == down {
+		p.became(r, unready, nil)
+		p.lookSoon() // The probe that tells whether it is ready.
+	}
+}
+
+// became notes the condition of r, and logs it where it is another one.
+func (p *Proxy) became(r *replica, now condition, err error) {
+	before := condition(r.condition.Swap(int32(now)))
+	first := !r.known.Swap(true)
+	if before == now && (!first || now == ready) {
+		return
+	}
+	if now == down {
+		p.metrics.ejected.Inc()
+		p.lookSoon() // Its name may stand for another address by now.
+		p.config.Logger.Info("replica is down", "address", r.address, "err", err)
+		return
+	}
+	p.config.Logger.Info("replica answers", "address", r.address, "condition", now.String())
+}

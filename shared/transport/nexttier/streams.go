@@ -1,0 +1,82 @@
+package nexttier
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// openStreams ends the streams when their server shuts down: the API server's
+// shutdown waits for its watches, and nobody but the proxy can end those that it
+// passes on. One goroutine waits for all of them.
+type openStreams struct {
+	background context.Context
+	running    *sync.WaitGroup
+
+	mu      sync.Mutex
+	bodies  map[*openStream]struct{}
+	signals map[<-chan struct{}]struct{}
+	over    bool
+}
+
+type openStream struct {
+	body  io.Closer
+	ended atomic.Bool
+}
+
+func (s *openStream) end() {
+	s.ended.Store(true)
+	_ = s.body.Close()
+}
+
+func (o *openStreams) init(background context.Context, running *sync.WaitGroup) {
+	o.background, o.running = background, running
+	o.bodies, o.signals = map[*openStream]struct{}{}, map[<-chan struct{}]struct{}{}
+}
+
+// open registers the body of a stream. The caller must forget it.
+func (o *openStreams) open(ctx context.Context, body io.Closer) *openStream {
+	s := &openStream{body: body}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over {
+		s.end()
+		return s
+	}
+	o.bodies[s] = struct{}{}
+	signal := apirequest.ServerShutdownSignalFrom(ctx)
+	if signal == nil {
+		return s
+	}
+	down := signal.ShuttingDown()
+	if _, ok := o.signals[down]; !ok {
+		o.signals[down] = struct{}{}
+		o.running.Go(func() {
+			select {
+			case <-down:
+				o.close()
+			case <-o.background.Done():
+			}
+		})
+	}
+	return s
+}
+
+func (o *openStreams) forget(s *openStream) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.bodies, s)
+}
+
+// close ends every stream, and every one that is opened from now on.
+func (o *openStreams) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+	for s := range o.bodies {
+		s.end()
+	}
+}

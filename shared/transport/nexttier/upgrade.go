@@ -1,0 +1,145 @@
+package nexttier
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// halfCloseGrace is how long the next tier may go on talking to a client that
+// has said its last word.
+const halfCloseGrace = 10 * time.Second
+
+// serveUpgrade passes on a request that wants another protocol, and then bytes.
+// Once sent it is never sent again: nobody knows what it has set in motion.
+func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request, x exchange) {
+	ctx := req.Context()
+	conn, r, err := p.dialUpgrade(ctx)
+	if err != nil {
+		p.fail(w, req, upgrade, err)
+		return
+	}
+	defer conn.Close()
+	r.inFlight[upgrade].Add(1)
+	defer r.inFlight[upgrade].Add(-1)
+	// Whoever goes first, the client or this server: the connection goes too.
+	closeConn := func() { _ = conn.Close() }
+	defer context.AfterFunc(ctx, closeConn)()
+	defer context.AfterFunc(p.background, closeConn)()
+
+	out.URL.Host, out.Host = r.target.authority, r.target.authority
+	b := newBody(w, req)
+	defer b.finish()
+	if reader, _ := b.attempt(); reader != nil {
+		out.Body = reader
+	}
+	if err := out.Write(conn); err != nil {
+		p.fail(w, req, upgrade, &brokenError{fmt.Errorf("request to %s: %w", r.address, err)})
+		return
+	}
+	reader := bufio.NewReader(conn)
+	res, err := http.ReadResponse(reader, out)
+	if err != nil {
+		p.fail(w, req, upgrade, &brokenError{fmt.Errorf("request to %s: %w", r.address, err)})
+		return
+	}
+	if p.distrusted(r, res) {
+		p.fail(w, req, upgrade, errDistrusted)
+		return
+	}
+	p.metrics.answered(upgrade, res.StatusCode)
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		p.relay(w, req, res, x)
+		return
+	}
+	x.place.free() // It has begun.
+	if asked, got := upgradeProtocol(req.Header), res.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
+		p.fail(w, req, upgrade, apierrors.NewInternalError(fmt.Errorf("the next tier switched to %q when %q was asked for", got, asked)))
+		return
+	}
+	client, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		p.fail(w, req, upgrade, apierrors.NewInternalError(fmt.Errorf("take over the client's connection: %w", err)))
+		return
+	}
+	defer client.Close()
+	if err := writeSwitch(client, res); err != nil {
+		return // The client has gone, and there is no HTTP to tell it anything.
+	}
+	// Only what is buffered may be read through the buffer: the server's reader
+	// behind it would take the client's last word for the end of the request, and
+	// cancel it.
+	ahead := io.LimitReader(buffered, int64(buffered.Reader.Buffered()))
+	splice(client, io.MultiReader(ahead, client), conn, reader)
+}
+
+// dialUpgrade connects to some replica with HTTP/1.1.
+func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
+	choice := p.choices(ctx, upgrade)
+	last := errors.New("no address is known")
+	for {
+		at := choice.next()
+		if at < 0 {
+			return nil, nil, &unavailableError{last}
+		}
+		r := choice.replicas[at]
+		before := time.Now()
+		dial, cancel := context.WithTimeout(ctx, choice.wait(at))
+		conn, err := p.creds.dial(dial, r.address, r.target.serverName, "http/1.1")
+		cancel()
+		if err == nil {
+			p.answered(r)
+			return conn, r, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		choice.patience -= time.Since(before)
+		choice.candidates[at].refused = true
+		p.lost(r, err)
+		last = fmt.Errorf("connect to %s: %w", r.address, err)
+	}
+}
+
+// writeSwitch writes the 101 response to a connection that was taken over.
+func writeSwitch(client io.Writer, res *http.Response) error {
+	var head strings.Builder
+	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n", res.StatusCode, http.StatusText(res.StatusCode))
+	if err := res.Header.Write(&head); err != nil {
+		return err
+	}
+	head.WriteString("\r\n")
+	_, err := io.WriteString(client, head.String())
+	return err
+}
+
+// splice copies both ways until the next tier has said all, either side fails,
+// or the client has said all and some time has passed. What the readers have
+// read ahead comes first.
+func splice(client net.Conn, fromClient io.Reader, backend *tls.Conn, fromBackend io.Reader) {
+	backendDone, clientDone := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(clientDone)
+		if _, err := io.Copy(backend, fromClient); err != nil || backend.CloseWrite() != nil {
+			_ = backend.Close()
+			return
+		}
+		timer := time.AfterFunc(halfCloseGrace, func() { _ = backend.Close() })
+		<-backendDone
+		timer.Stop()
+	}()
+	_, _ = io.Copy(client, fromBackend) // Its end, in order or not, is the end.
+	close(backendDone)
+	_ = client.Close()
+	_ = backend.Close()
+	<-clientDone
+}
