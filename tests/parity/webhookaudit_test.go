@@ -24,11 +24,11 @@ func TestWebhookAudit(t *testing.T) {
 	if err := os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Request}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	log := func(tier cluster.Tier) string { return filepath.Join(dir, string(tier)+".log") }
+	logs := func(tier cluster.Tier) string { return filepath.Join(dir, string(tier)) }
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(stop)
 	audited, err := startPeers(ctx, func(tier cluster.Tier) []string {
-		return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + log(tier), "--audit-log-mode=blocking"}
+		return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + filepath.Join(logs(tier), "audit.log"), "--audit-log-mode=blocking"}
 	})
 	t.Cleanup(func() {
 		if err := closePeers(audited, t.Failed); err != nil {
@@ -71,7 +71,7 @@ func TestWebhookAudit(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Second) {
 		var events [2]map[string][]any
 		for i, peer := range audited {
-			if events[i], err = readEvents(peer, log, sent); err != nil {
+			if events[i], err = readEvents(peer, logs, sent); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -80,5 +80,5 @@ func TestWebhookAudit(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("(-kube-apiserver +tested):\n%s", limit(diff, 6000))
+	t.Errorf("events of %d requests; (-kube-apiserver +tested):\n%s", len(sent), limit(diff, 6000))
 }
