@@ -50,12 +50,13 @@ REPLICAS ?= 1
 # $(call step,<name>,<command>) runs a command, says how long it took, and
 # collects that in $(STEPS) for .ci/run.
 STEPS ?= /dev/null
-define step
-	@begin=$$(date +%s); echo "== $(1)"; \
+define timed
+begin=$$(date +%s); echo "== $(1)"; \
 	{ $(2); }; status=$$?; \
 	echo "$(1) $$(( $$(date +%s) - begin ))" >> $(STEPS); \
 	echo "== $(1): $$(( $$(date +%s) - begin )) s"; exit $$status
 endef
+step = @$(call timed,$(1),$(2))
 
 # $(call tools,<target>,<programs>) builds programs that the tests use into .tools/.
 # It comes before whatever has a time limit: the first build takes minutes.
@@ -187,22 +188,31 @@ fuzz: ## every fuzz target for FUZZTIME (60s), from the seeds that `make test` t
 test-full: e2e test-readme test-race fuzz ## test without -short, and e2e
 	$(call step,test-full,$(GOTEST) -timeout 40m $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
+# A suite of `make e2e` a line: its name, and what is given to `go test`.
+define E2E
+parity-triune     ./tests/cluster ./tests/parity ./tests/parity/twins
+parity-tiers      ./tests/parity -target=tiers -replicas=2
+twins-tiers       ./tests/parity/twins -target=tiers
+identity-triune   ./tests/identity
+identity-tiers    ./tests/identity -target=tiers -replicas=2
+e2e-triune        ./tests/e2e -target=triune
+e2e-tiers         ./tests/e2e -target=tiers -replicas=2 -disrupt
+production-triune ./tests/e2e -target=triune -flags=production
+production-etcd   ./tests/e2e -target=triune -external-etcd -flags=production-max-in-flight
+production-tiers  ./tests/e2e -target=tiers -replicas=2 -flags=production
+production-go     -short ./tests/e2e -target=tiers -replicas=2 -flags=production-max-in-flight
+faults-triune     ./tests/faults -run $(FAULTS) -target=triune
+faults-tiers      ./tests/faults -run $(FAULTS) -target=tiers -replicas=3
+deploy            ./tests/deploy/...
+endef
+export E2E
+
+# All suites are run even if one fails, so that one run tells everything.
 .PHONY: e2e
 e2e: build tools ## the whole end-to-end suite: triune, then the tiers, two replicas each
-	$(call step,parity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/cluster ./tests/parity ./tests/parity/twins)
-	$(call step,parity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity -target=tiers -replicas=2)
-	$(call step,twins-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/parity/twins -target=tiers)
-	$(call step,identity-triune,$(GOTEST) -count=1 -timeout 60m ./tests/identity)
-	$(call step,identity-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/identity -target=tiers -replicas=2)
-	$(call step,e2e-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune)
-	$(call step,e2e-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -disrupt)
-	$(call step,production-triune,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -flags=production)
-	$(call step,production-etcd,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=triune -external-etcd -flags=production-max-in-flight)
-	$(call step,production-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/e2e -target=tiers -replicas=2 -flags=production)
-	$(call step,production-go,$(GOTEST) -count=1 -short -timeout 60m ./tests/e2e -target=tiers -replicas=2 -flags=production-max-in-flight)
-	$(call step,faults-triune,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=triune)
-	$(call step,faults-tiers,$(GOTEST) -count=1 -timeout 60m ./tests/faults -run '$(FAULTS)' -target=tiers -replicas=3)
-	$(call step,deploy,$(GOTEST) -count=1 -timeout 60m ./tests/deploy/...)
+	@printf '%s\n' "$$E2E" | { failed=; while read -r name arguments; do \
+		( $(call timed,$$name,$(GOTEST) -count=1 -timeout 60m $$arguments </dev/null) ) || failed="$$failed $$name"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }; }
 
 DEPLOY_TOOLS = docker-compose etcd helm kube-controller-manager kube-scheduler kubectl kwok nats-server prometheus promtool
 
