@@ -20,9 +20,9 @@ import (
 
 var (
 	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune, tiers or external")
-	replicas = flag.Int("replicas", 2, "replicas of every tier of the tiers topology")
+	replicas = flag.Int("replicas", cluster.Replicas(2), "replicas of every tier of the tiers topology")
 	external = flag.String("kubeconfig", "", "kubeconfig of an administrator of the server that -target=external tests")
-	flagSet  = flag.String("flags", "", "start the servers with the flags of a production cluster: production or production-max-in-flight")
+	flagSet  = flag.String("flags", os.Getenv("TRIUNE_FLAGS"), "start the servers with the flags of a production cluster: production or production-max-in-flight")
 	etcd     = flag.Bool("external-etcd", false, "give triune an etcd process in place of its own")
 	roles    = flag.Bool("etcd-roles", false, "give each of the tiers a user and a role of its own in etcd")
 	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")

@@ -17,7 +17,7 @@ import (
 
 var (
 	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: triune or tiers (or kube-apiserver, to test the tests)")
-	replicas = flag.Int("replicas", 2, "replicas of every tier of the tiers topology")
+	replicas = flag.Int("replicas", cluster.Replicas(2), "replicas of every tier of the tiers topology")
 	seed     = flag.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "of all random choices")
 	pictures = flag.String("pictures", "", "a directory for pictures of histories that are not linearizable")
 	onlyFor  = flag.Int("rounds", 0, "rounds of the linearizability test; 0 stands for its default")

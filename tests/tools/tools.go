@@ -85,7 +85,12 @@ func Path(ctx context.Context, name string) (string, error) {
 // Binary returns one of Triune's own binaries. They are not built here: the
 // Makefile's build target stamps them, and a stale one is better reported than
 // silently replaced.
+//
+// The go command caches the result of a test for the files of its module and for the
+// environment that it has read. TRIUNE_TREE stands for what is not in the module: the
+// Makefile sets it to another value whenever a file of the checkout has changed.
 func Binary(name string) (string, error) {
+	_ = os.Getenv("TRIUNE_TREE")
 	root, err := Root()
 	if err != nil {
 		return "", err
