@@ -170,6 +170,11 @@ func (v *vault) refuses(t *testing.T, c *cluster.Cluster, namespace string) {
 				}
 			}
 			code, answer := send(t, restConfig(t, c), r.method, c.URL+r.path, r.body)
+			for end := time.Now().Add(patience); strings.Contains(answer, "storage is (re)initializing") && time.Now().Before(end); {
+				// kube-apiserver's watch cache has not tried to read the objects yet.
+				time.Sleep(100 * time.Millisecond)
+				code, answer = send(t, restConfig(t, c), r.method, c.URL+r.path, r.body)
+			}
 			if code != want || !strings.Contains(answer, key) || !strings.Contains(answer, "got unexpected nil transformer") {
 				t.Errorf("%s: %s %s: %d %s, want %d and %q", c.Config.Topology, r.method, r.path, code, answer, want, key)
 			}
