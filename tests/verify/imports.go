@@ -32,7 +32,7 @@ const (
 // storageLayers are the packages below HTTP: storage, cache and fan-out.
 var storageLayers = []string{
 	prefix + "shared/storage/kv/...", prefix + "shared/storage/etcdstore/...", prefix + "shared/storage/bytecache/...",
-	prefix + "shared/storage/eventlog/...", prefix + "shared/storage/readindex/...", prefix + "shared/storage/render/...",
+	prefix + "shared/storage/keywatch/...", prefix + "shared/storage/eventlog/...", prefix + "shared/storage/readindex/...", prefix + "shared/storage/render/...",
 }
 
 // The groups of package shared, from the top down.

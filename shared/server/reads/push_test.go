@@ -124,7 +124,7 @@ func TestPushAllocatesNothing(t *testing.T) {
 	w.revision(t)
 	for _, query := range []string{"", "&labelSelector=app%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1"} {
 		s, _ := w.direct(t, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), "application/json")
-		changes, err := s.source.Next(t.Context())
+		changes, err := s.watch.Next(t.Context())
 		if err != nil || len(changes.List) != 4 {
 			t.Fatalf("%d changes, %v", len(changes.List), err)
 		}

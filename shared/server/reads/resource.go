@@ -83,7 +83,7 @@ func (r *Resource) ListAndWatch(minRequestTimeout time.Duration, forced bool, fa
 	if !forced {
 		fallback = r.List(fallback)
 	}
-	watch, err := r.Watch(WatchConfig{Store: r.store, MinRequestTimeout: minRequestTimeout, Forced: forced}, fallback)
+	watch, err := r.Watch(WatchConfig{Source: r.store.Watches(), MinRequestTimeout: minRequestTimeout, Forced: forced}, fallback)
 	if err != nil {
 		panic(err) // NewResource has taken the cache from this store
 	}

@@ -26,13 +26,13 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"triune.dev/shared/storage/bytecache"
-	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/keywatch"
 )
 
 // WatchConfig is the additional Config of WATCH.
 type WatchConfig struct {
-	// Store determines where watches begin; it must have the cache of the Config. Required.
-	Store *etcdstore.Store
+	// Source makes the watches; it must have the cache of the Config. Required.
+	Source *keywatch.Source
 	// MinRequestTimeout is that of the server's configuration: the timeout of a request
 	// without one is between it and twice as much.
 	MinRequestTimeout time.Duration
@@ -42,8 +42,8 @@ type WatchConfig struct {
 
 // Watch returns the handler of WATCH. The fallback also gets other requests.
 func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.HandlerFunc, error) {
-	if c.Store == nil || c.Store.Cache() != h.config.Cache {
-		return nil, errors.New("reads: a watch needs the store of the same cache")
+	if c.Source == nil || c.Source.Cache != h.config.Cache {
+		return nil, errors.New("reads: a watch needs a source with the same cache")
 	}
 	ws := newWatches(h, c)
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -124,7 +124,7 @@ func (ws *watches) begin(w http.ResponseWriter, req *http.Request) (*watchStream
 		s.scope = metrics.CleanListScope(request.WithNamespace(req.Context(), info.Namespace), &options)
 	}
 	s.ctx, s.cancel = context.WithTimeout(req.Context(), timeout)
-	s.source, s.failed = s.request.Follow(s.ctx)
+	s.watch, s.failed = s.request.Start(s.ctx)
 	return s, true
 }
 
@@ -200,7 +200,7 @@ func (ws *watches) prepare(s *watchStream, namespace string, options *metaintern
 		return false
 	}
 	var err error
-	if s.request, err = ws.Store.PrepareWatchAt(p.prefix, p.options); err != nil {
+	if s.request, err = ws.Source.Prepare(p.prefix, p.options); err != nil {
 		return false
 	}
 	if !ws.config.OwnFields && s.request.Recursive {

@@ -44,7 +44,7 @@ func BenchmarkWatchDelivery(b *testing.B) {
 			for _, few := range []int{1, 4} {
 				b.Run(fmt.Sprintf("%s%s/events=%d", accept, query, few), func(b *testing.B) {
 					s, _ := w.direct(b, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), accept)
-					changes, err := s.source.Next(b.Context())
+					changes, err := s.watch.Next(b.Context())
 					if err != nil || len(changes.List) != 4 {
 						b.Fatal(len(changes.List), err)
 					}

@@ -107,7 +107,7 @@ func (r *resource) watched(t testing.TB, uncached bool) *watched {
 		r.fallbacks.Add(1)
 		upstream(rw, req)
 	}
-	if w.handler, err = r.handlers.Watch(WatchConfig{Store: cached, MinRequestTimeout: minimum}, fallback); err != nil {
+	if w.handler, err = r.handlers.Watch(WatchConfig{Source: cached.Watches(), MinRequestTimeout: minimum}, fallback); err != nil {
 		t.Fatal(err)
 	}
 	w.theirs = httptest.NewServer(r.route(upstream, upstream))

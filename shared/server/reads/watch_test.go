@@ -456,7 +456,7 @@ func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flus
 		t.Fatal("not served here")
 	}
 	var err error
-	if s.source, err = s.request.Follow(t.Context()); err != nil {
+	if s.watch, err = s.request.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.initMetrics()
@@ -465,7 +465,7 @@ func (w *watched) direct(t testing.TB, path, accept string) (*watchStream, *flus
 
 func (w *watched) handlersWatches(t testing.TB) *watches {
 	t.Helper()
-	return newWatches(w.handlers, WatchConfig{Store: w.cached, MinRequestTimeout: time.Minute})
+	return newWatches(w.handlers, WatchConfig{Source: w.cached.Watches(), MinRequestTimeout: time.Minute})
 }
 
 // TestEventSizesHaveTraceExemplars checks that the size of an event is counted once for all
@@ -538,7 +538,7 @@ func TestDeliveryAllocatesNothing(t *testing.T) {
 	for _, query := range []string{"", "&labelSelector=app%3Dred", "&fieldSelector=spec.nodeName%3Dnode-1", "&labelSelector=n"} {
 		for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", asTable} {
 			s, out := w.direct(t, fmt.Sprintf("/api/v1/pods?watch=1&resourceVersion=%d%s", from, query), accept)
-			changes, err := s.source.Next(t.Context())
+			changes, err := s.watch.Next(t.Context())
 			if err != nil || len(changes.List) != 4 {
 				t.Fatalf("%d changes, %v", len(changes.List), err)
 			}

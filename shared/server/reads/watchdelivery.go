@@ -88,7 +88,7 @@ func (s *watchStream) deliver(changes bytecache.Changes) (whole bool, err error)
 			return false, err
 		}
 		if list == nil {
-			if err := s.source.Rewind(s.ctx, s.reached); err != nil {
+			if err := s.watch.Rewind(s.ctx, s.reached); err != nil {
 				return false, sourceError{err}
 			}
 			return false, nil

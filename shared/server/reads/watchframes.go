@@ -17,7 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/util/apihelpers"
 
 	"triune.dev/shared/storage/bytecache"
-	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/keywatch"
 	"triune.dev/shared/storage/render"
 )
 
@@ -234,7 +234,7 @@ func (f *frames) object(m watchMedia, event watch.EventType, obj runtime.Object)
 }
 
 // bookmark returns the frame of a bookmark; end is explained in etcdstore.
-func (f *frames) bookmark(m watchMedia, r *etcdstore.WatchRequest, revision int64, end bool) ([]byte, error) {
+func (f *frames) bookmark(m watchMedia, r *keywatch.Request, revision int64, end bool) ([]byte, error) {
 	return f.bookmarks[m.format].get(revision, end, func() ([]byte, error) {
 		obj, err := r.BookmarkObject(revision, end)
 		if err != nil {

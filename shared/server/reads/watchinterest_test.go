@@ -87,7 +87,7 @@ func TestSlowWatchResumesAtReleasedChanges(t *testing.T) {
 	out := &slow{held: &s.pending}
 	out.header = http.Header{}
 	s.w, s.reached = out, from
-	changes, err := s.source.Next(t.Context())
+	changes, err := s.watch.Next(t.Context())
 	if err != nil || len(changes.List) != 8 {
 		t.Fatal(len(changes.List), err)
 	}
@@ -97,7 +97,7 @@ func TestSlowWatchResumesAtReleasedChanges(t *testing.T) {
 		t.Fatalf("all sent: %t, %v; up to %d, want at least %d", whole, err, s.reached, last-3)
 	}
 	for !whole {
-		if changes, err = s.source.Next(t.Context()); err != nil || changes.List[0].Revision < last-2 {
+		if changes, err = s.watch.Next(t.Context()); err != nil || changes.List[0].Revision < last-2 {
 			t.Fatalf("from %d on, %v", changes.List[0].Revision, err)
 		}
 		if whole, err = s.deliver(changes); err != nil {

@@ -3,7 +3,7 @@ package reads
 import (
 	"sync"
 
-	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/keywatch"
 )
 
 // shutdownWatchers wake the watches of a server that shuts down. Watches with the same
@@ -15,35 +15,35 @@ type shutdownWatchers struct {
 }
 
 type shutdownGroup struct {
-	watches map[*etcdstore.Following]struct{}
+	watches map[*keywatch.Watch]struct{}
 	left    chan struct{}
 }
 
-func (c *shutdownWatchers) join(signal <-chan struct{}, f *etcdstore.Following) {
+func (c *shutdownWatchers) join(signal <-chan struct{}, w *keywatch.Watch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[signal]
 	if g == nil {
-		g = &shutdownGroup{watches: map[*etcdstore.Following]struct{}{}, left: make(chan struct{})}
+		g = &shutdownGroup{watches: map[*keywatch.Watch]struct{}{}, left: make(chan struct{})}
 		if c.groups == nil {
 			c.groups = map[<-chan struct{}]*shutdownGroup{}
 		}
 		c.groups[signal] = g
 		go c.wait(signal, g)
 	}
-	g.watches[f] = struct{}{}
+	g.watches[w] = struct{}{}
 	select {
 	case <-signal: // the waiting goroutine may have ended
-		f.Poke()
+		w.Wake()
 	default:
 	}
 }
 
-func (c *shutdownWatchers) leave(signal <-chan struct{}, f *etcdstore.Following) {
+func (c *shutdownWatchers) leave(signal <-chan struct{}, w *keywatch.Watch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.groups[signal]
-	delete(g.watches, f)
+	delete(g.watches, w)
 	if len(g.watches) == 0 {
 		delete(c.groups, signal)
 		close(g.left)
@@ -58,7 +58,7 @@ func (c *shutdownWatchers) wait(signal <-chan struct{}, g *shutdownGroup) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for f := range g.watches {
-		f.Poke()
+	for w := range g.watches {
+		w.Wake()
 	}
 }

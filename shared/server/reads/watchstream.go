@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/storage/bytecache"
-	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/keywatch"
 	"triune.dev/shared/storage/kv"
 )
 
@@ -40,7 +40,7 @@ type watchStream struct {
 	skip    int
 	count   compbasemetrics.CounterMetric
 	sizes   compbasemetrics.ObserverMetric
-	request etcdstore.WatchRequest
+	request keywatch.Request
 
 	ctx     context.Context
 	w       http.ResponseWriter
@@ -49,8 +49,8 @@ type watchStream struct {
 	scope string
 
 	cancel context.CancelFunc
-	// source yields the initial objects and the changes.
-	source *etcdstore.Following
+	// watch yields the initial objects and the changes.
+	watch *keywatch.Watch
 	// failed is the error that kept the watch from beginning.
 	failed error
 	// columnsSent says that the first event of a Table watch, which has the columns, was
@@ -116,7 +116,7 @@ func (s *watchStream) finish(err error) {
 		return
 	}
 	klog.V(3).InfoS("watch ended", "resource", s.config.Scope.Resource, "revision", s.reached, "err", err)
-	frame, err := s.frames.object(s.media, watch.Error, s.Store.ErrorStatus(err))
+	frame, err := s.frames.object(s.media, watch.Error, s.Source.Status(err))
 	if err == nil && s.write(frame, 1) == nil {
 		s.flush()
 	}
@@ -125,11 +125,11 @@ func (s *watchStream) finish(err error) {
 // initial sends the existing objects, and the bookmark after them.
 func (s *watchStream) initial() error {
 	var err error
-	s.reached = s.source.Start
+	s.reached = s.watch.Start
 	b := newFrameBuffer()
 	defer func() { b.free() }()
 	events := 0
-	s.source.Initial(func(e *bytecache.Entry) bool {
+	s.watch.Initial(func(e *bytecache.Entry) bool {
 		var wanted bool
 		if wanted, err = s.selected(e); err != nil || !wanted {
 			return err == nil
@@ -186,18 +186,18 @@ func (s *watchStream) live() error {
 	var shutdown <-chan struct{}
 	if signals := request.ServerShutdownSignalFrom(s.ctx); signals != nil {
 		shutdown = signals.ShuttingDown()
-		s.shutdown.join(shutdown, s.source)
-		defer s.shutdown.leave(shutdown, s.source)
+		s.shutdown.join(shutdown, s.watch)
+		defer s.shutdown.leave(shutdown, s.watch)
 	}
 	deadline, _ := s.ctx.Deadline()
-	s.source.StartBookmarks(deadline)
-	defer s.source.StopBookmarks()
+	s.watch.StartBookmarks(deadline)
+	defer s.watch.StopBookmarks()
 	if direct, ok := responsewriter.GetOriginal(s.w).(directWriter); ok && s.media.table == nil {
 		s.direct = direct
-		s.source.PushTo(s)
+		s.watch.PushTo(s)
 	}
 	for {
-		changes, err := s.source.Next(s.ctx)
+		changes, err := s.watch.Next(s.ctx)
 		select {
 		case <-shutdown:
 			return errClosed
@@ -217,7 +217,7 @@ func (s *watchStream) live() error {
 		if !whole {
 			continue
 		}
-		if revision, due := s.source.Bookmark(s.ctx); due {
+		if revision, due := s.watch.Bookmark(s.ctx); due {
 			if err := s.bookmark(revision, false); err != nil {
 				return err
 			}
@@ -245,7 +245,7 @@ func (s *watchStream) classify(c *bytecache.Change) (int, error) {
 			}
 		}
 	}
-	switch etcdstore.Classify(c.Kind, now, before).Event {
+	switch keywatch.Classify(c.Kind, now, before).Event {
 	case watch.Added:
 		return added, nil
 	case watch.Modified:

@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/storage/bytecache"
-	"triune.dev/shared/storage/etcdstore"
+	"triune.dev/shared/storage/keywatch"
 )
 
 // An event of a Table watch is a Table of one row. Except for the row and the revision it is
@@ -28,7 +28,7 @@ type rowEnvelope struct {
 }
 
 // rowEnvelope returns the envelope of the rows of a style.
-func (f *frames) rowEnvelope(ctx context.Context, h *Handlers, r *etcdstore.WatchRequest, s tableStyle) (*rowEnvelope, error) {
+func (f *frames) rowEnvelope(ctx context.Context, h *Handlers, r *keywatch.Request, s tableStyle) (*rowEnvelope, error) {
 	if known, ok := f.rowEnvelopes.Load(s); ok {
 		return known.(*rowEnvelope), nil
 	}

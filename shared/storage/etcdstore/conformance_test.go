@@ -218,6 +218,9 @@ func TestConformance(t *testing.T) {
 				}
 				f := newFixture(t, func(c *Config) { change(t, c) })
 				f.freshTimeout = 300 * time.Millisecond
+				if f.watches != nil {
+					f.watches.FreshTimeout = f.freshTimeout
+				}
 				// Not deferred: some of them leave parallel subtests behind.
 				ctx, cancel := context.WithCancel(context.Background())
 				t.Cleanup(cancel)

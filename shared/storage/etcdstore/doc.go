@@ -5,10 +5,9 @@
 // Two layers. Package kv reads and writes keys, bytes and revisions and knows no
 // objects. Store, here, puts objects on top of it: codec, encryption at rest, resource
 // versions, selection. It reads from a byte cache where it can, and watches are served
-// by that alone: no Store watches etcd. What can be decided without I/O is a pure
-// function in a file of its own: which revision a LIST reads (listplan.go), where
-// a WATCH starts (watchplan.go), what a change means to a selector (event.go),
-// when a bookmark is due (bookmark.go).
+// by that alone: no Store watches etcd. Package keywatch follows the cache; watcher.go
+// makes objects of what it finds. Which revision a LIST reads is decided without I/O,
+// in listplan.go.
 //
 // # What a client sees
 //

@@ -98,4 +98,5 @@ func (f *fixture) reload(t testing.TB) {
 	if f.cache, err = space.Cache(prefix, options); err != nil {
 		t.Fatal(err)
 	}
+	f.watches.Cache = f.cache
 }

@@ -23,7 +23,7 @@ import (
 func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	f := newFixture(t)
 	f.Store = newStore(t, f.server.Dial(t), withCache(t))
-	f.bookmarkEvery = 5 * time.Millisecond
+	f.watches.BookmarkInterval = 5 * time.Millisecond
 	const names, writers, operations = 6, 4, 150
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/keywatch"
 	"triune.dev/shared/storage/kv"
 	"triune.dev/shared/storage/readindex"
 )
@@ -99,7 +99,7 @@ type Store struct {
 	compaction  CompactionSource
 	cache       *bytecache.Cache  // nil: everything comes from etcd
 	prober      *readindex.Prober // nil without cache
-	asking      sync.Mutex        // held by the watch that asks the event log for progress
+	watches     *keywatch.Source  // nil without cache
 	uncached    bool
 	sizes       sizeEstimate
 	clock       clock.WithTicker
@@ -109,10 +109,6 @@ type Store struct {
 	salvage bool
 	// freshTimeout is how long a read waits for a revision yet to come.
 	freshTimeout time.Duration
-	// bookmarkEvery is the time between two bookmarks of a watch.
-	bookmarkEvery time.Duration
-	// reconnectFor is how long a watch waits for etcd to come back.
-	reconnectFor time.Duration
 }
 
 var _ storage.Interface = (*Store)(nil)
@@ -130,28 +126,33 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("etcd store for %s: %w", c.GroupResource, err)
 	}
 	s := &Store{
-		reader:        c.Client,
-		writer:        c.Client,
-		keys:          keys,
-		codec:         c.Codec,
-		transformer:   c.Transformer,
-		newFunc:       c.NewFunc,
-		resource:      c.GroupResource,
-		compaction:    c.Compaction,
-		cache:         c.Cache,
-		prober:        c.Prober,
-		uncached:      c.Uncached,
-		clock:         c.Clock,
-		salvage:       utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion),
-		freshTimeout:  3 * time.Second,
-		bookmarkEvery: time.Minute,
-		reconnectFor:  30 * time.Second,
+		reader:       c.Client,
+		writer:       c.Client,
+		keys:         keys,
+		codec:        c.Codec,
+		transformer:  c.Transformer,
+		newFunc:      c.NewFunc,
+		resource:     c.GroupResource,
+		compaction:   c.Compaction,
+		cache:        c.Cache,
+		prober:       c.Prober,
+		uncached:     c.Uncached,
+		clock:        c.Clock,
+		salvage:      utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion),
+		freshTimeout: 3 * time.Second,
 	}
 	if s.transformer == nil {
 		s.transformer = identity.NewEncryptCheckTransformer()
 	}
 	if s.clock == nil {
 		s.clock = clock.RealClock{}
+	}
+	if s.cache != nil {
+		if s.watches, err = keywatch.New(keywatch.Config{
+			Cache: s.cache, Revision: s.currentRevision, NewFunc: s.newFunc, Uncached: s.uncached, Clock: s.clock,
+		}); err != nil {
+			return nil, fmt.Errorf("etcd store for %s: %w", c.GroupResource, err)
+		}
 	}
 	s.leases = newLeaseSharer(c.Client, c.LeaseReuse, c.LeaseObjects, s.clock)
 	metrics.Register()

@@ -243,7 +243,7 @@ func TestWatchFromTheFuture(t *testing.T) {
 // TestInitialEvents: KEP-3157.
 func TestInitialEvents(t *testing.T) {
 	f := newFixture(t, withCache(t))
-	f.freshTimeout = 100 * time.Millisecond
+	f.watches.FreshTimeout = 100 * time.Millisecond
 	const pods = firstPage + 20 // two pages
 	var want []string
 	var last *example.Pod
@@ -286,7 +286,7 @@ func TestInitialEvents(t *testing.T) {
 // TestBookmarks follow the revision of etcd, not only that of the resource.
 func TestBookmarks(t *testing.T) {
 	f := newFixture(t, withCache(t))
-	f.bookmarkEvery = 20 * time.Millisecond
+	f.watches.BookmarkInterval = 20 * time.Millisecond
 	created := f.create(t, podNamed("a"))
 	bookmarks := storage.SelectionPredicate{AllowWatchBookmarks: true}
 	t.Run("from time to time", func(t *testing.T) {
@@ -313,8 +313,8 @@ func TestBookmarks(t *testing.T) {
 		}
 	})
 	t.Run("before the deadline", func(t *testing.T) {
-		f.bookmarkEvery = time.Hour
-		ctx, cancel := context.WithTimeout(t.Context(), beforeDeadline+200*time.Millisecond)
+		f.watches.BookmarkInterval = time.Hour
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second+200*time.Millisecond)
 		defer cancel()
 		updated := f.update(t, "a", label("n", "deadline"))
 		w := f.watch(t, ctx, storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
@@ -325,7 +325,7 @@ func TestBookmarks(t *testing.T) {
 		ended(t, w)
 	})
 	t.Run("only where they are wanted", func(t *testing.T) {
-		f.bookmarkEvery = 10 * time.Millisecond
+		f.watches.BookmarkInterval = 10 * time.Millisecond
 		updated := f.update(t, "a", label("n", "plain"))
 		plain := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion})
 		marked := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
@@ -354,7 +354,7 @@ func TestWatchEnds(t *testing.T) {
 	receive(t, keep)
 	f.update(t, "a", label("n", "0"))
 	receive(t, keep)
-	f.bookmarkEvery = 10 * time.Millisecond
+	f.watches.BookmarkInterval = 10 * time.Millisecond
 	for _, tc := range []struct {
 		name string
 		end  func(w watch.Interface, cancel func())

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/storage/keywatch"
 	"triune.dev/shared/storage/kv"
 )
 
@@ -23,6 +24,7 @@ import (
 // Stop and the reading end of results.
 type watcher struct {
 	store    *Store
+	request  keywatch.Request
 	selector storage.SelectionPredicate
 	deadline time.Time // zero if none
 
@@ -44,14 +46,14 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
 var errStopped = errors.New("watch stopped")
 
 // run is the goroutine of the watch.
-func (w *watcher) run(f *Following) {
+func (w *watcher) run(keys *keywatch.Watch) {
 	defer close(w.results)
 	defer w.cancel()
-	err := w.initial(f)
+	err := w.initial(keys)
 	// Priority and fairness stops counting the request as starting up.
 	flowcontrol.WatchInitialized(w.ctx)
 	if err == nil {
-		err = w.live(f)
+		err = w.live(keys)
 	}
 	w.finish(err)
 }
@@ -79,28 +81,28 @@ func (w *watcher) finish(err error) {
 }
 
 // initial sends the objects that exist as ADDED events, and their end.
-func (w *watcher) initial(f *Following) error {
-	w.reached = f.Start
+func (w *watcher) initial(keys *keywatch.Watch) error {
+	w.reached = keys.Start
 	var err error
-	f.Initial(func(e *bytecache.Entry) bool {
+	keys.Initial(func(e *bytecache.Entry) bool {
 		var obj runtime.Object
 		if obj, err = w.object(e, e.Revision); err == nil && w.matches(obj) {
 			err = w.send(watch.Event{Type: watch.Added, Object: obj})
 		}
 		return err == nil
 	})
-	if err != nil || !f.request.EndBookmark {
+	if err != nil || !w.request.EndBookmark {
 		return err
 	}
-	return w.sendBookmark(f.Start, true)
+	return w.sendBookmark(keys.Start, true)
 }
 
 // live sends events and bookmarks until the watch is over.
-func (w *watcher) live(f *Following) error {
-	f.StartBookmarks(w.deadline)
-	defer f.StopBookmarks()
+func (w *watcher) live(keys *keywatch.Watch) error {
+	keys.StartBookmarks(w.deadline)
+	defer keys.StopBookmarks()
 	for {
-		changes, err := f.Next(w.ctx)
+		changes, err := keys.Next(w.ctx)
 		if w.ctx.Err() != nil {
 			return errStopped
 		}
@@ -112,10 +114,10 @@ func (w *watcher) live(f *Following) error {
 		if err != nil {
 			return err
 		}
-		if err := w.deliver(f, changes); err != nil {
+		if err := w.deliver(changes); err != nil {
 			return err
 		}
-		if revision, due := f.Bookmark(w.ctx); due {
+		if revision, due := keys.Bookmark(w.ctx); due {
 			if err := w.sendBookmark(revision, false); err != nil {
 				return err
 			}
@@ -124,9 +126,9 @@ func (w *watcher) live(f *Following) error {
 }
 
 // deliver sends what changes mean to this watcher.
-func (w *watcher) deliver(f *Following, changes bytecache.Changes) error {
+func (w *watcher) deliver(changes bytecache.Changes) error {
 	for _, c := range changes.List {
-		if !f.request.Concerns(c.Key) {
+		if !w.request.Concerns(c.Key) {
 			continue
 		}
 		event, err := w.event(c)
@@ -167,7 +169,7 @@ func (w *watcher) event(c *bytecache.Change) (watch.Event, error) {
 		}
 		matched = w.matches(previous)
 	}
-	out := Classify(c.Kind, current != nil && w.matches(current), matched)
+	out := keywatch.Classify(c.Kind, current != nil && w.matches(current), matched)
 	if out.Previous {
 		current = previous
 	}
@@ -200,11 +202,11 @@ func (w *watcher) matches(obj runtime.Object) bool {
 }
 
 func (w *watcher) sendBookmark(revision int64, end bool) error {
-	event, err := w.store.bookmark(revision, end)
+	obj, err := w.request.BookmarkObject(revision, end)
 	if err != nil {
 		return err
 	}
-	return w.send(event)
+	return w.send(watch.Event{Type: watch.Bookmark, Object: obj})
 }
 
 // send hands an event to the client, however long it takes to read.
@@ -214,5 +216,18 @@ func (w *watcher) send(event watch.Event) error {
 		return nil
 	case <-w.ctx.Done():
 		return errStopped
+	}
+}
+
+// needsPrevious reports whether the previous object has to be decoded: a DELETED event
+// shows it, and a selector is judged by it.
+func needsPrevious(kind kv.Kind, everything bool) bool {
+	switch kind {
+	case kv.Deleted:
+		return true
+	case kv.Modified:
+		return !everything
+	default:
+		return false
 	}
 }

@@ -1,4 +1,4 @@
-package etcdstore
+package keywatch
 
 import (
 	"k8s.io/apimachinery/pkg/watch"
@@ -6,20 +6,7 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// needsPrevious tells whether the previous object has to be decoded: it is what
-// a DELETED event shows, and what a selector is judged by.
-func needsPrevious(kind kv.Kind, everything bool) bool {
-	switch kind {
-	case kv.Deleted:
-		return true
-	case kv.Modified:
-		return !everything
-	default:
-		return false
-	}
-}
-
-// Outcome is what a change means to a watcher.
+// Outcome says what a change means to a watcher.
 type Outcome struct {
 	// Event is empty if it means nothing.
 	Event watch.EventType
@@ -27,9 +14,9 @@ type Outcome struct {
 	Previous bool
 }
 
-// Classify says what a watcher whose selector matches the object now, or matched
-// it before, is told. An object that leaves the selection looks deleted, one
-// that enters it looks added.
+// Classify returns what a watcher is told whose selector matches the object now, or matched
+// it before. An object that leaves the selection looks deleted, one that enters it looks
+// added.
 func Classify(kind kv.Kind, now, before bool) Outcome {
 	now = now && kind != kv.Deleted
 	before = before && kind != kv.Created

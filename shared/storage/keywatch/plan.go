@@ -1,9 +1,9 @@
-package etcdstore
+package keywatch
 
 import "k8s.io/apiserver/pkg/storage"
 
-// watchPlan is what a WATCH begins with.
-type watchPlan struct {
+// plan says what a WATCH begins with.
+type plan struct {
 	// list: first the objects that exist, as ADDED events.
 	list bool
 	// atLeast is the revision which the listed state must have reached.
@@ -23,12 +23,12 @@ type watchPlan struct {
 // concepts, "Resource versions": semantics for watch; KEP-3157) to a watch from
 // the given version. initialEvents is the state of the WatchList feature, without
 // which sendInitialEvents does not exist.
-func planWatch(version int64, opts storage.ListOptions, initialEvents, uncached bool) watchPlan {
+func planWatch(version int64, opts storage.ListOptions, initialEvents, uncached bool) plan {
 	send := opts.SendInitialEvents
 	if !initialEvents {
 		send = nil
 	}
-	p := watchPlan{bookmarks: opts.Predicate.AllowWatchBookmarks && !uncached}
+	p := plan{bookmarks: opts.Predicate.AllowWatchBookmarks && !uncached}
 	switch {
 	case send == nil && version == 0:
 		// Both no version and "0" have always begun with the existing objects.
