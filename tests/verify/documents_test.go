@@ -13,7 +13,7 @@ import (
 // fileInCode matches what looks like one of our files or directories in the code of a document.
 var fileInCode = regexp.MustCompile("`((?:shared|services|tests)/[\\w/.-]*\\w|[\\w./-]+\\.(?:go|conf))`")
 
-// Documents name files by their end, such as `paths.go` or `shared/server/filters/line.go`, and
+// Documents name files by their end, such as `paths.go` or `shared/server/filters/chain.go`, and
 // directories from the root. Where a file has moved, the document says where it is.
 func TestFilesInDocumentsExist(t *testing.T) {
 	all, err := files()

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// sink is a ResponseWriter that keeps nothing.
+// sink is a ResponseWriter that discards the answer.
 type sink struct{ header http.Header }
 
 func (s *sink) Header() http.Header         { return s.header }
@@ -30,8 +30,8 @@ func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
 func (s *sink) WriteHeader(int)             {}
 func (s *sink) Flush()                      {}
 
-// bare is a chain in which everybody is known and may do everything: what the filters
-// cost by themselves. It ends with the test.
+// bare builds a chain that authenticates and authorizes everything at no cost, to measure
+// the filters by themselves. It stops with the test.
 func bare(tb testing.TB, fair bool, serve http.HandlerFunc) Handlers {
 	tb.Helper()
 	scheme := runtime.NewScheme()
@@ -59,7 +59,7 @@ func bare(tb testing.TB, fair bool, serve http.HandlerFunc) Handlers {
 	return Build(serve, Config{Generic: g, MuxComplete: closed, NotAccepting: make(chan struct{})})
 }
 
-// received is a request as a socket brings it.
+// received returns a request as a server reads it from a connection.
 func received(ctx context.Context, path, query string) *http.Request {
 	uri := path
 	if query != "" {
@@ -74,17 +74,17 @@ func received(ctx context.Context, path, query string) *http.Request {
 
 const onePod = "/api/v1/namespaces/default/pods/a"
 
-// costs are the two ways to limit requests, and the allocations that the chain may make
-// for a GET: a few more than it makes.
+// costs lists the two ways to limit requests, each with a bound of the allocations for a
+// GET: a few more than the chain makes.
 var costs = []struct {
 	name        string
 	fair        bool
 	allocations float64
 }{{"max in flight", false, 82}, {"priority and fairness", true, 134}}
 
-// BenchmarkChain is what the filters cost around a handler that does nothing, for
-// a GET of one object. Who asks and what they may do is known at once: these costs
-// are those of the packages authn and authz.
+// BenchmarkChain measures the filters around a handler that does nothing, for a GET of one
+// object. Authentication and authorization are free; packages authn and authz measure
+// them.
 //
 //	go test -run '^$' -bench Chain -cpuprofile cpu.out ./shared/server/filters
 func BenchmarkChain(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkChain(b *testing.B) {
 	}
 }
 
-// TestAllocations: what BenchmarkChain reports does not grow unnoticed.
+// TestAllocations bounds the allocations that BenchmarkChain reports.
 func TestAllocations(t *testing.T) {
 	for _, c := range costs {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,197 +1,26 @@
 package filters
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	stdlog "log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/propagation"
-	"go.uber.org/goleak"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/audit/policy"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
-	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// tier is a chain with everything around it that it calls. The filters are real;
-// authenticator, authorizer and audit log only remember what they were asked.
-type tier struct {
-	Handlers
-	generic      *genericapiserver.Config
-	mux, closing chan struct{}
-
-	mu         sync.Mutex
-	authorized []string
-	audited    []string
-	served     []string
-	passed     []string
-	// serve and next are called after a request has been noted.
-	serve, next http.HandlerFunc
-}
-
-func newTier(t *testing.T, change func(*Config)) *tier {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	x := &tier{mux: make(chan struct{}), closing: make(chan struct{})}
-	x.serve = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }
-	x.next = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "passed on") }
-	g := genericapiserver.NewConfig(serializer.NewCodecFactory(scheme))
-	g.FeatureGate = utilfeature.DefaultFeatureGate
-	g.RequestInfoResolver = genericapiserver.NewRequestInfoResolver(g)
-	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(longRunningVerbs, longRunningSubresources)
-	g.Authentication.Authenticator = authenticator.RequestFunc(authenticate)
-	g.Authentication.RequestHeaderConfig = &authenticatorfactory.RequestHeaderConfig{
-		UsernameHeaders:     headerrequest.StaticStringSlice{"X-Proxied-User"},
-		GroupHeaders:        headerrequest.StaticStringSlice{"X-Proxied-Group"},
-		UIDHeaders:          headerrequest.StaticStringSlice{"X-Proxied-Uid"},
-		ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Proxied-Extra-"},
-	}
-	g.Authorization.Authorizer = x
-	g.AuditBackend = x
-	g.AuditPolicyRuleEvaluator = policy.NewFakePolicyRuleEvaluator(auditinternal.LevelMetadata, []auditinternal.Stage{auditinternal.StageRequestReceived})
-	x.generic = g
-	c := Config{
-		Generic:      g,
-		Owns:         func(req *http.Request) bool { return strings.HasPrefix(req.URL.Path, "/api/") },
-		Next:         http.HandlerFunc(x.passOn),
-		MuxComplete:  x.mux,
-		NotAccepting: x.closing,
-	}
-	if change != nil {
-		change(&c)
-	}
-	x.Handlers = Build(http.HandlerFunc(x.answer), c)
-	return x
-}
-
-// authenticate takes the Authorization header for the name of the user.
-func authenticate(req *http.Request) (*authenticator.Response, bool, error) {
-	switch name := req.Header.Get("Authorization"); name {
-	case "":
-		return nil, false, nil
-	case "nobody":
-		return nil, false, errors.New("unknown user")
-	default:
-		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"people"}}}, true, nil
-	}
-}
-
-// Authorize allows everything but what mallory does.
-func (x *tier) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	what := a.GetUser().GetName() + " " + a.GetVerb() + " "
-	if a.IsResourceRequest() {
-		what += strings.Join([]string{a.GetNamespace(), a.GetResource(), a.GetSubresource(), a.GetName()}, ":")
-	} else {
-		what += a.GetPath()
-	}
-	x.authorized = append(x.authorized, what)
-	if a.GetUser().GetName() == "mallory" {
-		return authorizer.DecisionDeny, "", nil
-	}
-	return authorizer.DecisionAllow, "", nil
-}
-
-func (x *tier) ProcessEvents(events ...*auditinternal.Event) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for _, event := range events {
-		x.audited = append(x.audited, fmt.Sprintf("%s %s %s", event.Stage, event.User.Username, event.RequestURI))
-	}
-	return true
-}
-
-func (*tier) Run(<-chan struct{}) error { return nil }
-func (*tier) Shutdown()                 {}
-func (*tier) String() string            { return "test" }
-
-var _ audit.Backend = (*tier)(nil)
-
-// describe says what arrives at a handler.
-func describe(req *http.Request) string {
-	who, info := "nobody", "no info"
-	if u, ok := request.UserFrom(req.Context()); ok {
-		who = u.GetName()
-	}
-	if i, ok := request.RequestInfoFrom(req.Context()); ok {
-		info = strings.Join([]string{i.Verb, i.Namespace, i.Resource, i.Subresource, i.Name}, ":")
-	}
-	var headers []string
-	for name := range req.Header {
-		if name != "Audit-Id" {
-			headers = append(headers, name)
-		}
-	}
-	slices.Sort(headers)
-	return strings.Join([]string{who, info, req.URL.Path, strings.Join(headers, ",")}, " ")
-}
-
-func (x *tier) answer(w http.ResponseWriter, req *http.Request) {
-	x.mu.Lock()
-	x.served = append(x.served, describe(req))
-	x.mu.Unlock()
-	x.serve(w, req)
-}
-
-func (x *tier) passOn(w http.ResponseWriter, req *http.Request) {
-	x.mu.Lock()
-	x.passed = append(x.passed, describe(req))
-	x.mu.Unlock()
-	x.next(w, req)
-}
-
-// log is what has happened to all requests so far.
-type log struct{ Authorized, Audited, Served, Passed []string }
-
-func (x *tier) log() log {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return log{slices.Clone(x.authorized), slices.Clone(x.audited), slices.Clone(x.served), slices.Clone(x.passed)}
-}
-
-func newRequest(method, target string, header ...string) *http.Request {
-	req := httptest.NewRequest(method, target, nil)
-	for _, pair := range header {
-		name, value, _ := strings.Cut(pair, ": ")
-		req.Header.Add(name, value)
-	}
-	return req
-}
-
-func do(h http.Handler, req *http.Request) *httptest.ResponseRecorder {
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, req)
-	return w
-}
-
-// TestOnlyTheOwnerAuthorizesAndAudits is the point of the whole package.
+// TestOnlyTheOwnerAuthorizesAndAudits is the purpose of the package.
 func TestOnlyTheOwnerAuthorizesAndAudits(t *testing.T) {
 	tests := map[string]struct {
 		request *http.Request
@@ -206,10 +35,10 @@ func TestOnlyTheOwnerAuthorizesAndAudits(t *testing.T) {
 		"not owned": {newRequest("GET", "/apis/g/v1/namespaces/x/things/t", "Authorization: ann"), 200, log{
 			Passed: []string{"ann get:x:things::t /apis/g/v1/namespaces/x/things/t "},
 		}},
-		"not owned, by somebody who may not": {newRequest("DELETE", "/apis/g/v1/things/t", "Authorization: mallory"), 200, log{
+		"not owned, by a user without permission": {newRequest("DELETE", "/apis/g/v1/things/t", "Authorization: mallory"), 200, log{
 			Passed: []string{"mallory delete::things::t /apis/g/v1/things/t "},
 		}},
-		"owned, by somebody who may not": {newRequest("DELETE", "/api/v1/nodes/n", "Authorization: mallory"), 403, log{
+		"owned, by a user without permission": {newRequest("DELETE", "/api/v1/nodes/n", "Authorization: mallory"), 403, log{
 			Authorized: []string{"mallory delete :nodes::n"},
 			Audited:    []string{"ResponseComplete mallory /api/v1/nodes/n"},
 		}},
@@ -220,16 +49,16 @@ func TestOnlyTheOwnerAuthorizesAndAudits(t *testing.T) {
 			Audited: []string{"ResponseStarted  /apis/g/v1/things"},
 		}},
 		"impersonation of an owned request": {newRequest("GET", "/api/v1/nodes/n", "Authorization: ann", "Impersonate-User: bob"), 200, log{
-			// KEP-5284: may ann do this as another, and may she be bob?
+			// KEP-5284: may ann do this as another user, and may she impersonate bob?
 			Authorized: []string{"ann impersonate-on:user-info:get :nodes::n", "ann impersonate:user-info :users::bob", "bob get :nodes::n"},
 			Audited:    []string{"ResponseComplete ann /api/v1/nodes/n"},
 			Served:     []string{"bob get::nodes::n /api/v1/nodes/n "},
 		}},
-		"impersonation is the owner's business": {newRequest("GET", "/apis/g/v1/things", "Authorization: ann", "Impersonate-User: bob", "Impersonate-Group: g"), 200, log{
+		"impersonation of a request that is not owned": {newRequest("GET", "/apis/g/v1/things", "Authorization: ann", "Impersonate-User: bob", "Impersonate-Group: g"), 200, log{
 			Passed: []string{"ann list::things:: /apis/g/v1/things Impersonate-Group,Impersonate-User"},
 		}},
 		"impersonation that is not allowed": {newRequest("GET", "/api/v1/nodes/n", "Authorization: mallory", "Impersonate-User: bob"), 403, log{
-			// Then the older question, which allows everything as bob.
+			// Then legacy impersonation is tried, which would allow everything as bob.
 			Authorized: []string{"mallory impersonate-on:user-info:get :nodes::n", "mallory impersonate :users::bob"},
 			Audited:    []string{"ResponseComplete mallory /api/v1/nodes/n"},
 		}},
@@ -245,13 +74,13 @@ func TestOnlyTheOwnerAuthorizesAndAudits(t *testing.T) {
 			"X-Proxied-User: root", "X-Proxied-Group: system:masters", "X-Proxied-Extra-A: b"), 200, log{
 			Passed: []string{"ann list::things:: /apis/g/v1/things "},
 		}},
-		// The decoded path decides, for whoever authorizes and whoever serves.
+		// Authorization and handlers use the decoded path.
 		"encoded slash in a name": {newRequest("GET", "/api/v1/nodes/a%2Fstatus", "Authorization: ann"), 200, log{
 			Authorized: []string{"ann get :nodes:status:a"},
 			Audited:    []string{"ResponseComplete ann /api/v1/nodes/a%2Fstatus"},
 			Served:     []string{"ann get::nodes:status:a /api/v1/nodes/a/status "},
 		}},
-		"encoded slash in front of what is owned": {newRequest("GET", "/api%2Fv1/secrets", "Authorization: ann"), 200, log{
+		"encoded slash in an owned prefix": {newRequest("GET", "/api%2Fv1/secrets", "Authorization: ann"), 200, log{
 			Authorized: []string{"ann list :secrets::"},
 			Audited:    []string{"ResponseComplete ann /api%2Fv1/secrets"},
 			Served:     []string{"ann list::secrets:: /api/v1/secrets "},
@@ -274,12 +103,12 @@ func TestOnlyTheOwnerAuthorizesAndAudits(t *testing.T) {
 	}
 }
 
-// TestDelegatedBeginsAtOwnership: the tier in front in the same process has
-// authenticated already.
+// TestDelegatedBeginsAtOwnership: the tier in front in the same process has already
+// authenticated the request.
 func TestDelegatedBeginsAtOwnership(t *testing.T) {
 	x := newTier(t, func(c *Config) {
 		c.Generic.Authentication.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
-			t.Error("asked to authenticate")
+			t.Error("the authenticator is called")
 			return nil, false, nil
 		})
 	})
@@ -311,8 +140,8 @@ func TestTailOwnsEverything(t *testing.T) {
 	}
 }
 
-// TestNextDoesNotUseUpTheLimit: requests that this tier only passes on are limited
-// by the tier that serves them.
+// TestNextDoesNotUseUpTheLimit: the tier that serves a request limits it, not a tier that
+// passes it on.
 func TestNextDoesNotUseUpTheLimit(t *testing.T) {
 	x := newTier(t, func(c *Config) { c.Generic.MaxMutatingRequestsInFlight = 1 })
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -333,8 +162,8 @@ func TestNextDoesNotUseUpTheLimit(t *testing.T) {
 	wait.Wait()
 }
 
-// TestPanicEndsItsRequestOnly: as in kube-apiserver, the panic goes on to net/http,
-// which gives up the connection or, with HTTP/2, the stream.
+// TestPanicEndsItsRequestOnly: as in kube-apiserver, the panic reaches net/http, which
+// closes the connection or, with HTTP/2, resets the stream.
 func TestPanicEndsItsRequestOnly(t *testing.T) {
 	x := newTier(t, nil)
 	panics := func(http.ResponseWriter, *http.Request) { panic("oh") }
@@ -372,7 +201,8 @@ func TestPanicEndsItsRequestOnly(t *testing.T) {
 	}
 }
 
-// TestUnknownPathsAreMarkedUntilAllAreKnown, in whichever way the request came.
+// TestUnknownPathsAreMarkedUntilAllAreKnown: until the tier knows all its paths, the context
+// of a request says so.
 func TestUnknownPathsAreMarkedUntilAllAreKnown(t *testing.T) {
 	x := newTier(t, nil)
 	var known bool
@@ -391,24 +221,24 @@ func TestUnknownPathsAreMarkedUntilAllAreKnown(t *testing.T) {
 	}
 }
 
-// TestTraceContextIsHandedOn although traces go nowhere: whom the handler calls
-// may have a place for them.
+// TestTraceContextIsHandedOn although traces go nowhere: servers that the handler calls may
+// record them.
 func TestTraceContextIsHandedOn(t *testing.T) {
 	x := newTier(t, nil)
 	handedOn := propagation.MapCarrier{}
 	x.serve = func(_ http.ResponseWriter, req *http.Request) { tracing.Propagators().Inject(req.Context(), handedOn) }
 	do(x.Edge, newRequest("GET", "/api/v1/nodes", "Authorization: ann"))
 	if len(handedOn) > 0 {
-		t.Errorf("a trace out of nothing: %v", handedOn)
+		t.Errorf("a trace context without one in the request: %v", handedOn)
 	}
 	do(x.Edge, newRequest("GET", "/api/v1/nodes", "Authorization: ann", "Baggage: a=b"))
 	if got := handedOn["baggage"]; got != "a=b" {
-		t.Errorf("handed on %q, want the baggage that came", handedOn)
+		t.Errorf("propagated %q, want the request's baggage", handedOn)
 	}
 }
 
-// TestAudiences: an authenticator is told for whom tokens must be, and who has one for others
-// is nobody.
+// TestAudiences: the authenticator receives the audiences of the server, and a token for
+// other audiences does not authenticate.
 func TestAudiences(t *testing.T) {
 	ours := authenticator.Audiences{"a", "b"}
 	for _, tc := range []struct {
@@ -418,9 +248,9 @@ func TestAudiences(t *testing.T) {
 		code int
 	}{
 		{"one of ours", ours, authenticator.Audiences{"c", "b"}, http.StatusOK},
-		{"of others", ours, authenticator.Audiences{"c"}, http.StatusUnauthorized},
-		{"of nobody in particular", ours, nil, http.StatusOK},
-		{"any will do", nil, authenticator.Audiences{"c"}, http.StatusOK},
+		{"others", ours, authenticator.Audiences{"c"}, http.StatusUnauthorized},
+		{"none", ours, nil, http.StatusOK},
+		{"the server has none", nil, authenticator.Audiences{"c"}, http.StatusOK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			x := newTier(t, func(c *Config) {

@@ -6,182 +6,165 @@ import (
 	"net/http"
 	"sync"
 
+	flowcontrol "k8s.io/api/flowcontrol/v1"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
-	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
-
-	flowcontrol "k8s.io/api/flowcontrol/v1"
 	fq "k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// Metrics of requests that are refused before anybody has looked for what they name, or
-// that end too late, are labelled with the resource. Anybody can name any, and a series is
-// never forgotten; so they are labelled only with resources for which a request has been
-// allowed before.
+// Some metrics are labelled with the resource of requests that were refused before
+// authorization, or that timed out. Clients can name any resource, and a series is never
+// removed. So these metrics are labelled only with verified resources: those for which a
+// request has been authorized before.
 
 const (
-	// maxNamed bounds the resources that are known to be named rightly, and maxName the
-	// bytes of one of them: group, version, resource and subresource.
-	maxNamed = 16 << 10
-	maxName  = 512
+	// maxVerified bounds the number of verified resources.
+	maxVerified = 16 << 10
+	// maxVerifiedBytes bounds the length of group, version, resource and subresource of a
+	// verified resource together.
+	maxVerifiedBytes = 512
 )
 
-// named are the resources of requests that were allowed. Of each only a hash is held.
-type named struct {
+// resourceSet is a set of resources. It holds only their hashes.
+type resourceSet struct {
 	seed  maphash.Seed
 	limit int
 
-	mu    sync.RWMutex
-	known map[uint64]struct{} // guarded by mu
+	mu     sync.RWMutex
+	hashes map[uint64]struct{} // guarded by mu
 }
 
-func newNamed(limit int) *named {
-	return &named{seed: maphash.MakeSeed(), limit: limit, known: map[uint64]struct{}{}}
+func newResourceSet(limit int) *resourceSet {
+	return &resourceSet{seed: maphash.MakeSeed(), limit: limit, hashes: map[uint64]struct{}{}}
 }
 
-// resources are those of all tiers of the process, as are its metrics.
-var resources = newNamed(maxNamed)
+// verified holds the verified resources of all tiers in the process, which share its
+// metrics.
+var verified = newResourceSet(maxVerified)
 
-func (n *named) key(i *apirequest.RequestInfo) uint64 {
-	return maphash.Comparable(n.seed, [...]string{i.APIGroup, i.APIVersion, i.Resource, i.Subresource})
+func (r *resourceSet) hash(i *apirequest.RequestInfo) uint64 {
+	return maphash.Comparable(r.seed, [...]string{i.APIGroup, i.APIVersion, i.Resource, i.Subresource})
 }
 
-func (n *named) knows(i *apirequest.RequestInfo) bool {
+func (r *resourceSet) has(i *apirequest.RequestInfo) bool {
 	if !i.IsResourceRequest {
 		return false
 	}
-	key := n.key(i)
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	_, ok := n.known[key]
+	hash := r.hash(i)
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	_, ok := r.hashes[hash]
 	return ok
 }
 
-// learn is called for a request that is allowed.
-func (n *named) learn(i *apirequest.RequestInfo) {
-	if !i.IsResourceRequest || len(i.APIGroup)+len(i.APIVersion)+len(i.Resource)+len(i.Subresource) > maxName {
+func (r *resourceSet) add(i *apirequest.RequestInfo) {
+	if !i.IsResourceRequest || len(i.APIGroup)+len(i.APIVersion)+len(i.Resource)+len(i.Subresource) > maxVerifiedBytes {
 		return
 	}
-	key := n.key(i)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(n.known) < n.limit {
-		n.known[key] = struct{}{}
+	hash := r.hash(i)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.hashes) < r.limit {
+		r.hashes[hash] = struct{}{}
 	}
 }
 
-// Labels returns info as metrics may be labelled with it: without the resource, or the
-// path, if no request for it has been allowed yet.
-func Labels(info *apirequest.RequestInfo) *apirequest.RequestInfo {
-	if info == nil || resources.knows(info) {
+// MetricsInfo returns the request info that metrics may be labelled with: info itself if
+// its resource is verified, and otherwise a copy without resource and path.
+func MetricsInfo(info *apirequest.RequestInfo) *apirequest.RequestInfo {
+	if info == nil || verified.has(info) {
 		return info
 	}
-	blank := *info
-	blankNames(&blank)
-	return &blank
+	redacted := *info
+	redact(&redacted)
+	return &redacted
 }
 
-func blankNames(i *apirequest.RequestInfo) {
+func redact(i *apirequest.RequestInfo) {
 	i.APIGroup, i.APIVersion, i.Resource, i.Subresource, i.Path = "", "", "", "", ""
 }
 
-// labelled is a resolver for who only counts requests.
-type labelled struct{ apirequest.RequestInfoResolver }
+// metricsResolver resolves request infos for metrics.
+type metricsResolver struct{ apirequest.RequestInfoResolver }
 
 // NewRequestInfo implements apirequest.RequestInfoResolver.
-func (l labelled) NewRequestInfo(req *http.Request) (*apirequest.RequestInfo, error) {
-	info, err := l.RequestInfoResolver.NewRequestInfo(req)
-	return Labels(info), err
+func (r metricsResolver) NewRequestInfo(req *http.Request) (*apirequest.RequestInfo, error) {
+	info, err := r.RequestInfoResolver.NewRequestInfo(req)
+	return MetricsInfo(info), err
 }
 
-// stranger is the request info of a request for what may not be named yet: a copy, for
-// those who may refuse it, and the original.
-type stranger struct{ copy, original *apirequest.RequestInfo }
+// unverifiedInfo is the request info of a request whose resource is not verified: a copy
+// that a filter may redact before it refuses the request, and the original.
+type unverifiedInfo struct{ copy, original *apirequest.RequestInfo }
 
-// linked is a part that never answers.
-func linked(l func(*step, *http.Request) *http.Request) part {
-	return part{
-		filter: func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-				if s, ok := req.Context().Value(stepKey{}).(*step); ok {
-					req = l(s, req)
-				}
-				next.ServeHTTP(w, req)
-			})
-		},
-		link: func(s *step, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
-			return w, l(s, req)
-		},
-	}
-}
-
-// mayBeRefused comes before filters that count a request they refuse.
-func mayBeRefused() part {
-	return linked(func(s *step, req *http.Request) *http.Request {
-		s.stranger = stranger{}
+// copyUnverified goes in front of filters that count the requests they refuse.
+func copyUnverified() filter {
+	return annotate(func(s *requestState, req *http.Request) *http.Request {
+		s.unverified = unverifiedInfo{}
 		info, ok := apirequest.RequestInfoFrom(req.Context())
-		if !ok || resources.knows(info) {
+		if !ok || verified.has(info) {
 			return req
 		}
 		own := *info
-		s.stranger = stranger{&own, info}
+		s.unverified = unverifiedInfo{&own, info}
 		return req.WithContext(apirequest.WithRequestInfo(req.Context(), &own))
 	})
 }
 
-// wasAllowed comes behind authorization.
-func wasAllowed() part {
-	return linked(func(s *step, req *http.Request) *http.Request {
-		if s.stranger.original != nil {
-			resources.learn(s.stranger.original)
-			s.stranger = stranger{}
+// markVerified goes behind authorization.
+func markVerified() filter {
+	return annotate(func(s *requestState, req *http.Request) *http.Request {
+		if s.unverified.original != nil {
+			verified.add(s.unverified.original)
+			s.unverified = unverifiedInfo{}
 		}
 		return req
 	})
 }
 
-// nameless is priority and fairness that forgets what a request has named that it refuses,
-// before k8s.io/apiserver counts it.
-type nameless struct{ utilflowcontrol.Interface }
+// redactingFlowControl redacts the request info of unverified requests that priority and
+// fairness refuses, before k8s.io/apiserver counts them.
+type redactingFlowControl struct{ utilflowcontrol.Interface }
 
 // Handle implements utilflowcontrol.Interface.
-func (n nameless) Handle(ctx context.Context, digest utilflowcontrol.RequestDigest,
+func (r redactingFlowControl) Handle(ctx context.Context, digest utilflowcontrol.RequestDigest,
 	note func(*flowcontrol.FlowSchema, *flowcontrol.PriorityLevelConfiguration, string),
 	estimate func() flowcontrolrequest.WorkEstimate, queued fq.QueueNoteFn, execute func(),
 ) {
-	digest.User = asPrivileged(digest.User)
-	s, ok := ctx.Value(stepKey{}).(*step)
-	if !ok || s.stranger.copy != digest.RequestInfo {
-		n.Interface.Handle(ctx, digest, note, estimate, queued, execute)
+	digest.User = exemptTier(digest.User)
+	s, ok := stateFrom(ctx)
+	if !ok || s.unverified.copy != digest.RequestInfo {
+		r.Interface.Handle(ctx, digest, note, estimate, queued, execute)
 		return
 	}
 	refused := true
-	n.Interface.Handle(ctx, digest, note, estimate, queued, func() {
+	r.Interface.Handle(ctx, digest, note, estimate, queued, func() {
 		refused = false
 		execute()
 	})
 	if refused {
-		blankNames(digest.RequestInfo)
+		redact(digest.RequestInfo)
 	}
 }
 
-// namelessInFlight is WithMaxInFlightLimit for requests whose names are forgotten until
-// they have been let in.
-func namelessInFlight(next http.Handler, g *genericapiserver.Config) http.Handler {
-	named := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if s, ok := req.Context().Value(stepKey{}).(*step); ok && s.stranger.copy != nil {
-			*s.stranger.copy = *s.stranger.original
+// withMaxInFlight is WithMaxInFlightLimit of k8s.io/apiserver. It redacts the request info
+// of unverified requests until they are admitted.
+func withMaxInFlight(next http.Handler, g *genericapiserver.Config) http.Handler {
+	restored := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if s, ok := stateFrom(req.Context()); ok && s.unverified.copy != nil {
+			*s.unverified.copy = *s.unverified.original
 		}
 		next.ServeHTTP(w, req)
 	})
-	limited := exceptTiers(genericfilters.WithMaxInFlightLimit(named, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc), named)
+	limited := exceptTiers(genericfilters.WithMaxInFlightLimit(restored, g.MaxRequestsInFlight, g.MaxMutatingRequestsInFlight, g.LongRunningFunc), restored)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s, ok := req.Context().Value(stepKey{}).(*step)
-		// What runs long is not limited, and is known by what it names.
-		if ok && s.stranger.copy != nil && !g.LongRunningFunc(req, s.stranger.copy) {
-			blankNames(s.stranger.copy)
+		s, ok := stateFrom(req.Context())
+		// Long-running requests are not limited, and are recognized by their resource.
+		if ok && s.unverified.copy != nil && !g.LongRunningFunc(req, s.unverified.copy) {
+			redact(s.unverified.copy)
 		}
 		limited.ServeHTTP(w, req)
 	})

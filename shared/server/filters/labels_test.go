@@ -18,20 +18,21 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// full is priority and fairness that refuses everything.
-type full struct{ utilflowcontrol.Interface }
+// rejectAll is priority and fairness that rejects everything.
+type rejectAll struct{ utilflowcontrol.Interface }
 
-func (full) Handle(_ context.Context, _ utilflowcontrol.RequestDigest,
+func (rejectAll) Handle(_ context.Context, _ utilflowcontrol.RequestDigest,
 	note func(*flowcontrol.FlowSchema, *flowcontrol.PriorityLevelConfiguration, string),
 	_ func() flowcontrolrequest.WorkEstimate, _ fq.QueueNoteFn, _ func(),
 ) {
 	note(&flowcontrol.FlowSchema{}, &flowcontrol.PriorityLevelConfiguration{}, "")
 }
 
-// runs makes names that no run of a test has used before: what is named is the process's.
-var runs atomic.Int64
+// unusedNames counts the names of unused.
+var unusedNames atomic.Int64
 
-func unused(name string) string { return fmt.Sprint(name, "-", runs.Add(1), "-") }
+// unused returns a name that no test has used before. Verified resources are the process's.
+func unused(name string) string { return fmt.Sprint(name, "-", unusedNames.Add(1), "-") }
 
 // series counts the series of the process that have a value like this in a label.
 func series(t *testing.T, value string) (n int) {
@@ -54,27 +55,27 @@ func series(t *testing.T, value string) (n int) {
 	return n
 }
 
-// What anybody can name leaves no series behind: requests that are refused before they are
-// authorized, that end too late, and that are broken off.
-func TestStrangersLeaveNoSeries(t *testing.T) {
+// TestUnverifiedResourcesLeaveNoSeries: requests that are refused before authorization, that
+// time out, or that are aborted, leave no series with the names that they chose.
+func TestUnverifiedResourcesLeaveNoSeries(t *testing.T) {
 	tests := map[string]struct {
 		change func(*Config)
 		next   http.HandlerFunc
 		query  string
-		code   int // 0: broken off
+		code   int // 0: aborted
 		busy   bool
 	}{
 		"429 by the number in flight":  {change: func(c *Config) { c.Generic.MaxMutatingRequestsInFlight = 1 }, busy: true, code: 429},
-		"429 by priority and fairness": {change: func(c *Config) { c.Generic.FlowControl = full{} }, code: 429},
+		"429 by priority and fairness": {change: func(c *Config) { c.Generic.FlowControl = rejectAll{} }, code: 429},
 		"504": {
 			change: func(c *Config) { c.Owns = func(*http.Request) bool { return false } },
 			next:   func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }, query: "?timeout=1ns", code: 504,
 		},
-		"broken off": {
+		"aborted": {
 			change: func(c *Config) { c.Owns = func(*http.Request) bool { return false } },
 			next:   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		},
-		"429 and a watch that is refused": {change: func(c *Config) { c.Generic.FlowControl = full{} }, query: "?watch=true", code: 429},
+		"429 and a watch that is refused": {change: func(c *Config) { c.Generic.FlowControl = rejectAll{} }, query: "?watch=true", code: 429},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestStrangersLeaveNoSeries(t *testing.T) {
 				if test.code == 0 {
 					defer func() {
 						if recover() == nil {
-							t.Error("it is not broken off")
+							t.Error("the answer is not aborted")
 						}
 					}()
 				}
@@ -110,18 +111,18 @@ func TestStrangersLeaveNoSeries(t *testing.T) {
 			paths := []string{"/api/%s/things", "/api/v1/%s", "/api/v1/namespaces/n/things/name/%s", "/api/%s"}
 			for i := range 50 {
 				for _, path := range paths {
-					ask(fmt.Sprintf(path, fmt.Sprint("stranger", i)))
+					ask(fmt.Sprintf(path, fmt.Sprint("unverified", i)))
 				}
 			}
-			if n := series(t, "stranger"); n > 0 {
-				t.Errorf("%d series of what strangers have named", n)
+			if n := series(t, "unverified"); n > 0 {
+				t.Errorf("%d series of unverified resources", n)
 			}
 		})
 	}
 }
 
-// What has been allowed once is named, as by kube-apiserver.
-func TestServedResourcesAreNamed(t *testing.T) {
+// TestVerifiedResourcesAreNamed, as by kube-apiserver.
+func TestVerifiedResourcesAreNamed(t *testing.T) {
 	x := newTier(t, func(c *Config) { c.Generic.MaxMutatingRequestsInFlight = 1 })
 	gadgets := unused("gadgets")
 	path := "/api/v1/namespaces/n/" + gadgets
@@ -138,22 +139,23 @@ func TestServedResourcesAreNamed(t *testing.T) {
 		}
 		return series(t, gadgets)
 	}
-	do(x.Edge, newRequest("POST", path, "Authorization: mallory")) // is not allowed
+	do(x.Edge, newRequest("POST", path, "Authorization: mallory")) // refused
 	if n := refused(); n != 0 {
-		t.Errorf("%d series of what nobody was allowed", n)
+		t.Errorf("%d series of a resource for which no request was allowed", n)
 	}
 	x.serve = func(http.ResponseWriter, *http.Request) {}
 	do(x.Edge, newRequest("POST", path, "Authorization: ann"))
 	if n := refused(); n != 2 {
-		t.Errorf("%d series of what was allowed, want those of requests and of terminations", n)
+		t.Errorf("%d series of a verified resource, want those of requests and of terminations", n)
 	}
 }
 
-// A request that is let in reaches its handler with all that it names, whoever limits it.
-func TestStrangersAreServedAsTheyAre(t *testing.T) {
+// TestUnverifiedRequestsKeepTheirResource: an admitted request reaches its handler with its
+// whole request info, whichever filter limits it.
+func TestUnverifiedRequestsKeepTheirResource(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"max in flight": nil,
-		"fairness":      func(c *Config) { c.Generic.FlowControl = letIn{} },
+		"fairness":      func(c *Config) { c.Generic.FlowControl = admitAll{} },
 	} {
 		x := newTier(t, change)
 		widgets := unused("widgets")
@@ -164,33 +166,33 @@ func TestStrangersAreServedAsTheyAre(t *testing.T) {
 	}
 }
 
-type letIn struct{ utilflowcontrol.Interface }
+type admitAll struct{ utilflowcontrol.Interface }
 
-func (letIn) Handle(_ context.Context, d utilflowcontrol.RequestDigest,
+func (admitAll) Handle(_ context.Context, d utilflowcontrol.RequestDigest,
 	note func(*flowcontrol.FlowSchema, *flowcontrol.PriorityLevelConfiguration, string),
 	_ func() flowcontrolrequest.WorkEstimate, _ fq.QueueNoteFn, execute func(),
 ) {
 	if d.RequestInfo.Resource == "" {
-		return // is not known by its name
+		return // its resource is not visible
 	}
 	note(&flowcontrol.FlowSchema{}, &flowcontrol.PriorityLevelConfiguration{}, "")
 	execute()
 }
 
-func TestNamedResourcesAreBounded(t *testing.T) {
-	n := newNamed(10)
+func TestVerifiedResourcesAreBounded(t *testing.T) {
+	r := newResourceSet(10)
 	thing := func(name string) *apirequest.RequestInfo {
 		return &apirequest.RequestInfo{IsResourceRequest: true, APIVersion: "v1", Resource: name}
 	}
-	n.learn(thing(strings.Repeat("x", maxName)))
-	n.learn(&apirequest.RequestInfo{Path: "/healthz"})
-	if len(n.known) != 0 {
-		t.Errorf("%d are known, of which none should be", len(n.known))
+	r.add(thing(strings.Repeat("x", maxVerifiedBytes)))
+	r.add(&apirequest.RequestInfo{Path: "/healthz"})
+	if len(r.hashes) != 0 {
+		t.Errorf("%d resources, want none", len(r.hashes))
 	}
 	for i := range 20 {
-		n.learn(thing(fmt.Sprint("things", i)))
+		r.add(thing(fmt.Sprint("things", i)))
 	}
-	if len(n.known) != 10 || !n.knows(thing("things0")) || n.knows(thing("things19")) {
-		t.Errorf("%d are known, want the first 10", len(n.known))
+	if len(r.hashes) != 10 || !r.has(thing("things0")) || r.has(thing("things19")) {
+		t.Errorf("%d resources, want the first 10", len(r.hashes))
 	}
 }

@@ -7,18 +7,12 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"k8s.io/apimachinery/pkg/util/sets"
 	utilwaitgroup "k8s.io/apimachinery/pkg/util/waitgroup"
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-var (
-	longRunningVerbs        = sets.NewString("watch", "proxy")
-	longRunningSubresources = sets.NewString("attach", "exec", "proxy", "log", "portforward")
-)
-
-// TestWatchesEndWhenNoRequestsAreTaken: the handler of a watch is told, and the
-// server can wait until it has gone.
+// TestWatchesEndWhenNoRequestsAreTaken: the handler of a watch sees the shutdown signal,
+// and the server can wait for it.
 func TestWatchesEndWhenNoRequestsAreTaken(t *testing.T) {
 	x := newTier(t, nil)
 	entered := make(chan struct{})
@@ -40,7 +34,7 @@ func TestWatchesEndWhenNoRequestsAreTaken(t *testing.T) {
 	if before != 0 || after != 0 || err != nil {
 		t.Errorf("watches left: %d, %d, %v", before, after, err)
 	}
-	// A watch that comes after the last has been waited for is not begun.
+	// A watch that arrives after the wait is refused.
 	if w := do(x.Edge, newRequest("GET", "/api/v1/nodes?watch=true", "Authorization: ann")); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("a late watch: %d %v", w.Code, w.Header())
 	}
@@ -71,7 +65,7 @@ func TestRequestsInFlightAreWaitedFor(t *testing.T) {
 func TestEndWithServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closing := make(chan struct{})
-		watch := request.WithServerShutdownSignal(t.Context(), shutdown(closing))
+		watch := request.WithServerShutdownSignal(t.Context(), shutdownSignal(closing))
 		ended, cancel := EndWithServer(watch)
 		defer cancel()
 		byCaller, cancelCaller := EndWithServer(watch)

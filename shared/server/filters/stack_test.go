@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// here is about where the stack of its caller ends. The number is good for differences
+// here returns roughly the address of the top of the stack. It is good for differences
 // within one goroutine whose stack does not move in between.
 //
 //go:noinline
@@ -17,8 +17,8 @@ func here() uintptr {
 	return uintptr(unsafe.Pointer(&mark))
 }
 
-// reserve has a frame that is larger than what the chain needs of the stack. Its argument
-// keeps the compiler from seeing that nothing is done with it.
+// reserve has a frame larger than the stack that the chain needs. Its argument keeps the
+// compiler from removing the frame.
 //
 //go:noinline
 func reserve(i int) byte {
@@ -26,9 +26,9 @@ func reserve(i int) byte {
 	return frame[i]
 }
 
-// TestLongRequestsKeepLittleOfTheStack: what the chain leaves on the stack for as long
-// as a watch lasts. An idle watch in triune fits into a stack of 8 KiB, of which this is
-// a fifth; the rest is the server's, a tier in front, and what serves the watch.
+// TestLongRequestsKeepLittleOfTheStack bounds the stack that the chain occupies while a
+// watch lasts. An idle watch in triune fits into a stack of 8 KiB, of which this is a fifth;
+// the rest belongs to the server, a tier in front, and the handler of the watch.
 func TestLongRequestsKeepLittleOfTheStack(t *testing.T) {
 	const limit = 2048
 	for _, tc := range []struct{ name, path, query string }{
@@ -38,7 +38,7 @@ func TestLongRequestsKeepLittleOfTheStack(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var depth uintptr
 			handlers := bare(t, true, func(http.ResponseWriter, *http.Request) { depth = here() })
-			// A stack moves when it grows, so it grows before, and when it is collected.
+			// The stack must not move meanwhile: it grows now, and no collection shrinks it.
 			reserve(0)
 			runtime.GC()
 			defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -10,15 +10,16 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// What a tier asks in its own name is part of the work that kube-apiserver does for a request
-// before it counts it: it authenticates and authorizes. So it has no place in a queue. The
-// tier that asks bounds how much of it is under way, see package nexttier.
+// The requests that a tier makes in its own name authenticate and authorize requests of
+// clients. In kube-apiserver that work is done before a request is counted, so these
+// requests are not queued. The tier that makes them bounds how many are in flight, see
+// package nexttier.
 
 func isTier(u user.Info) bool { return strings.HasPrefix(u.GetName(), tierclient.UserPrefix) }
 
-// asPrivileged returns whom priority and fairness takes u for: a tier for a member of
-// system:masters, which is exempt.
-func asPrivileged(u user.Info) user.Info {
+// exemptTier returns the user by which priority and fairness classifies the requests of u.
+// A tier becomes a member of system:masters, which is exempt.
+func exemptTier(u user.Info) user.Info {
 	if u == nil || !isTier(u) {
 		return u
 	}

@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// maxWarnings is how many characters the warnings of an answer may have before they are
-	// cut, and maxWarning how many are left of each then.
+	// maxWarnings is the number of characters from which the warnings of an answer are
+	// truncated. Then each keeps at most maxWarning characters.
 	maxWarnings = 4 << 10
 	maxWarning  = 256
 )
 
-// warnings are those of an answer (KEP-1693): each is a Warning header (RFC 7234, section
-// 5.5) once, and all are cut when they become too long. They may be added concurrently.
+// warnings records the warnings of an answer (KEP-1693). Each becomes one Warning header
+// (RFC 7234, section 5.5); duplicates are dropped, and all are truncated when they become
+// too long. It is safe for concurrent use.
 type warnings struct {
 	w http.ResponseWriter
 
-	mu sync.Mutex
-	// all that have been added, in order; guarded by mu, as is all below.
-	all        []added
+	mu         sync.Mutex // guards the fields below
+	added      []addedWarning
 	characters int
-	cut        bool
+	truncated  bool
 }
 
-type added struct{ agent, text string }
+type addedWarning struct{ agent, text string }
 
-// withWarnings is WithWarningRecorder of k8s.io/apiserver.
+// withWarnings does the work of WithWarningRecorder of k8s.io/apiserver.
 func withWarnings(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		next.ServeHTTP(w, req.WithContext(warning.WithWarningRecorder(req.Context(), &warnings{w: w})))
@@ -42,38 +42,38 @@ func withWarnings(next http.Handler) http.Handler {
 func (r *warnings) AddWarning(agent, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if text == "" || r.cut && r.characters >= maxWarnings {
+	if text == "" || r.truncated && r.characters >= maxWarnings {
 		return
 	}
-	for _, other := range r.all {
+	for _, other := range r.added {
 		if other.text == text {
 			return
 		}
 	}
-	r.all = append(r.all, added{agent, text})
-	if r.cut || r.characters+utf8.RuneCountInString(text) <= maxWarnings {
-		r.putLocked(agent, text)
+	r.added = append(r.added, addedWarning{agent, text})
+	if r.truncated || r.characters+utf8.RuneCountInString(text) <= maxWarnings {
+		r.addHeaderLocked(agent, text)
 		return
 	}
 	if _, err := utilnet.NewWarningHeader(299, agent, text); err != nil {
-		return // it would not have been too long, for it cannot be sent
+		return // it cannot be sent, and so does not count
 	}
-	klog.Background().V(2).Info("The warnings of an answer are cut", "characters", maxWarnings)
-	r.cut, r.characters = true, 0
+	klog.Background().V(2).Info("The warnings of an answer are truncated", "characters", maxWarnings)
+	r.truncated, r.characters = true, 0
 	r.w.Header().Del("Warning")
-	for _, a := range r.all {
-		r.putLocked(a.agent, a.text)
+	for _, a := range r.added {
+		r.addHeaderLocked(a.agent, a.text)
 	}
 }
 
-func (r *warnings) putLocked(agent, text string) {
+func (r *warnings) addHeaderLocked(agent, text string) {
 	length := utf8.RuneCountInString(text)
-	if r.cut && length > maxWarning {
+	if r.truncated && length > maxWarning {
 		text, length = string([]rune(text)[:maxWarning]), maxWarning
 	}
 	header, err := utilnet.NewWarningHeader(299, agent, text)
 	if err != nil {
-		return // of what cannot be sent nobody is warned
+		return // it cannot be sent
 	}
 	r.characters += length
 	r.w.Header().Add("Warning", header)

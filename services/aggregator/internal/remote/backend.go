@@ -210,7 +210,7 @@ func (b *Backend) unreachable() {
 func (b *Backend) end(w http.ResponseWriter, req *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
-		endpointmetrics.RecordRequestTermination(req, filters.Labels(info), component, code)
+		endpointmetrics.RecordRequestTermination(req, filters.MetricsInfo(info), component, code)
 	}
 }
 

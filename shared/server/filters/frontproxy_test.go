@@ -18,8 +18,8 @@ import (
 	"triune.dev/shared/transport/distrust"
 )
 
-// proxiedTier is a tier behind others, and the connections of a front proxy, of another tier,
-// and of a client.
+// proxiedTier returns a tier behind others, and the connections of a front proxy, of another
+// tier, and of a client.
 func proxiedTier(t *testing.T) (x *tier, proxy, front, client *tls.ConnectionState) {
 	t.Helper()
 	made, err := pki.Ensure(t.TempDir(), pki.Options{})
@@ -61,18 +61,18 @@ func proxiedTier(t *testing.T) (x *tier, proxy, front, client *tls.ConnectionSta
 	return x, connection(made.FrontProxyClient), connection(made.Tier["aggregator"]), connection(made.Admin)
 }
 
-// TestConnectionsOfFrontProxiesStayOpen: GOAWAY is for one client (CVE-2023-44487, and
-// --goaway-chance), and a front proxy has the requests of many on a connection.
+// TestConnectionsOfFrontProxiesStayOpen: GOAWAY is meant for one client (CVE-2023-44487, and
+// --goaway-chance), but a connection of a front proxy carries the requests of many.
 func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
 	x, proxy, front, client := proxiedTier(t)
 	for name, test := range map[string]struct {
 		connection *tls.ConnectionState
 		closed     bool
 	}{
-		"front proxy": {proxy, false},
-		"tier":        {front, false},
-		"client":      {client, true},
-		"stranger":    {nil, true},
+		"front proxy":    {proxy, false},
+		"tier":           {front, false},
+		"client":         {client, true},
+		"no certificate": {nil, true},
 	} {
 		for _, target := range []string{"/api/v1/pods", "/api/v1/pods?watch=1", "/apis/other/v1/things"} {
 			for _, who := range []string{user.Anonymous, "alice", "nobody"} {
@@ -89,7 +89,8 @@ func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
 	}
 }
 
-// TestChallengeIsNotForHandlers: who knows it could make a front proxy send a request twice.
+// TestChallengeIsNotForHandlers: a handler that knows the challenge could make a front proxy
+// send a request twice.
 func TestChallengeIsNotForHandlers(t *testing.T) {
 	x, proxy, _, _ := proxiedTier(t)
 	look := func(_ http.ResponseWriter, req *http.Request) {
@@ -102,12 +103,12 @@ func TestChallengeIsNotForHandlers(t *testing.T) {
 		req := newRequest(http.MethodPost, target, "Authorization: "+authorization, "X-Remote-User: alice", distrust.Challenge+": secret")
 		req.TLS = proxy
 		if answer := do(x.Edge, req); distrust.Marked(answer.Header(), "secret") {
-			t.Errorf("%s as %s: a proxy that is believed is told that it is not", target, authorization)
+			t.Errorf("%s as %s: the answer to a trusted proxy says that it is not trusted", target, authorization)
 		}
 		req = newRequest(http.MethodPost, target, "Authorization: nobody", distrust.Challenge+": secret")
 		req.TLS = proxy
 		if answer := do(x.Edge, req); !distrust.Marked(answer.Header(), "secret") {
-			t.Errorf("%s: a proxy that names nobody is not told that it is refused", target)
+			t.Errorf("%s: the answer to a proxy that names no user does not say that it is not trusted", target)
 		}
 	}
 }

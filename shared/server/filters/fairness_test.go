@@ -11,7 +11,7 @@ import (
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// watched is priority and fairness where so many watch what requests change.
+// watched is priority and fairness with a number of watches interested in each write.
 type watched struct {
 	utilflowcontrol.Interface
 	watches int
@@ -20,7 +20,7 @@ type watched struct {
 func (w watched) GetInterestedWatchCount(*apirequest.RequestInfo) int { return w.watches }
 func (w watched) GetMaxSeats(string) uint64                           { return 10 }
 
-// TestEstimate: how many seats a change takes after it, and for how long.
+// TestEstimate checks how many seats a write holds after it, and for how long.
 func TestEstimate(t *testing.T) {
 	for _, tc := range []struct {
 		watches int
@@ -31,7 +31,7 @@ func TestEstimate(t *testing.T) {
 		{63, 0, 0},
 		{64, 1, 5 * time.Millisecond},
 		{500, 8, 5 * time.Millisecond},
-		// No more than ten, for longer instead.
+		// At most ten seats, but for longer.
 		{5000, 10, 79 * 5 * time.Millisecond / 10},
 	} {
 		g := &genericapiserver.Config{FlowControl: watched{watches: tc.watches}, StorageObjectCountTracker: flowcontrolrequest.NewStorageObjectCountTracker()}

@@ -21,17 +21,17 @@ import (
 	"triune.dev/shared/transport/loopback"
 )
 
-// upstreamBounded is what bounded does, of the filters of k8s.io/apiserver.
-func upstreamBounded(handler http.Handler, g *genericapiserver.Config) http.Handler {
+// upstreamTimeout does the work of withTimeout with the filters of k8s.io/apiserver.
+func upstreamTimeout(handler http.Handler, g *genericapiserver.Config) http.Handler {
 	handler = genericfilters.WithTimeoutForNonLongRunningRequests(handler, g.LongRunningFunc)
 	handler = filters.WithRequestDeadline(handler, g.AuditBackend, g.AuditPolicyRuleEvaluator, g.LongRunningFunc, g.Serializer, g.RequestTimeout)
 	return genericfilters.WithWaitGroup(handler, g.LongRunningFunc, g.NonLongRunningRequestWaitGroup)
 }
 
-// TestBoundedAsUpstream: requests end as they do with upstream's filters, in whichever way
-// their handlers end.
-func TestBoundedAsUpstream(t *testing.T) {
-	// late waits for the deadline, and says what it can do then.
+// TestTimeoutAsUpstream: requests end as with upstream's filters, however their handlers
+// end.
+func TestTimeoutAsUpstream(t *testing.T) {
+	// late waits for the deadline, and reports which operations succeed after it.
 	late := func(before func(http.ResponseWriter), said chan<- string) http.HandlerFunc {
 		return func(w http.ResponseWriter, req *http.Request) {
 			before(w)
@@ -49,7 +49,7 @@ func TestBoundedAsUpstream(t *testing.T) {
 	quiet := func(w http.ResponseWriter) { w.Header().Set("X-Set", "never sent") }
 	for _, test := range []struct {
 		name, query string
-		// long has a timeout that nothing reaches.
+		// long sets a timeout that no handler reaches.
 		long   bool
 		handle func(said chan<- string) http.HandlerFunc
 	}{
@@ -88,13 +88,13 @@ func TestBoundedAsUpstream(t *testing.T) {
 				fmt.Fprint(w, time.Until(deadline).Round(time.Minute))
 			}
 		}},
-		{"a timeout that is none", "timeout=soon", true, func(chan<- string) http.HandlerFunc {
+		{"an invalid timeout", "timeout=soon", true, func(chan<- string) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "handled") }
 		}},
 		{"a panic", "", true, func(chan<- string) http.HandlerFunc {
 			return func(http.ResponseWriter, *http.Request) { panic("oh") }
 		}},
-		{"given up", "", true, func(chan<- string) http.HandlerFunc {
+		{"aborted", "", true, func(chan<- string) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprint(w, "half")
 				panic(http.ErrAbortHandler)
@@ -116,9 +116,9 @@ func TestBoundedAsUpstream(t *testing.T) {
 				if test.long {
 					g.RequestTimeout = 10 * time.Minute
 				}
-				outcome := func(bound func(http.Handler, *genericapiserver.Config) http.Handler) string {
+				outcome := func(filter func(http.Handler, *genericapiserver.Config) http.Handler) string {
 					said := make(chan string, 1)
-					handler := bound(test.handle(said), g)
+					handler := filter(test.handle(said), g)
 					outer := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 						w.Header().Set("X-Outer", "1")
 						handler.ServeHTTP(w, req)
@@ -134,7 +134,7 @@ func TestBoundedAsUpstream(t *testing.T) {
 					}
 					return got
 				}
-				if diff := cmp.Diff(outcome(upstreamBounded), outcome(bounded)); diff != "" {
+				if diff := cmp.Diff(outcome(upstreamTimeout), outcome(withTimeout)); diff != "" {
 					t.Errorf("(-upstream's filters +ours):\n%s", diff)
 				}
 			})
@@ -142,7 +142,7 @@ func TestBoundedAsUpstream(t *testing.T) {
 	}
 }
 
-// answer describes what a client gets, but for the date.
+// answer describes the answer that a client receives, without its date.
 func answer(t *testing.T, server *httptest.Server, path string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
@@ -157,19 +157,19 @@ func answer(t *testing.T, server *httptest.Server, path string) string {
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
 	res.Header.Del("Date")
-	res.Header.Del("Connection") // is closed where a handler goes on
+	res.Header.Del("Connection") // differs while a handler still runs
 	return fmt.Sprintf("%d %v %q, cut off: %t", res.StatusCode, res.Header, body, err != nil)
 }
 
-// TestClientsThatDoNotReadKeepNoHandler: a handler whose client reads nothing of its answer
-// ends when its time is over.
+// TestClientsThatDoNotReadKeepNoHandler: a handler whose client does not read its answer
+// ends at the deadline.
 func TestClientsThatDoNotReadKeepNoHandler(t *testing.T) {
 	for _, way := range []string{"HTTP/1.1", "HTTP/2", "Go's HTTP/2"} {
 		t.Run(way, func(t *testing.T) {
 			g := newTier(t, nil).generic
 			g.RequestTimeout = 500 * time.Millisecond
 			ended := make(chan struct{})
-			handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			handler := withTimeout(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				defer close(ended)
 				for p := make([]byte, 1<<20); ; {
 					if _, err := w.Write(p); err != nil {
@@ -190,16 +190,16 @@ func TestClientsThatDoNotReadKeepNoHandler(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(30 * time.Second):
-				t.Fatal("the handler waits for its client")
+				t.Fatal("the handler still waits for its client")
 			}
 			g.NonLongRunningRequestWaitGroup.Wait()
 		})
 	}
 }
 
-// TestLateHandlerIsAnsweredFor: the client has its whole answer while the handler still runs,
-// and still changes the headers of its request and of its answer, and a shutdown waits no
-// longer for it.
+// TestLateHandlerIsAnsweredFor: the client receives its whole answer while the handler still
+// runs and changes the headers of its request and of its answer. A shutdown does not wait
+// for that handler.
 func TestLateHandlerIsAnsweredFor(t *testing.T) {
 	for _, way := range []string{"HTTP/1.1", "HTTP/2", "Go's HTTP/2", "in the process"} {
 		for _, begun := range []bool{false, true} {
@@ -207,7 +207,7 @@ func TestLateHandlerIsAnsweredFor(t *testing.T) {
 				g := newTier(t, nil).generic
 				g.RequestTimeout = 50 * time.Millisecond
 				answered, ended := make(chan struct{}), make(chan struct{})
-				handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				handler := withTimeout(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 					defer close(ended)
 					header := w.Header()
 					if begun {
@@ -253,7 +253,7 @@ func TestLateHandlerIsAnsweredFor(t *testing.T) {
 				g.NonLongRunningRequestWaitGroup.Wait()
 				select {
 				case <-ended:
-					t.Error("the handler has ended before")
+					t.Error("the handler has ended")
 				default:
 				}
 				close(answered)
@@ -263,12 +263,12 @@ func TestLateHandlerIsAnsweredFor(t *testing.T) {
 	}
 }
 
-// TestHandlerThatGivesUp: a handler that returns without an answer when its time is over is
+// TestHandlerThatGivesUp: a handler that returns at the deadline without an answer is
 // answered for, too.
 func TestHandlerThatGivesUp(t *testing.T) {
 	g := newTier(t, nil).generic
 	g.RequestTimeout = time.Millisecond
-	handler := bounded(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }), g)
+	handler := withTimeout(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }), g)
 	for range 200 {
 		if w := do(filters.WithRequestInfo(handler, g.RequestInfoResolver), newRequest("GET", "/api/v1/nodes")); w.Code != http.StatusGatewayTimeout {
 			t.Fatalf("status %d, want 504", w.Code)
@@ -276,7 +276,7 @@ func TestHandlerThatGivesUp(t *testing.T) {
 	}
 }
 
-// reach serves in some way, and returns a client and the address for it.
+// reach serves handler over the given protocol, and returns a client and the address.
 func reach(t *testing.T, way string, handler http.Handler) (*http.Client, string) {
 	t.Helper()
 	if way == "in the process" {
@@ -302,15 +302,15 @@ func reach(t *testing.T, way string, handler http.Handler) (*http.Client, string
 	return server.Client(), server.URL
 }
 
-// TestRefusedWhileShuttingDown: what comes after a shutdown has begun to wait is refused, as
-// by upstream's filters.
+// TestRefusedWhileShuttingDown: requests that arrive after a shutdown has begun to wait are
+// refused, as by upstream's filters.
 func TestRefusedWhileShuttingDown(t *testing.T) {
 	for _, path := range []string{"/api/v1/nodes", "/api/v1/nodes?timeout=1s", "/healthz"} {
 		var got []string
-		for _, bound := range []func(http.Handler, *genericapiserver.Config) http.Handler{upstreamBounded, bounded} {
+		for _, filter := range []func(http.Handler, *genericapiserver.Config) http.Handler{upstreamTimeout, withTimeout} {
 			g := newTier(t, nil).generic
 			g.NonLongRunningRequestWaitGroup.Wait()
-			handler := bound(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }), g)
+			handler := filter(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }), g)
 			w := do(filters.WithRequestInfo(handler, g.RequestInfoResolver), newRequest("GET", path))
 			got = append(got, fmt.Sprint(w.Code, w.Header(), w.Body))
 		}
