@@ -1,15 +1,18 @@
-// Package fairness is API priority and fairness (KEP-1040) as k8s.io/apiserver has it,
-// with a way past the queues for requests that would not wait in them.
+// Package fairness is API priority and fairness (KEP-1040) of k8s.io/apiserver, with a fast
+// path for requests that need not wait.
 //
-// A queue set of k8s.io/apiserver puts every request into one of its queues, and takes it
-// out again at once where there are seats: it deals a hand of queues, and works out the
-// virtual time of all of them, up to 128, four times for each request and with one lock
-// held. That is a fifth of what a GET costs, and says nothing as long as nobody waits: a
-// queue without requests forgets what its flow has had.
+// A queue set of k8s.io/apiserver enqueues every request, and dequeues it at once if there
+// are seats. For each request it shuffle-shards the queues and updates the virtual time of
+// all of them, up to 128, four times and under one lock. That is a fifth of the cost of a
+// GET. While nobody waits it decides nothing, because an empty queue forgets the past work
+// of its flow.
 //
-// So while nobody waits, and there are seats, a request is taken directly: its seats are
-// counted, and shown in the metrics, and that is all. The first request that finds no
-// seat, and all that come until nobody waits any more, are the queue set's, which is told
-// of as many seats as those that were taken directly have left. It decides who waits where,
-// who is next, and who is refused, as it always does.
+// So while nobody waits and there are seats, a request is dispatched directly: only its
+// seats and the metrics are counted. The first request that finds no seat, and all requests
+// after it until nobody waits again, go to the queue set of k8s.io/apiserver, whose limit is
+// lowered by the seats of direct requests. That queue set decides, as always, which request
+// waits, which is next, and which is rejected.
+//
+// [Apply] replaces FeatureOptions.ApplyTo in the start-up of a tier. [New] and
+// [NewQueueSetFactory] are its parts.
 package fairness

@@ -15,8 +15,8 @@ import (
 	flowcontrolclient "k8s.io/client-go/kubernetes/typed/flowcontrol/v1"
 )
 
-// Apply is [genericoptions.FeatureOptions.ApplyTo] with the priority and fairness of this
-// package. It fails where there is nothing to limit by, or no client.
+// Apply does the work of [genericoptions.FeatureOptions.ApplyTo] with the priority and
+// fairness of this package. Without a client or a limit it returns an error.
 func Apply(o *genericoptions.FeatureOptions, c *genericapiserver.Config, client kubernetes.Interface, factory informers.SharedInformerFactory) error {
 	others := *o
 	others.EnablePriorityAndFairness = false
@@ -37,8 +37,8 @@ func Apply(o *genericoptions.FeatureOptions, c *genericapiserver.Config, client 
 	return nil
 }
 
-// New is [utilflowcontrol.New] with the queue sets of this package. limit is how many
-// seats all priority levels share.
+// New does the work of [utilflowcontrol.New] with the queue sets of this package. limit is
+// the number of seats that all priority levels share.
 func New(factory informers.SharedInformerFactory, client flowcontrolclient.FlowcontrolV1Interface, limit int) utilflowcontrol.Interface {
 	clock := eventclock.Real{}
 	return utilflowcontrol.NewTestable(utilflowcontrol.TestableConfig{
@@ -51,6 +51,6 @@ func New(factory informers.SharedInformerFactory, client flowcontrolclient.Flowc
 		ServerConcurrencyLimit: limit,
 		ReqsGaugeVec:           metrics.PriorityLevelConcurrencyGaugeVec,
 		ExecSeatsGaugeVec:      metrics.PriorityLevelExecutionSeatsGaugeVec,
-		QueueSetFactory:        QueueSets(queueset.NewQueueSetFactory(clock), clock),
+		QueueSetFactory:        NewQueueSetFactory(queueset.NewQueueSetFactory(clock), clock),
 	})
 }
