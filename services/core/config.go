@@ -283,20 +283,20 @@ func (c *Config) addAuthentication(ctx context.Context) error {
 		client, c.Informers, c.Generic.APIServerID)
 }
 
-// completeAuthentication spares most requests the check of a signature, and believes no
-// front proxy that lets in anonymous requests which core does not.
+// completeAuthentication caches verified certificates, refuses anonymous requests of front
+// proxies that core itself would not allow, and authenticates the other tiers.
 func (c *Config) completeAuthentication(context.Context) (err error) {
 	g := &c.Generic.Authentication
-	g.Authenticator = authn.Certificates{
+	g.Authenticator = authn.CacheCertificates(g.Authenticator, authn.CertificateConfig{
 		Proxies:   g.RequestHeaderConfig,
 		Audiences: g.APIAudiences,
-		// Not the provider that ApplyTo has made, which nobody is given; this one reads
-		// the same file and follows it, see authenticationInfo.
+		// ApplyTo does not return the provider it makes. This one reads and reloads the same
+		// file, see authenticationInfo.
 		Clients: c.controlPlane.ControlPlane.ClusterAuthenticationInfo.ClientCA,
-	}.Remember(g.Authenticator)
+	})
 	o := c.options.Authentication
 	g.Authenticator, err = authn.RefuseAnonymous(g.Authenticator, o.AuthenticationConfigFile, o.Anonymous != nil && o.Anonymous.Allow)
-	g.Authenticator = authn.AdmitTiers(g.Authenticator, g.RequestHeaderConfig, "aggregator", "extensions")
+	g.Authenticator = authn.AuthenticateTiers(g.Authenticator, g.RequestHeaderConfig, "aggregator", "extensions")
 	return err
 }
 

@@ -122,7 +122,7 @@ func (o CompletedOptions) Validate() []error {
 		nameFile(errs, o.Authorization.Validate(), file)
 	}
 	// Upstream reads this file when it makes the authenticators, without naming the flag.
-	if _, err := (authn.Told{ConfigFile: o.Authentication.AuthenticationConfigFile}).Settings(); err != nil {
+	if _, err := (authn.SharedFlags{ConfigFile: o.Authentication.AuthenticationConfigFile}).Settings(); err != nil {
 		errs = append(errs, err)
 	}
 	for _, target := range o.next.urls {

@@ -9,8 +9,8 @@ import (
 	"triune.dev/shared/server/authz"
 )
 
-// settings are what core has been told and publishes, for the other tiers to compare
-// themselves with. Files are read at each call.
+// settings returns the settings that core publishes for the other tiers to compare with
+// theirs. It reads files at each call.
 func (c *Config) settings() (agreement.Settings, error) {
 	settings, err := triuneoptions.Files{
 		triuneoptions.AuditPolicy:   c.options.Audit.PolicyFile,
@@ -20,22 +20,22 @@ func (c *Config) settings() (agreement.Settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	told := authn.Told{
+	flags := authn.SharedFlags{
 		ConfigFile:    c.options.Authentication.AuthenticationConfigFile,
 		Audiences:     c.Generic.Authentication.APIAudiences,
 		RequestHeader: c.options.Authentication.RequestHeader,
 	}
 	if anonymous := c.options.Authentication.Anonymous; anonymous != nil {
-		told.Anonymous = anonymous.Allow
+		flags.Anonymous = anonymous.Allow
 	}
-	authentication, err := told.Settings()
+	authentication, err := flags.Settings()
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(settings, authentication)
 	settings[authz.ModesSetting] = authz.Modes(c.options.Authorization.Modes)
 	if file := c.options.Authorization.AuthorizationConfigurationFile; file != "" {
-		// Which modes it names does not matter: it can change at any time.
+		// The modes in the file do not matter, because it can change at any time.
 		digest, err := agreement.FileDigest(file)
 		if err != nil {
 			return nil, err

@@ -11,32 +11,31 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// errAnonymous is why a request is refused that a front proxy sends for nobody.
-var errAnonymous = errors.New("anonymous requests are not let in here")
+var errAnonymous = errors.New("anonymous requests are not allowed here")
 
-// RefuseAnonymous returns an authenticator that refuses whom a front proxy calls anonymous,
-// where file (--authentication-config, or empty) and allowed (--anonymous-auth) let no
-// anonymous request in.
+// RefuseAnonymous returns an authenticator that refuses the anonymous user asserted by a
+// front proxy, unless file (--authentication-config, or empty) or enabled (--anonymous-auth)
+// allow anonymous requests.
 //
-// kube-apiserver believes such a proxy. But between tiers that would let the setting of the
-// first one decide for all of them.
-func RefuseAnonymous(next authenticator.Request, file string, allowed bool) (authenticator.Request, error) {
-	config, err := configured(file, allowed)
+// kube-apiserver trusts such a proxy. But then the setting of the first tier would apply to
+// all tiers.
+func RefuseAnonymous(next authenticator.Request, file string, enabled bool) (authenticator.Request, error) {
+	config, err := loadConfiguration(file, enabled)
 	if err != nil {
 		return nil, fmt.Errorf("--authentication-config=%s: %w", file, err)
 	}
-	return anonymity{next, config.anonymous}, nil
+	return anonymousFilter{next, config.anonymous}, nil
 }
 
-type anonymity struct {
-	next    authenticator.Request
-	allowed *apiserverapi.AnonymousAuthConfig
+type anonymousFilter struct {
+	next   authenticator.Request
+	config *apiserverapi.AnonymousAuthConfig
 }
 
 // AuthenticateRequest implements authenticator.Request.
-func (a anonymity) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (a anonymousFilter) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	response, ok, err := a.next.AuthenticateRequest(req)
-	path := "" // a TokenReview has none
+	path := "" // the request of a TokenReview has none
 	if req.URL != nil {
 		path = req.URL.Path
 	}
@@ -46,8 +45,8 @@ func (a anonymity) AuthenticateRequest(req *http.Request) (*authenticator.Respon
 	return response, ok, err
 }
 
-func (a anonymity) allows(path string) bool {
-	conditions := a.allowed.Conditions
-	return a.allowed.Enabled && (len(conditions) == 0 ||
+func (a anonymousFilter) allows(path string) bool {
+	conditions := a.config.Conditions
+	return a.config.Enabled && (len(conditions) == 0 ||
 		slices.ContainsFunc(conditions, func(c apiserverapi.AnonymousAuthCondition) bool { return c.Path == path }))
 }

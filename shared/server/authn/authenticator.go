@@ -19,11 +19,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ApplyTo sets the authenticator, the front-proxy configuration and the
-// audiences in info. It makes serving, unless that is nil, ask clients for
-// certificates of both CAs; both are read again when their files change, for as
-// long as serving is in use. core is how core is reached; nil refuses every
-// token that is not in the token file.
+// ApplyTo sets the authenticator, the front-proxy configuration and the audiences in info.
+// Unless serving is nil, it makes the server request client certificates of both CAs, and
+// reload the CAs when their files change. core configures the client of core; with nil,
+// only tokens of the token file authenticate.
 func (o *Options) ApplyTo(info *genericapiserver.AuthenticationInfo, serving *genericapiserver.SecureServingInfo, core *rest.Config) error {
 	proxies, err := o.RequestHeader.ToAuthenticationRequestHeaderConfig()
 	if err != nil {
@@ -48,59 +47,59 @@ func (o *Options) ApplyTo(info *genericapiserver.AuthenticationInfo, serving *ge
 }
 
 func (o *Options) authenticator(proxies *authenticatorfactory.RequestHeaderConfig, clients dynamiccertificates.CAContentProvider, core *rest.Config) (authenticator.Request, error) {
-	var known []authenticator.Request
+	var authenticators []authenticator.Request
 	if proxies != nil {
-		known = append(known, authenticator.WrapAudienceAgnosticRequest(o.Audiences, headerrequest.NewDynamicVerifyOptionsSecure(
+		authenticators = append(authenticators, authenticator.WrapAudienceAgnosticRequest(o.Audiences, headerrequest.NewDynamicVerifyOptionsSecure(
 			proxies.CAContentProvider.VerifyOptions, proxies.AllowedClientNames, proxies.UsernameHeaders,
 			proxies.UIDHeaders, proxies.GroupHeaders, proxies.ExtraHeaderPrefixes)))
 	}
 	if clients != nil {
-		known = append(known, x509.NewDynamic(clients.VerifyOptions, x509.CommonNameUserConversion))
+		authenticators = append(authenticators, x509.NewDynamic(clients.VerifyOptions, x509.CommonNameUserConversion))
 	}
-	tokens, err := o.bearer(core)
+	tokens, err := o.tokenAuthenticator(core)
 	if err != nil {
 		return nil, err
 	}
-	// Browsers cannot set headers on WebSockets; they put the token among the
-	// protocols.
-	known = append(known, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
+	// Browsers cannot set headers on WebSockets. They send the token as a subprotocol.
+	authenticators = append(authenticators, bearertoken.New(tokens), websocket.NewProtocolAuthenticator(tokens))
 
-	result := group.NewAuthenticatedGroupAdder(union.New(known...))
-	nobody, err := o.anonymous()
+	result := group.NewAuthenticatedGroupAdder(union.New(authenticators...))
+	anonymousConfig, err := o.anonymous()
 	if err != nil {
 		return nil, err
 	}
-	if nobody.Enabled {
-		// A credential that is wrong ends here and does not become anonymous.
-		result = union.NewFailOnError(result, anonymous.NewAuthenticator(nobody.Conditions))
+	if anonymousConfig.Enabled {
+		// A wrong credential is an error and does not become anonymous.
+		result = union.NewFailOnError(result, anonymous.NewAuthenticator(anonymousConfig.Conditions))
 	}
-	result = Certificates{Proxies: proxies, Clients: clients, Audiences: o.Audiences}.Remember(result)
-	return AdmitTiers(anonymity{result, nobody}, proxies), nil
+	result = CacheCertificates(result, CertificateConfig{Proxies: proxies, Clients: clients, Audiences: o.Audiences})
+	return AuthenticateTiers(anonymousFilter{result, anonymousConfig}, proxies), nil
 }
 
-// bearer authenticates tokens: the static ones, then by core.
-func (o *Options) bearer(core *rest.Config) (authenticator.Token, error) {
-	var known []authenticator.Token
-	static, err := o.tokens()
+// tokenAuthenticator returns an authenticator that looks for a token in the token file, and
+// then asks core.
+func (o *Options) tokenAuthenticator(core *rest.Config) (authenticator.Token, error) {
+	var authenticators []authenticator.Token
+	static, err := o.staticTokens()
 	if err != nil {
 		return nil, err
 	}
 	if static != nil {
-		known = append(known, static)
+		authenticators = append(authenticators, static)
 	}
 	if core != nil {
-		reviewed, err := o.reviewed(core)
+		reviews, err := o.tokenReviews(core)
 		if err != nil {
 			return nil, err
 		}
-		known = append(known, reviewed)
+		authenticators = append(authenticators, reviews)
 	}
-	// An empty union knows no token, and a token that nobody knows is 401.
-	return tokenunion.New(known...), nil
+	// An empty union recognizes no token, and an unrecognized token is answered with 401.
+	return tokenunion.New(authenticators...), nil
 }
 
-// tokens reads the token file; nil if there is none.
-func (o *Options) tokens() (authenticator.Token, error) {
+// staticTokens returns an authenticator for the token file, or nil if there is none.
+func (o *Options) staticTokens() (authenticator.Token, error) {
 	if o.TokenFile == "" {
 		return nil, nil
 	}

@@ -23,28 +23,28 @@ import (
 	"triune.dev/shared/transport/handover"
 )
 
-// judged is whom an authenticator takes a request for.
-func judged(by authenticator.Request, req *http.Request) (who *user.DefaultInfo, how string) {
-	response, ok, err := by.AuthenticateRequest(req)
+// authenticate returns the user of a request, and the kind of the result.
+func authenticate(a authenticator.Request, req *http.Request) (u *user.DefaultInfo, result string) {
+	response, ok, err := a.AuthenticateRequest(req)
 	switch {
 	case err != nil:
 		return nil, "error"
 	case !ok:
 		return nil, "nobody"
 	}
-	u := response.User
-	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Groups: u.GetGroups(), Extra: u.GetExtra()}, "user"
+	info := response.User
+	return &user.DefaultInfo{Name: info.GetName(), UID: info.GetUID(), Groups: info.GetGroups(), Extra: info.GetExtra()}, "user"
 }
 
-// FuzzHandOver has clients show whatever credentials: core takes them for whom it would if
-// they had come to it, whoever hands them over, and whatever they say that is handed over.
+// FuzzHandOver sends arbitrary credentials to core, directly and handed over by the
+// aggregator: core must authenticate the same user.
 func FuzzHandOver(f *testing.F) {
 	fixture := newTierFixture(f, []string{"our-proxy"}, "aggregator")
-	direct := AdmitTiers(fixture.admitted.next, fixture.admitted.proxies.config)
+	direct := AuthenticateTiers(fixture.tiers.next, fixture.tiers.proxies.config)
 	chains := [][]*x509.Certificate{
 		nil, fixture.chain(f, "alice"), fixture.chain(f, "proxy"), fixture.chain(f, "forged"), fixture.chain(f, "stranger"),
-		presented(f, fixture.pki.Tier["extensions"], nil).TLS.PeerCertificates,
-		presented(f, fixture.pki.Tier["aggregator"], nil).TLS.PeerCertificates,
+		newTLSRequest(f, fixture.pki.Tier["extensions"], nil).TLS.PeerCertificates,
+		newTLSRequest(f, fixture.pki.Tier["aggregator"], nil).TLS.PeerCertificates,
 		slices.Concat(fixture.chain(f, "alice"), fixture.chain(f, "proxy")),
 	}
 	protocol := "base64url.bearer.authorization.k8s.io."
@@ -64,21 +64,21 @@ func FuzzHandOver(f *testing.F) {
 				req.Header.Add(header[0], header[1])
 			}
 		}
-		// What the aggregator sends: its own certificate, and none of the headers that tell
-		// of a user but for those that hand the credential over.
+		// The aggregator sends its own certificate, and no identity headers except those that
+		// hand over the credential.
 		header := http.Header{}
 		for name, values := range req.Header {
 			if !strings.HasPrefix(http.CanonicalHeaderKey(name), "X-Remote-") && name != "Authorization" && name != "Sec-Websocket-Protocol" {
 				header[name] = values
 			}
 		}
-		handover.Of(req, fixture.admitted.proxies.Asserted(req)).Add(header)
-		wantUser, want := judged(direct, again(req))
-		if _, tier := fixture.admitted.proxies.tier(req); tier && want == "error" {
-			return // no tier is a client of the aggregator, which ends it there
+		handover.Of(req, fixture.tiers.proxies.AssertedHeaders(req)).Add(header)
+		wantUser, want := authenticate(direct, again(req))
+		if _, tier := fixture.tiers.proxies.tierOf(req); tier && want == "error" {
+			return // the aggregator refuses tiers as clients
 		}
-		for range 2 { // by what is remembered, too
-			gotUser, got := judged(fixture.core, presented(t, fixture.pki.Tier["aggregator"], header.Clone()))
+		for range 2 { // the second time from the cache
+			gotUser, got := authenticate(fixture.core, newTLSRequest(t, fixture.pki.Tier["aggregator"], header.Clone()))
 			if diff := cmp.Diff(wantUser, gotUser); diff != "" || got != want {
 				t.Errorf("%q: %s, want %s (-direct +handed over):\n%s", req.Header, got, want, diff)
 			}
@@ -86,8 +86,8 @@ func FuzzHandOver(f *testing.F) {
 	})
 }
 
-// FuzzConfiguration reads whatever file as an AuthenticationConfiguration: it is refused, or
-// what is read is read again alike when it is written down.
+// FuzzConfiguration reads arbitrary files as an AuthenticationConfiguration. A file is
+// refused, or its configuration survives encoding and decoding.
 func FuzzConfiguration(f *testing.F) {
 	for _, text := range []string{
 		"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {enabled: true, conditions: [{path: /livez}]}\n",
@@ -107,7 +107,7 @@ func FuzzConfiguration(f *testing.F) {
 		if err := os.WriteFile(file, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := configured(file, false)
+		c, err := loadConfiguration(file, false)
 		return c, err == nil
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -124,9 +124,9 @@ func FuzzConfiguration(f *testing.F) {
 			t.Fatal(err)
 		}
 		second, ok := read(t, written)
-		if !ok || !equality.Semantic.DeepEqual(first.issuers, second.issuers) || !equality.Semantic.DeepEqual(first.anonymous, second.anonymous) || first.byFile != second.byFile {
+		if !ok || !equality.Semantic.DeepEqual(first.issuers, second.issuers) || !equality.Semantic.DeepEqual(first.anonymous, second.anonymous) || first.fromFile != second.fromFile {
 			t.Errorf("%q is written as %q, which is read as (-first +second):\n%s", data, written,
-				cmp.Diff([]any{first.issuers, first.anonymous, first.byFile}, []any{second.issuers, second.anonymous, second.byFile}))
+				cmp.Diff([]any{first.issuers, first.anonymous, first.fromFile}, []any{second.issuers, second.anonymous, second.fromFile}))
 		}
 	})
 }

@@ -2,9 +2,9 @@ package authn
 
 import "k8s.io/kube-openapi/pkg/validation/spec"
 
-// SecurityDefinitions is what OpenAPI documents say of authentication, as
-// kube-apiserver says it wherever bearer tokens are accepted. Certificates have
-// no form there.
+// SecurityDefinitions returns the security definitions of OpenAPI documents. They are
+// kube-apiserver's for a server that accepts bearer tokens; OpenAPI v2 cannot describe
+// client certificates.
 func SecurityDefinitions() *spec.SecurityDefinitions {
 	return &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
 		Type:        "apiKey",

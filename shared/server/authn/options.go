@@ -13,29 +13,28 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Options are the flags of authentication, with kube-apiserver's names. Those
-// that only core can act upon (keys of ServiceAccount tokens, OIDC, token
-// webhooks) do not exist here: core answers for them.
+// Options are the flags of authentication, with kube-apiserver's names. The flags that only
+// core can use (keys of ServiceAccount tokens, OIDC, token webhooks) do not exist here.
 type Options struct {
 	ClientCert    genericoptions.ClientCertAuthenticationOptions
 	RequestHeader genericoptions.RequestHeaderAuthenticationOptions
 	// TokenFile is a CSV file: token, user name, user UID, groups.
 	TokenFile string
-	// Audiences are the identifiers of this API that tokens may be bound to. None
-	// leaves the choice to core.
+	// Audiences are the identifiers of this API that tokens may be bound to. If there are
+	// none, core decides.
 	Audiences []string
-	// Anonymous lets requests without a credential in as system:anonymous.
+	// Anonymous authenticates requests without a credential as system:anonymous.
 	Anonymous bool
-	// ConfigFile is an AuthenticationConfiguration. Only its anonymous section
-	// concerns this tier; its JWT issuers are core's.
+	// ConfigFile is an AuthenticationConfiguration. This tier uses only its anonymous
+	// section; core uses its JWT issuers.
 	ConfigFile string
-	// ReviewCacheTTL is how long core's verdict on a token is believed.
+	// ReviewCacheTTL is how long core's review of a token is cached.
 	ReviewCacheTTL time.Duration
 	// ReviewTimeout bounds one TokenReview.
 	ReviewTimeout time.Duration
 
-	// MaxStaleness is how long a token that core has found good is believed while
-	// core cannot be asked; zero for not at all.
+	// MaxStaleness is how long a token remains valid after core's last review while core is
+	// not available. With zero it does not.
 	MaxStaleness time.Duration
 
 	anonymousSet func() bool
@@ -44,7 +43,7 @@ type Options struct {
 // DefaultMaxStaleness is long enough to restart core.
 const DefaultMaxStaleness = 10 * time.Minute
 
-// NewOptions returns kube-apiserver's defaults.
+// NewOptions returns options with kube-apiserver's defaults.
 func NewOptions() *Options {
 	return &Options{
 		Anonymous:      true,
@@ -108,7 +107,7 @@ func (o *Options) Validate() []error {
 	if slices.Contains(o.Audiences, "") {
 		problem("--api-audiences must not hold an empty audience")
 	}
-	if _, err := o.tokens(); err != nil {
+	if _, err := o.staticTokens(); err != nil {
 		problems = append(problems, err)
 	}
 	if _, err := o.anonymous(); err != nil {
@@ -132,13 +131,13 @@ func overlap(a, b []*x509.Certificate) bool {
 	return slices.ContainsFunc(a, func(c *x509.Certificate) bool { return slices.ContainsFunc(b, c.Equal) })
 }
 
-// anonymous returns who may come without a credential.
+// anonymous returns the configuration of anonymous requests.
 func (o *Options) anonymous() (*apiserverapi.AnonymousAuthConfig, error) {
-	config, err := configured(o.ConfigFile, o.Anonymous)
+	config, err := loadConfiguration(o.ConfigFile, o.Anonymous)
 	if err != nil {
 		return nil, fmt.Errorf("--authentication-config=%s: %w", o.ConfigFile, err)
 	}
-	if config.byFile && o.anonymousSet() {
+	if config.fromFile && o.anonymousSet() {
 		return nil, errors.New("--anonymous-auth and the anonymous section of --authentication-config exclude each other")
 	}
 	return config.anonymous, nil

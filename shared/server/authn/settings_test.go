@@ -7,9 +7,9 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 )
 
-// TestTiersRemoveTheHeadersThatCoreBelieves: a tier that leaves in requests what core takes for
-// an identity contradicts core, also where it believes no front proxy itself.
-func TestTiersRemoveTheHeadersThatCoreBelieves(t *testing.T) {
+// TestTiersRemoveTheHeadersThatCoreTrusts: a tier that does not remove the identity headers
+// that core trusts contradicts core, even if it trusts no front proxy itself.
+func TestTiersRemoveTheHeadersThatCoreTrusts(t *testing.T) {
 	usual := genericoptions.RequestHeaderAuthenticationOptions{
 		ClientCAFile: "ca.crt", UsernameHeaders: []string{"X-Remote-User"}, GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
 	}
@@ -27,17 +27,17 @@ func TestTiersRemoveTheHeadersThatCoreBelieves(t *testing.T) {
 		core, tier genericoptions.RequestHeaderAuthenticationOptions
 		want       []string
 	}{
-		"alike":                       {usual, usual, nil},
-		"usual names without a CA":    {usual, genericoptions.RequestHeaderAuthenticationOptions{}, nil},
-		"own names without a CA":      {own, withoutCA(own), nil},
-		"core believes no proxy":      {withoutCA(own), usual, nil},
-		"core believes other names":   {own, usual, []string{"aggregator has --requestheader-username-headers=x-remote-user, core has --requestheader-username-headers=x-who"}},
-		"the same, without a CA":      {own, genericoptions.RequestHeaderAuthenticationOptions{}, []string{"aggregator has --requestheader-username-headers=x-remote-user, core has --requestheader-username-headers=x-who"}},
-		"names are in another case":   {own, otherCase, nil},
-		"core asks for no uid at all": {usual, withUID, nil},
+		"alike":                     {usual, usual, nil},
+		"usual names without a CA":  {usual, genericoptions.RequestHeaderAuthenticationOptions{}, nil},
+		"own names without a CA":    {own, withoutCA(own), nil},
+		"core trusts no proxy":      {withoutCA(own), usual, nil},
+		"core trusts other names":   {own, usual, []string{"aggregator has --requestheader-username-headers=x-remote-user, core has --requestheader-username-headers=x-who"}},
+		"the same, without a CA":    {own, genericoptions.RequestHeaderAuthenticationOptions{}, []string{"aggregator has --requestheader-username-headers=x-remote-user, core has --requestheader-username-headers=x-who"}},
+		"names are in another case": {own, otherCase, nil},
+		"core has no UID headers":   {usual, withUID, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			core, err := Told{Anonymous: true, RequestHeader: &c.core}.Settings()
+			core, err := SharedFlags{Anonymous: true, RequestHeader: &c.core}.Settings()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,50 +18,50 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// handingOver is the tier that hands the credentials of its clients over.
-const handingOver = "aggregator"
+// handoverTier is the only tier that may hand over the credentials of its clients.
+const handoverTier = "aggregator"
 
-// Why a request is refused that comes over a tier's certificate, or as if it did.
 var (
-	errTierHere     = errors.New("this tier takes no requests over that tier's certificate")
-	errTierHandover = errors.New("only the aggregator hands credentials over")
-	errHandover     = errors.New("a credential is handed over, but not over the certificate of a tier")
+	errTierNotAccepted  = errors.New("this tier does not accept requests with that tier's certificate")
+	errTierHandover     = errors.New("only the aggregator may hand over credentials")
+	errHandoverFromPeer = errors.New("a credential is handed over without the certificate of a tier")
 )
 
-// AdmitTiers returns an authenticator that knows the other tiers by their certificates,
-// see [tierclient.TierOf]. A request is the tier's own, unless it hands over the credential of a
-// client, which the aggregator may: then next examines the credential.
+// AuthenticateTiers returns an authenticator that recognizes other tiers by their
+// certificates, see [tierclient.TierOf]. It authenticates a request as the tier, unless the
+// request hands over the credential of a client, which only the aggregator may do. Then next
+// examines that credential.
 //
-// tiers are those who may connect; those whose common names config allows are front proxies,
-// and next's business.
-func AdmitTiers(next authenticator.Request, config *authenticatorfactory.RequestHeaderConfig, tiers ...string) authenticator.Request {
+// tiers are the names of the tiers that may connect. A tier whose common name is allowed by
+// config is a front proxy, which next authenticates.
+func AuthenticateTiers(next authenticator.Request, config *authenticatorfactory.RequestHeaderConfig, tiers ...string) authenticator.Request {
 	proxies := NewFrontProxies(config)
 	if proxies == nil {
 		return next
 	}
-	return &tierConnections{next: next, proxies: proxies, tiers: tiers}
+	return &tierAuthenticator{next: next, proxies: proxies, tiers: tiers}
 }
 
-type tierConnections struct {
+type tierAuthenticator struct {
 	next    authenticator.Request
 	proxies *FrontProxies
 	tiers   []string
-	chains  chains
+	chains  chainCache
 }
 
 // AuthenticateRequest implements authenticator.Request.
-func (t *tierConnections) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	tier, ok := t.proxies.tier(req)
+func (t *tierAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	tier, ok := t.proxies.tierOf(req)
 	if !ok {
 		if _, handed := req.Header[handover.Header]; handed && len(t.tiers) > 0 {
-			return nil, false, errHandover
+			return nil, false, errHandoverFromPeer
 		}
 		return t.next.AuthenticateRequest(req)
 	}
 	if !slices.Contains(t.tiers, tier) {
-		return nil, false, errTierHere
+		return nil, false, errTierNotAccepted
 	}
-	// Whatever becomes of the client, the tier is believed.
+	// The tier is trusted, even if its client is refused.
 	distrust.Forget(req.Header)
 	certificates, asserted, handed, err := handover.Take(req.Header)
 	switch {
@@ -69,68 +69,67 @@ func (t *tierConnections) AuthenticateRequest(req *http.Request) (*authenticator
 		return nil, false, err
 	case !handed:
 		return &authenticator.Response{User: tierclient.User(tier)}, true, nil
-	case tier != handingOver:
+	case tier != handoverTier:
 		return nil, false, errTierHandover
 	}
-	return t.client(req, certificates, asserted)
+	return t.authenticateClient(req, certificates, asserted)
 }
 
-// client has next examine a credential that is handed over.
-func (t *tierConnections) client(req *http.Request, certificates string, asserted http.Header) (*authenticator.Response, bool, error) {
-	chain, known, err := t.chains.parse(certificates)
+// authenticateClient has next examine a credential that was handed over.
+func (t *tierAuthenticator) authenticateClient(req *http.Request, certificates string, asserted http.Header) (*authenticator.Response, bool, error) {
+	chain, cached, err := t.chains.parse(certificates)
 	if err != nil {
 		return nil, false, err
 	}
-	t.proxies.clearNames(req.Header)
+	t.proxies.removeIdentityHeaders(req.Header)
 	maps.Copy(req.Header, asserted)
 	own := req.WithContext(req.Context())
 	own.TLS = &tls.ConnectionState{
 		Version: req.TLS.Version, CipherSuite: req.TLS.CipherSuite, HandshakeComplete: true, PeerCertificates: chain,
 	}
-	if _, ok := t.proxies.tier(own); ok { // comes itself
-		return nil, false, errTierHere
+	if _, ok := t.proxies.tierOf(own); ok { // tiers are not clients of each other
+		return nil, false, errTierNotAccepted
 	}
 	response, ok, err := t.next.AuthenticateRequest(own)
-	if ok && err == nil && !known && len(chain) > 0 && response.User.GetName() != user.Anonymous {
-		t.chains.remember(certificates, chain)
+	if ok && err == nil && !cached && len(chain) > 0 && response.User.GetName() != user.Anonymous {
+		t.chains.add(certificates, chain)
 	}
 	return response, ok, err
 }
 
-// maxChains bounds the certificates that are remembered, and maxChain what one has, in bytes
-// of its header.
 const (
 	maxChains = 1024
-	maxChain  = 4 << 10
+	// maxChainBytes bounds the header of a cached chain.
+	maxChainBytes = 4 << 10
 )
 
-// chains remembers certificates that were handed over, parsed: verdicts on them are bound to
-// the parsed ones. The zero value is ready.
-type chains struct {
-	mu    sync.RWMutex
-	known map[string][]*x509.Certificate // guarded by mu
+// chainCache caches the parsed form of certificate chains that were handed over. Results in
+// a certCache belong to the parsed certificates. The zero value is ready.
+type chainCache struct {
+	mu     sync.RWMutex
+	chains map[string][]*x509.Certificate // by header value; guarded by mu
 }
 
-// parse also reports whether the certificates are remembered.
-func (c *chains) parse(value string) (chain []*x509.Certificate, known bool, err error) {
+// parse also reports whether the chain was cached.
+func (c *chainCache) parse(value string) (chain []*x509.Certificate, cached bool, err error) {
 	c.mu.RLock()
-	chain, known = c.known[value]
+	chain, cached = c.chains[value]
 	c.mu.RUnlock()
-	if !known {
+	if !cached {
 		chain, err = handover.Parse(value)
 	}
-	return chain, known, err
+	return chain, cached, err
 }
 
-// remember is called for those by whom somebody has been authenticated.
-func (c *chains) remember(value string, chain []*x509.Certificate) {
-	if len(value) > maxChain {
+// add caches a chain that has authenticated a user.
+func (c *chainCache) add(value string, chain []*x509.Certificate) {
+	if len(value) > maxChainBytes {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxChains {
-		c.known = map[string][]*x509.Certificate{}
+	if c.chains == nil || len(c.chains) >= maxChains {
+		c.chains = map[string][]*x509.Certificate{}
 	}
-	c.known[value] = chain
+	c.chains[value] = chain
 }

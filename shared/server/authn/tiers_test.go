@@ -16,12 +16,12 @@ import (
 	"triune.dev/shared/transport/handover"
 )
 
-// tierFixture is an authenticator of core's kind, and the certificates of an installation.
+// tierFixture is an authenticator like core's, and the certificates of an installation.
 type tierFixture struct {
 	pki  *pki.PKI
 	core authenticator.Request
-	// admitted are the connections.
-	admitted *tierConnections
+	// tiers is core as its type.
+	tiers *tierAuthenticator
 }
 
 func newTierFixture(t testing.TB, names []string, tiers ...string) *tierFixture {
@@ -57,14 +57,14 @@ func newTierFixture(t testing.TB, names []string, tiers ...string) *tierFixture 
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What an aggregator or extensions tier has around it admits no tier.
-	inner = inner.(*tierConnections).next
-	core := AdmitTiers(inner, proxies, tiers...)
-	return &tierFixture{made, core, core.(*tierConnections)}
+	// The options' own authenticator accepts no tier.
+	inner = inner.(*tierAuthenticator).next
+	core := AuthenticateTiers(inner, proxies, tiers...)
+	return &tierFixture{made, core, core.(*tierAuthenticator)}
 }
 
-// handed returns the headers of a request by which somebody's credential is handed over.
-func handed(c handover.Credential, more http.Header) http.Header {
+// handOver returns the headers of a request that hands over a credential.
+func handOver(c handover.Credential, more http.Header) http.Header {
 	header := http.Header{}
 	for name, values := range more {
 		header[name] = values
@@ -74,11 +74,11 @@ func handed(c handover.Credential, more http.Header) http.Header {
 }
 
 func (f *tierFixture) chain(t testing.TB, name string) []*x509.Certificate {
-	return presented(t, f.pki.Clients[name], nil).TLS.PeerCertificates
+	return newTLSRequest(t, f.pki.Clients[name], nil).TLS.PeerCertificates
 }
 
-// whoOf is the name and groups that a request is authenticated as, or why it is not.
-func (f *tierFixture) whoOf(req *http.Request) []string {
+// identify returns the name and groups of a request's user, or why it has none.
+func (f *tierFixture) identify(req *http.Request) []string {
 	response, ok, err := f.core.AuthenticateRequest(req)
 	switch {
 	case err != nil:
@@ -89,7 +89,7 @@ func (f *tierFixture) whoOf(req *http.Request) []string {
 	return append([]string{response.User.GetName()}, response.User.GetGroups()...)
 }
 
-func TestTiersAreKnownByTheirCertificates(t *testing.T) {
+func TestTiersAuthenticateByTheirCertificates(t *testing.T) {
 	f := newTierFixture(t, []string{"our-proxy"}, "aggregator", "extensions")
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
 	alice := []string{"alice", "developers", "system:authenticated"}
@@ -105,28 +105,28 @@ func TestTiersAreKnownByTheirCertificates(t *testing.T) {
 		"own of extensions":           {extensions, nil, []string{"system:triune:extensions", "system:authenticated"}},
 		"asserts masters":             {aggregator, masters, []string{"system:triune:aggregator", "system:authenticated"}},
 		"extensions asserts masters":  {extensions, masters, []string{"system:triune:extensions", "system:authenticated"}},
-		"core has nothing to ask":     {f.pki.Tier["core"], masters, refused},
+		"core is no client of core":   {f.pki.Tier["core"], masters, refused},
 		"a client's common name":      {f.pki.Clients["forged"], nil, []string{"system:triune:aggregator", "system:authenticated"}},
-		"a certificate":               {aggregator, handed(handover.Credential{Certificates: f.chain(t, "alice")}, nil), alice},
-		"a certificate, asserting":    {aggregator, handed(handover.Credential{Certificates: f.chain(t, "alice")}, masters), alice},
-		"extensions hands over":       {extensions, handed(handover.Credential{Certificates: f.chain(t, "alice")}, nil), refused},
-		"a client hands over":         {f.pki.Clients["alice"], handed(handover.Credential{Certificates: f.chain(t, "proxy")}, nil), refused},
-		"a stranger's certificate":    {aggregator, handed(handover.Credential{Certificates: f.chain(t, "stranger")}, nil), refused},
-		"a token":                     {aggregator, handed(handover.Credential{Authorization: []string{"Bearer " + staticToken}}, nil), []string{"bob", "system:authenticated"}},
-		"a wrong token":               {aggregator, handed(handover.Credential{Authorization: []string{"Bearer wrong"}}, nil), refused},
-		"nothing":                     {aggregator, handed(handover.Credential{}, nil), nobody},
-		"nothing, asserting":          {aggregator, handed(handover.Credential{}, masters), nobody},
-		"nothing, a client asserting": {aggregator, handed(handover.Credential{Certificates: f.chain(t, "alice"), Asserted: masters}, nil), alice},
-		"a proxy's user":              {aggregator, handed(handover.Credential{Certificates: f.chain(t, "proxy"), Asserted: http.Header{"X-Remote-User": {"carol"}}}, masters), []string{"carol", "system:authenticated"}},
-		"a proxy without a user":      {aggregator, handed(handover.Credential{Certificates: f.chain(t, "proxy")}, masters), refused},
-		"a tier's certificate":        {aggregator, handed(handover.Credential{Certificates: presented(t, extensions, nil).TLS.PeerCertificates, Asserted: masters}, nil), refused},
+		"a certificate":               {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "alice")}, nil), alice},
+		"a certificate, asserting":    {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "alice")}, masters), alice},
+		"extensions hands over":       {extensions, handOver(handover.Credential{Certificates: f.chain(t, "alice")}, nil), refused},
+		"a client hands over":         {f.pki.Clients["alice"], handOver(handover.Credential{Certificates: f.chain(t, "proxy")}, nil), refused},
+		"a stranger's certificate":    {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "stranger")}, nil), refused},
+		"a token":                     {aggregator, handOver(handover.Credential{Authorization: []string{"Bearer " + staticToken}}, nil), []string{"bob", "system:authenticated"}},
+		"a wrong token":               {aggregator, handOver(handover.Credential{Authorization: []string{"Bearer wrong"}}, nil), refused},
+		"nothing":                     {aggregator, handOver(handover.Credential{}, nil), nobody},
+		"nothing, asserting":          {aggregator, handOver(handover.Credential{}, masters), nobody},
+		"nothing, a client asserting": {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "alice"), Asserted: masters}, nil), alice},
+		"a proxy's user":              {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "proxy"), Asserted: http.Header{"X-Remote-User": {"carol"}}}, masters), []string{"carol", "system:authenticated"}},
+		"a proxy without a user":      {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "proxy")}, masters), refused},
+		"a tier's certificate":        {aggregator, handOver(handover.Credential{Certificates: newTLSRequest(t, extensions, nil).TLS.PeerCertificates, Asserted: masters}, nil), refused},
 		"no certificate at all":       {aggregator, http.Header{handover.Header: {"bm9uZQ=="}}, refused},
 		"twice":                       {aggregator, http.Header{handover.Header: {"", ""}}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			req := presented(t, test.pair, test.header)
-			for range 2 { // by what is remembered, too
-				if diff := cmp.Diff(test.want, f.whoOf(again(req))); diff != "" {
+			req := newTLSRequest(t, test.pair, test.header)
+			for range 2 { // the second time from the cache
+				if diff := cmp.Diff(test.want, f.identify(again(req))); diff != "" {
 					t.Errorf("(-want +got)\n%s", diff)
 				}
 			}
@@ -134,50 +134,52 @@ func TestTiersAreKnownByTheirCertificates(t *testing.T) {
 	}
 }
 
-// TestNobodyIsATierThatIsHandedOver: a tier comes itself, and its certificate is no secret.
-// Where no names are configured every front proxy may assert users.
-func TestNobodyIsATierThatIsHandedOver(t *testing.T) {
+// TestTierCertificatesAreNotHandedOver: a tier connects itself, and its certificate is not
+// secret. Without configured names every front proxy may assert users.
+func TestTierCertificatesAreNotHandedOver(t *testing.T) {
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
 	f := newTierFixture(t, nil, "aggregator", "extensions")
 	for _, tier := range []string{"core", "extensions", "aggregator"} {
-		chain := presented(t, f.pki.Tier[tier], nil).TLS.PeerCertificates
+		chain := newTLSRequest(t, f.pki.Tier[tier], nil).TLS.PeerCertificates
 		for range 2 {
-			req := presented(t, f.pki.Tier["aggregator"], handed(handover.Credential{Certificates: chain, Asserted: masters}, nil))
-			if diff := cmp.Diff([]string{"error"}, f.whoOf(req)); diff != "" {
+			req := newTLSRequest(t, f.pki.Tier["aggregator"], handOver(handover.Credential{Certificates: chain, Asserted: masters}, nil))
+			if diff := cmp.Diff([]string{"error"}, f.identify(req)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", tier, diff)
 			}
 		}
 	}
 }
 
-// Where no names of front proxies are configured all are allowed, but not the tiers'.
-func TestTiersAssertNobodyUnlessTheyAreNamed(t *testing.T) {
+// TestTiersAssertUsersOnlyIfNamed: if no names of front proxies are configured, all may
+// assert users, except tiers.
+func TestTiersAssertUsersOnlyIfNamed(t *testing.T) {
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
 	every := newTierFixture(t, nil)
-	if got := every.whoOf(presented(t, every.pki.Tier["extensions"], masters)); !cmp.Equal(got, []string{"error"}) {
+	if got := every.identify(newTLSRequest(t, every.pki.Tier["extensions"], masters)); !cmp.Equal(got, []string{"error"}) {
 		t.Errorf("a tier that is not named: %v", got)
 	}
-	if got := every.whoOf(presented(t, every.pki.Clients["proxy"], masters)); got[0] != "admin" {
+	if got := every.identify(newTLSRequest(t, every.pki.Clients["proxy"], masters)); got[0] != "admin" {
 		t.Errorf("a front proxy: %v", got)
 	}
 	named := newTierFixture(t, []string{pki.TierPrefix + "core"})
-	if got := named.whoOf(presented(t, named.pki.Tier["core"], masters)); got[0] != "admin" {
+	if got := named.identify(newTLSRequest(t, named.pki.Tier["core"], masters)); got[0] != "admin" {
 		t.Errorf("a tier that is named: %v", got)
 	}
-	if got := named.whoOf(presented(t, named.pki.Tier["aggregator"], masters)); !cmp.Equal(got, []string{"error"}) {
+	if got := named.identify(newTLSRequest(t, named.pki.Tier["aggregator"], masters)); !cmp.Equal(got, []string{"error"}) {
 		t.Errorf("another tier: %v", got)
 	}
 }
 
-// A tier that is believed does not hear of its distrust, whatever becomes of its client.
+// TestRefusedClientsAreNoDistrust: a trusted tier does not keep its challenge, even if its
+// client is refused.
 func TestRefusedClientsAreNoDistrust(t *testing.T) {
 	f := newTierFixture(t, []string{"our-proxy"}, "aggregator")
 	for name, test := range map[string]struct {
 		tier string
-		want bool // is told
-	}{"believed": {"aggregator", false}, "not believed": {"extensions", true}} {
-		header := handed(handover.Credential{Authorization: []string{"Bearer wrong"}}, http.Header{distrust.Challenge: {"secret"}})
-		req := presented(t, f.pki.Tier[test.tier], header)
+		want bool // the challenge is left
+	}{"trusted": {"aggregator", false}, "not trusted": {"extensions", true}} {
+		header := handOver(handover.Credential{Authorization: []string{"Bearer wrong"}}, http.Header{distrust.Challenge: {"secret"}})
+		req := newTLSRequest(t, f.pki.Tier[test.tier], header)
 		if _, ok, err := f.core.AuthenticateRequest(req); ok || err == nil {
 			t.Errorf("%s: authenticated", name)
 		}
@@ -189,20 +191,20 @@ func TestRefusedClientsAreNoDistrust(t *testing.T) {
 
 func TestHandedOverCertificatesAreBounded(t *testing.T) {
 	f := newTierFixture(t, []string{"our-proxy"}, "aggregator")
-	stranger := handed(handover.Credential{Certificates: f.chain(t, "stranger")}, nil)
-	f.whoOf(presented(t, f.pki.Tier["aggregator"], stranger))
-	if n := len(f.admitted.chains.known); n != 0 {
-		t.Errorf("%d certificates of strangers are remembered", n)
+	stranger := handOver(handover.Credential{Certificates: f.chain(t, "stranger")}, nil)
+	f.identify(newTLSRequest(t, f.pki.Tier["aggregator"], stranger))
+	if n := len(f.tiers.chains.chains); n != 0 {
+		t.Errorf("%d unverified certificates are cached", n)
 	}
 	alice := f.chain(t, "alice")
 	for i := range 3 * maxChains {
-		f.admitted.chains.remember(string(rune('a'+i)), alice)
+		f.tiers.chains.add(string(rune('a'+i)), alice)
 	}
-	f.admitted.chains.remember(string(make([]byte, maxChain+1)), alice)
-	if n := len(f.admitted.chains.known); n > maxChains {
-		t.Errorf("%d certificates are remembered", n)
+	f.tiers.chains.add(string(make([]byte, maxChainBytes+1)), alice)
+	if n := len(f.tiers.chains.chains); n > maxChains {
+		t.Errorf("%d certificates are cached", n)
 	}
-	if _, known, _ := f.admitted.chains.parse(string(make([]byte, maxChain+1))); known {
-		t.Error("a large certificate is remembered")
+	if _, cached, _ := f.tiers.chains.parse(string(make([]byte, maxChainBytes+1))); cached {
+		t.Error("a large certificate is cached")
 	}
 }

@@ -106,7 +106,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	}))
 	first := &requestContext{next: compose(byDuration, nested, filters...), resolver: g.RequestInfoResolver, audiences: g.Authentication.APIAudiences}
 	if c.HandOver {
-		first.credential = func(req *http.Request) *handover.Credential { return handover.Of(req, proxies.Asserted(req)) }
+		first.credential = func(req *http.Request) *handover.Credential { return handover.Of(req, proxies.AssertedHeaders(req)) }
 	}
 	return first
 }

@@ -17,7 +17,7 @@ import (
 func cleanProxied(proxies *authn.FrontProxies) filter {
 	clean := func(_ *requestState, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
 		distrust.Forget(req.Header)
-		if header := w.Header(); len(header["Connection"]) > 0 && req.ProtoMajor > 1 && proxies.Sent(req) {
+		if header := w.Header(); len(header["Connection"]) > 0 && req.ProtoMajor > 1 && proxies.Proxied(req) {
 			delete(header, "Connection")
 		}
 		return w, req
@@ -38,7 +38,7 @@ func cleanProxied(proxies *authn.FrontProxies) filter {
 // front proxy.
 func keepProxiesOpen(next http.Handler, proxies *authn.FrontProxies) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.ProtoMajor > 1 && proxies.Sent(req) {
+		if req.ProtoMajor > 1 && proxies.Proxied(req) {
 			w = keepOpenWriter{w}
 		}
 		next.ServeHTTP(w, req)
@@ -56,7 +56,7 @@ func (w keepOpenWriter) WriteHeader(status int) {
 // exceptProxies gives the requests of front proxies to next, and all others to filtered.
 func exceptProxies(filtered, next http.Handler, proxies *authn.FrontProxies) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if proxies.Sent(req) {
+		if proxies.Proxied(req) {
 			next.ServeHTTP(w, req)
 			return
 		}

@@ -43,7 +43,7 @@ func proxiedTier(t *testing.T) (x *tier, proxy, front, client *tls.ConnectionSta
 			UIDHeaders:          headerrequest.StaticStringSlice{"X-Remote-Uid"},
 			ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Remote-Extra-"},
 		}
-		c.Generic.Authentication.Authenticator = authn.Certificates{Proxies: c.Generic.Authentication.RequestHeaderConfig}.Remember(c.Generic.Authentication.Authenticator)
+		c.Generic.Authentication.Authenticator = authn.CacheCertificates(c.Generic.Authentication.Authenticator, authn.CertificateConfig{Proxies: c.Generic.Authentication.RequestHeaderConfig})
 		c.Generic.GoawayChance = 1
 		c.Generic.SecureServing = &server.SecureServingInfo{}
 	})

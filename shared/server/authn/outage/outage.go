@@ -1,12 +1,11 @@
-// Package outage tells "this credential is wrong" from "nobody could be asked
-// about it".
+// Package outage distinguishes a wrong credential from one that could not be verified.
 //
-// An authenticator can only return an error, and the filter that calls it answers
-// every error with 401. To a client that means its credential is worthless:
-// client-go drops it, kubectl asks for another. When the tier that knows tokens is
-// away, 503 is the truth, and the client comes back. So the handler chain puts a
-// note into the request's context with [Track], the authenticator writes on it
-// with [Report], and the handler of refused requests reads it with [Refuse].
+// An authenticator can only return an error, and the filter that calls it answers every
+// error with 401. Then a client regards its credential as worthless: client-go drops it,
+// and kubectl asks for another. While the tier that verifies tokens is not available, the
+// right answer is 503, so that the client retries. For that the handler chain prepares the
+// request's context with [Track], the authenticator calls [Report], and the handler of
+// unauthenticated requests, [Refuse], answers 503 if there was a report.
 package outage
 
 import (
@@ -22,37 +21,36 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// retryAfter is how many seconds clients are asked to wait. The next tier may be
-// back as soon as that.
+// retryAfter is the number of seconds after which clients should retry.
 const retryAfter = 1
 
 type key struct{}
 
-// note holds the message of the first report.
-type note struct{ message atomic.Pointer[string] }
+// report holds the message of the first call of Report.
+type report struct{ message atomic.Pointer[string] }
 
-// Track returns the context of a request about which there may be a report.
-func Track(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, &note{}) }
+// Track returns a context on which Report may be called.
+func Track(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, &report{}) }
 
-// Report notes why the credential of the request that ctx belongs to could not be
-// examined, in words for the client. Without Track it does nothing. It may be
-// called from any goroutine.
+// Report records why the credential of a request could not be verified, in a message for
+// the client. If ctx does not come from Track, it does nothing. It is safe for concurrent
+// use.
 func Report(ctx context.Context, message string) {
-	if n, ok := ctx.Value(key{}).(*note); ok {
-		n.message.CompareAndSwap(nil, &message)
+	if r, ok := ctx.Value(key{}).(*report); ok {
+		r.message.CompareAndSwap(nil, &message)
 	}
 }
 
-// Refuse answers requests that have been reported with 503 and Retry-After, and
-// gives all others to next.
+// Refuse answers requests with a report with 503 and Retry-After, and passes all others to
+// next.
 func Refuse(serializer runtime.NegotiatedSerializer, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		n, ok := req.Context().Value(key{}).(*note)
+		r, ok := req.Context().Value(key{}).(*report)
 		if !ok {
 			next.ServeHTTP(w, req)
 			return
 		}
-		message := n.message.Load()
+		message := r.message.Load()
 		if message == nil {
 			next.ServeHTTP(w, req)
 			return

@@ -20,7 +20,7 @@ func TestRefuse(t *testing.T) {
 		message string
 	}{
 		"nothing reported":      {nil, true, http.StatusUnauthorized, ""},
-		"reported":              {[]string{"core is away", "so is the other"}, true, http.StatusServiceUnavailable, "core is away"},
+		"reported":              {[]string{"core is away", "another outage"}, true, http.StatusServiceUnavailable, "core is away"},
 		"reported, not tracked": {[]string{"core is away"}, false, http.StatusUnauthorized, ""},
 	}
 	for name, test := range tests {
@@ -58,4 +58,4 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-func TestReportWithoutTrack(*testing.T) { Report(context.Background(), "nobody reads this") }
+func TestReportWithoutTrack(*testing.T) { Report(context.Background(), "ignored") }
