@@ -302,15 +302,15 @@ func (c *Config) completeAuthentication(context.Context) (err error) {
 
 func (c *Config) addAuthorization(ctx context.Context) error {
 	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(ctx, c.options.CompletedOptions.CompletedOptions,
-		c.Generic.EgressSelector, c.Generic.APIServerID, authz.WithBindings(c.Informers))
+		c.Generic.EgressSelector, c.Generic.APIServerID, authz.CacheClusterRoleBindings(c.Informers))
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
 	}
-	var modes []string // of a file, which may change, none is known
+	var modes []string // those of a file are not known, because the file may change
 	if c.options.Authorization.AuthorizationConfigurationFile == "" {
 		modes = c.options.Authorization.Modes
 	}
-	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = union.New(authz.Tiers(), authz.Remember(authorizer, modes, c.Informers)), rules
+	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = union.New(authz.Tiers(), authz.CacheRules(authorizer, modes, c.Informers)), rules
 	if !rbac {
 		c.Generic.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}

@@ -33,7 +33,7 @@ func (c *Config) settings() (agreement.Settings, error) {
 		return nil, err
 	}
 	maps.Copy(settings, authentication)
-	settings[authz.ModesSetting] = authz.Modes(c.options.Authorization.Modes)
+	settings[authz.ModesSetting] = authz.FormatModes(c.options.Authorization.Modes)
 	if file := c.options.Authorization.AuthorizationConfigurationFile; file != "" {
 		// The modes in the file do not matter, because it can change at any time.
 		digest, err := agreement.FileDigest(file)

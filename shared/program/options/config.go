@@ -195,7 +195,7 @@ func (o *Options) peers(c *Config) error {
 	c.CoreConfig = tierclient.Config(o.Tier.Name, way)
 	if slices.Contains(o.Authorization.Modes, authz.RBAC) {
 		c.Rules = authz.NewFreshness(clock.RealClock{})
-		c.CoreConfig.Wrap(c.Rules.Observe)
+		c.CoreConfig.Wrap(c.Rules.WrapTransport)
 	}
 	client, err := kubernetes.NewForConfig(c.CoreConfig)
 	if err != nil {

@@ -68,8 +68,8 @@ func (o *Options) agree(c *Config) (err error) {
 		Ask: func(ctx context.Context) ([]byte, error) {
 			return c.Client.Discovery().RESTClient().Get().AbsPath(agreement.Path).DoRaw(ctx)
 		},
-		Heard:      c.authorizer.Heard,
-		Registerer: o.Registerer,
+		OnCoreSettings: c.authorizer.SetCoreSettings,
+		Registerer:     o.Registerer,
 	})
 	return err
 }

@@ -80,20 +80,20 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// told is core and another tier, whose settings a test changes.
-type told struct {
+// tiers holds the settings of core and of another tier, which a test changes.
+type tiers struct {
 	core, own Settings
 	err       error
-	heard     []Settings
+	received  []Settings // by OnCoreSettings
 }
 
-func (w *told) check(t *testing.T, registerer prometheus.Registerer) *Check {
+func (w *tiers) check(t *testing.T, registerer prometheus.Registerer) *Check {
 	t.Helper()
 	c, err := New(Config{
 		Tier: "extensions", Core: "core",
 		Own:        func() (Settings, error) { return w.own, nil },
 		Ask:        func(context.Context) ([]byte, error) { return w.answer() },
-		Heard:      func(s Settings) { w.heard = append(w.heard, s) },
+		OnCoreSettings: func(s Settings) { w.received = append(w.received, s) },
 		Registerer: registerer,
 	})
 	if err != nil {
@@ -102,7 +102,7 @@ func (w *told) check(t *testing.T, registerer prometheus.Registerer) *Check {
 	return c
 }
 
-func (w *told) answer() ([]byte, error) {
+func (w *tiers) answer() ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -111,7 +111,7 @@ func (w *told) answer() ([]byte, error) {
 
 func TestCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &told{core: Settings{"--anonymous-auth": "false"}, own: Settings{"--anonymous-auth": "true"}}
+		w := &tiers{core: Settings{"--anonymous-auth": "false"}, own: Settings{"--anonymous-auth": "true"}}
 		registry := prometheus.NewRegistry()
 		c := w.check(t, registry)
 		ready := func(want string) {
@@ -172,31 +172,31 @@ func TestCheck(t *testing.T) {
 // TestCheckWithoutCore: a tier works without core, and with a core of an earlier release.
 func TestCheckWithoutCore(t *testing.T) {
 	tests := map[string]struct {
-		err   error
-		heard []Settings
+		err      error
+		received []Settings
 	}{
 		"away":               {errors.New("connection refused"), nil},
 		"an earlier release": {apierrors.NewNotFound(schema.GroupResource{}, ""), []Settings{nil}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := &told{err: test.err, own: Settings{"--anonymous-auth": "true"}}
+			w := &tiers{err: test.err, own: Settings{"--anonymous-auth": "true"}}
 			c := w.check(t, nil)
 			c.ask(t.Context())
 			if err := c.Check(nil); err != nil {
 				t.Error(err)
 			}
-			if diff := cmp.Diff(test.heard, w.heard); diff != "" {
-				t.Errorf("heard (-want +got)\n%s", diff)
+			if diff := cmp.Diff(test.received, w.received); diff != "" {
+				t.Errorf("received (-want +got)\n%s", diff)
 			}
 			// It compares as soon as it can.
 			w.err, w.core = nil, Settings{"--anonymous-auth": "false"}
 			c.ask(t.Context())
 			err := c.Check(nil)
-			if test.heard == nil && err == nil {
+			if test.received == nil && err == nil {
 				t.Error("contradicts core and is ready")
 			}
-			if test.heard != nil && err != nil {
+			if test.received != nil && err != nil {
 				t.Errorf("was ready and is not any more: %v", err)
 			}
 		})

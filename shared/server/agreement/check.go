@@ -32,9 +32,9 @@ type Config struct {
 	Own func() (Settings, error)
 	// Ask returns the content of Path at core.
 	Ask func(ctx context.Context) ([]byte, error)
-	// Heard, if set, is called with core's settings before the state of the Check changes, and
-	// with nil if core is of an earlier release that publishes none.
-	Heard func(Settings)
+	// OnCoreSettings, if set, is called with core's settings before the state of the Check
+	// changes, and with nil if core is of an earlier release that publishes none.
+	OnCoreSettings func(Settings)
 	// Registerer registers the metric; nil means none.
 	Registerer prometheus.Registerer
 }
@@ -93,7 +93,7 @@ func (c *Check) pause() time.Duration {
 
 // ask compares once and logs changes.
 func (c *Check) ask(ctx context.Context) {
-	lines, heard, err := c.compare(ctx)
+	lines, compared, err := c.compare(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -101,17 +101,17 @@ func (c *Check) ask(ctx context.Context) {
 	if err != nil {
 		log.V(2).Info("settings not compared", "tier", c.config.Core, "err", err)
 	}
-	if c.record(lines, heard) {
+	if c.record(lines, compared) {
 		log.Info("compared settings with another tier", "contradictions", lines)
 	}
 }
 
 // record stores the result of a comparison, and reports whether the contradictions changed.
-func (c *Check) record(lines []string, heard bool) (changed bool) {
+func (c *Check) record(lines []string, compared bool) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	if !heard {
+	if !compared {
 		return false
 	}
 	changed = !slices.Equal(c.lines, lines)
@@ -120,13 +120,13 @@ func (c *Check) record(lines []string, heard bool) (changed bool) {
 	return changed
 }
 
-// compare returns the contradictions. heard is false if core did not answer.
-func (c *Check) compare(ctx context.Context) (lines []string, heard bool, err error) {
+// compare returns the contradictions. compared is false if core did not answer.
+func (c *Check) compare(ctx context.Context) (lines []string, compared bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	content, err := c.config.Ask(ctx)
 	if apierrors.IsNotFound(err) {
-		c.hear(nil)
+		c.onCoreSettings(nil)
 		return nil, true, nil // core is of an earlier release
 	}
 	if err != nil {
@@ -136,7 +136,7 @@ func (c *Check) compare(ctx context.Context) (lines []string, heard bool, err er
 	if err := json.Unmarshal(content, &core); err != nil {
 		return nil, false, fmt.Errorf("settings of %s: %w", c.config.Core, err)
 	}
-	c.hear(core)
+	c.onCoreSettings(core)
 	own, err := c.config.Own()
 	if err != nil {
 		// The file was readable at the start; its reload reports the error.
@@ -145,9 +145,9 @@ func (c *Check) compare(ctx context.Context) (lines []string, heard bool, err er
 	return own.Contradictions(c.config.Tier, c.config.Core, core), true, nil
 }
 
-func (c *Check) hear(core Settings) {
-	if c.config.Heard != nil {
-		c.config.Heard(core)
+func (c *Check) onCoreSettings(core Settings) {
+	if c.config.OnCoreSettings != nil {
+		c.config.OnCoreSettings(core)
 	}
 }
 

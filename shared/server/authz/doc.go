@@ -1,16 +1,18 @@
-// Package authz decides who may do what, for the tiers that do not serve RBAC
-// themselves.
+// Package authz authorizes requests in the tiers that do not serve RBAC themselves.
 //
-// The modes of --authorization-mode are asked in the order given; the first that
-// has an opinion decides, and where none has one the request is denied. Before
-// all of them comes the group system:masters, which may do anything.
+// The modes of --authorization-mode are asked in the configured order. The first that has an
+// opinion decides; if none has one, the request is denied. Members of the group
+// system:masters are allowed everything before that.
 //
-// Node and RBAC stand for what core decides: while core says that these are its modes,
-// too, they are evaluated here, and where core has others (Webhook, ABAC, an
-// AuthorizationConfiguration) every decision is a SubjectAccessReview to core, remembered
-// for seconds.
+// Node and RBAC stand for core's decision. While core has the same modes, they are evaluated
+// here. If core has others (Webhook, ABAC, an AuthorizationConfiguration), every decision is
+// a SubjectAccessReview by core, which is cached for seconds.
 //
-// The rules are core's objects. They are read with informers, and the last state
-// is kept while core is away: what this tier owns works without core. Rules that
-// are too old to be trusted with writes are refused them, see [Freshness].
+// RBAC reads its rules from core with informers, and keeps the last state while core is not
+// available, so that a tier works without core. Rules that are too old grant no writes, see
+// [Freshness].
+//
+// [Options] are the flags of the aggregator and the extensions tier, and make their
+// [Authorizer] once at start-up. Core calls [CacheClusterRoleBindings], [CacheRules] and
+// [Tiers]. All authorizers are safe for concurrent use.
 package authz

@@ -12,68 +12,67 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// rulesPath begins the paths of the objects that authorization rests on.
-const rulesPath = "/apis/rbac.authorization.k8s.io/"
+// rulesPrefix is the path prefix of the objects that RBAC reads.
+const rulesPrefix = "/apis/rbac.authorization.k8s.io/"
 
-// Freshness knows how old the authorization data of this process may be. It
-// watches the informers at work: while the watches of all kinds of rules are
-// open the data is current, as far as a watch can tell; once one of them has
-// ended the data is as old as that end. A watch that is open but dead is ended by
-// whoever carries it, which probes idle connections.
+// Freshness measures how old the authorization data of this process may be. It observes the
+// requests of the informers: while watches of all kinds of rules are open, the data is
+// current; after one has ended, the data is as old as that end. The transport ends watches
+// on dead connections, because it probes idle ones.
 //
-// The zero value is not usable; its methods are safe for concurrent use.
+// Make one with NewFreshness. It is safe for concurrent use.
 type Freshness struct {
 	clock clock.PassiveClock
 
 	mu sync.Mutex
-	// watches has an entry for each of ruleResources.
-	watches map[string]*watched
+	// watches has an entry for each of ruleResources; guarded by mu.
+	watches map[string]*watchState
 }
 
-// watched is the watches of one resource.
-type watched struct {
+// watchState is the state of the watches of one resource.
+type watchState struct {
 	open int
-	// ended is when open went to zero; at first, when the process began.
-	ended time.Time
+	// endedAt is the time at which open became zero, or the start of the process.
+	endedAt time.Time
 }
 
-// NewFreshness returns a Freshness that has seen nothing yet.
+// NewFreshness returns a Freshness that has observed no watch yet.
 func NewFreshness(c clock.PassiveClock) *Freshness {
-	f := &Freshness{clock: c, watches: map[string]*watched{}}
+	f := &Freshness{clock: c, watches: map[string]*watchState{}}
 	for _, resource := range ruleResources {
-		f.watches[resource] = &watched{ended: c.Now()}
+		f.watches[resource] = &watchState{endedAt: c.Now()}
 	}
 	return f
 }
 
-// Age is how long some kind of rules has not been watched, zero when all are.
-// What has never been watched has not been since the start.
+// Age returns the longest time for which some kind of rules has not been watched, or zero
+// if all are watched. For a kind that was never watched, the time begins with NewFreshness.
 func (f *Freshness) Age() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var age time.Duration
 	for w := range maps.Values(f.watches) {
 		if w.open == 0 {
-			age = max(age, f.clock.Since(w.ended))
+			age = max(age, f.clock.Since(w.endedAt))
 		}
 	}
 	return age
 }
 
-// Observe returns a transport that sends with next and takes note of the watches
-// of rules among what it sends. Its signature is that of a wrapper in
-// rest.Config.
-func (f *Freshness) Observe(next http.RoundTripper) http.RoundTripper {
-	return observer{freshness: f, next: next}
+// WrapTransport returns a transport that sends with next and observes the watches of rules.
+// It is a transport.WrapperFunc of client-go.
+func (f *Freshness) WrapTransport(next http.RoundTripper) http.RoundTripper {
+	return observingTransport{freshness: f, next: next}
 }
 
-type observer struct {
+type observingTransport struct {
 	freshness *Freshness
 	next      http.RoundTripper
 }
 
-func (o observer) RoundTrip(req *http.Request) (*http.Response, error) {
-	resource, ok := watchOf(req)
+// RoundTrip implements http.RoundTripper.
+func (o observingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	resource, ok := watchedRules(req)
 	if !ok {
 		return o.next.RoundTrip(req)
 	}
@@ -86,10 +85,9 @@ func (o observer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// watchOf returns the resource whose objects the request watches, if that is one
-// of the kinds of rules.
-func watchOf(req *http.Request) (resource string, ok bool) {
-	rest, ok := strings.CutPrefix(req.URL.Path, rulesPath)
+// watchedRules returns the resource that a request watches, if it is one of ruleResources.
+func watchedRules(req *http.Request) (resource string, ok bool) {
+	rest, ok := strings.CutPrefix(req.URL.Path, rulesPrefix)
 	if !ok || req.Method != http.MethodGet {
 		return "", false
 	}
@@ -98,7 +96,7 @@ func watchOf(req *http.Request) (resource string, ok bool) {
 		return "", false
 	}
 	segments := strings.Split(rest, "/")
-	// version/resource, for all namespaces; nothing else is what informers watch.
+	// Informers watch version/resource, in all namespaces.
 	if len(segments) != 2 || !slices.Contains(ruleResources, segments[1]) {
 		return "", false
 	}
@@ -118,11 +116,11 @@ func (f *Freshness) ended(resource string) {
 	defer f.mu.Unlock()
 	w := f.watches[resource]
 	if w.open--; w.open == 0 {
-		w.ended = f.clock.Now()
+		w.endedAt = f.clock.Now()
 	}
 }
 
-// watchBody reports the end of a watch, whichever side ends it.
+// watchBody calls ended when either side ends the watch. ended may be called repeatedly.
 type watchBody struct {
 	io.ReadCloser
 	ended func()

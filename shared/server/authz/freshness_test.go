@@ -11,14 +11,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// carrier answers requests; the bodies of its answers end when told to.
-type carrier struct {
+// fakeTransport answers requests with bodies that a test ends.
+type fakeTransport struct {
 	code int
 	err  error
 	open []*io.PipeWriter
 }
 
-func (c *carrier) RoundTrip(*http.Request) (*http.Response, error) {
+func (c *fakeTransport) RoundTrip(*http.Request) (*http.Response, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -44,9 +44,9 @@ func TestFreshness(t *testing.T) {
 	const roles, bindings = "/apis/rbac.authorization.k8s.io/v1/roles?watch=true", "/apis/rbac.authorization.k8s.io/v1/rolebindings?allowWatchBookmarks=true&watch=1"
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 	pass := func(d time.Duration) { clock.SetTime(clock.Now().Add(d)) }
-	core := &carrier{code: http.StatusOK}
+	core := &fakeTransport{code: http.StatusOK}
 	f := NewFreshness(clock)
-	rt := f.Observe(core)
+	rt := f.WrapTransport(core)
 	want := func(age time.Duration, when string) {
 		t.Helper()
 		if got := f.Age(); got != age {
@@ -68,7 +68,7 @@ func TestFreshness(t *testing.T) {
 		t.Fatal(err)
 	}
 	pass(time.Minute)
-	want(time.Minute, "after our side has ended one")
+	want(time.Minute, "after the client has ended one")
 	if err := core.open[3].CloseWithError(errors.New("connection lost")); err != nil {
 		t.Fatal(err)
 	}
@@ -76,32 +76,32 @@ func TestFreshness(t *testing.T) {
 		t.Fatal("read from a lost connection")
 	}
 	pass(time.Minute)
-	want(2*time.Minute, "after the other side has ended the other")
+	want(2*time.Minute, "after the server has ended another")
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want(2*time.Minute, "after closing what had ended")
+	want(2*time.Minute, "after closing one that had ended")
 
 	core.code = http.StatusForbidden
 	watch(t, rt, roles)
 	core.err = errors.New("connection refused")
 	watch(t, rt, roles)
-	want(2*time.Minute, "after watches that were refused")
+	want(2*time.Minute, "after refused watches")
 
 	core.code, core.err = http.StatusOK, nil
 	watch(t, rt, roles)
-	want(time.Minute, "when one is watched again")
+	want(time.Minute, "when one kind is watched again")
 	watch(t, rt, bindings)
-	want(0, "when all are")
+	want(0, "when all are watched again")
 
-	// A watch is replaced by opening the next one before the last has ended.
+	// A watch may be replaced by a new one before it ends.
 	c := watch(t, rt, roles)
 	pass(time.Minute)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	pass(time.Minute)
-	want(0, "while another watch of the same is open")
+	want(0, "while another watch of the same resource is open")
 }
 
 func TestOnlyWatchesOfRulesCount(t *testing.T) {
@@ -114,7 +114,7 @@ func TestOnlyWatchesOfRulesCount(t *testing.T) {
 	} {
 		clock := clocktesting.NewFakePassiveClock(time.Unix(1000, 0))
 		f := NewFreshness(clock)
-		rt := f.Observe(&carrier{code: http.StatusOK})
+		rt := f.WrapTransport(&fakeTransport{code: http.StatusOK})
 		for _, other := range []string{"clusterroles", "clusterrolebindings", "rolebindings"} {
 			watch(t, rt, "/apis/rbac.authorization.k8s.io/v1/"+other+"?watch=true")
 		}

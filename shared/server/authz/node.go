@@ -8,29 +8,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
-
-	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 )
 
-// nodes is the mode Node without its graph. In core that mode tells from the
-// pods bound to a node which Secrets, claims and so on the node may read. Core has
-// the pods and is asked about these resources, which reach other tiers only by versions
-// that nobody serves. What is left for the other tiers is what every node may do: the
-// rules of the role system:node.
-type nodes struct {
+// nodeMode is the mode Node without its graph. In core, the graph of the pods on a node
+// decides which Secrets, claims and so on the node may read. Core is asked about these
+// resources; requests for them reach other tiers only with versions that no tier serves.
+// The other tiers evaluate what every node may do: the rules of the role system:node.
+type nodeMode struct {
 	identifier nodeidentifier.NodeIdentifier
 	rules      []rbacv1.PolicyRule
 }
 
-func newNodes() nodes {
-	return nodes{identifier: nodeidentifier.NewDefaultNodeIdentifier(), rules: bootstrappolicy.NodeRules()}
+func newNodeMode() nodeMode {
+	return nodeMode{identifier: nodeidentifier.NewDefaultNodeIdentifier(), rules: bootstrappolicy.NodeRules()}
 }
 
-// graphed are the resources about which only the graph can decide (KEP-279 and
-// its successors). For them this authorizer has no opinion.
-var graphed = map[schema.GroupResource]bool{
+// graphResources are the resources about which only the graph can decide (KEP-279 and its
+// successors). This authorizer has no opinion on them.
+var graphResources = map[schema.GroupResource]bool{
 	{Resource: "secrets"}:                                              true,
 	{Resource: "configmaps"}:                                           true,
 	{Resource: "persistentvolumeclaims"}:                               true,
@@ -47,14 +45,14 @@ var graphed = map[schema.GroupResource]bool{
 }
 
 // Authorize implements authorizer.Authorizer.
-func (n nodes) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+func (n nodeMode) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	name, isNode := n.identifier.NodeIdentity(a.GetUser())
 	switch {
 	case !isNode:
 		return authorizer.DecisionNoOpinion, "", nil
 	case name == "":
 		return authorizer.DecisionNoOpinion, "unknown node for user \"" + a.GetUser().GetName() + "\"", nil
-	case ofGraph(a):
+	case isGraphResource(a):
 		return authorizer.DecisionNoOpinion, "what a node may do with " + a.GetResource() + " is decided by core", nil
 	case rbac.RulesAllow(a, n.rules...):
 		return authorizer.DecisionAllow, "", nil
@@ -62,19 +60,19 @@ func (n nodes) Authorize(_ context.Context, a authorizer.Attributes) (authorizer
 	return authorizer.DecisionNoOpinion, "", nil
 }
 
-// needsGraph reports whether only core, which has the graph, can decide.
-func (n nodes) needsGraph(a authorizer.Attributes) bool {
+// needsGraph reports whether only core, which has the graph, can decide about a request.
+func (n nodeMode) needsGraph(a authorizer.Attributes) bool {
 	name, isNode := n.identifier.NodeIdentity(a.GetUser())
-	return isNode && name != "" && ofGraph(a)
+	return isNode && name != "" && isGraphResource(a)
 }
 
-func ofGraph(a authorizer.Attributes) bool {
-	return a.IsResourceRequest() && graphed[schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}]
+func isGraphResource(a authorizer.Attributes) bool {
+	return a.IsResourceRequest() && graphResources[schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}]
 }
 
-// RulesFor implements authorizer.RuleResolver: a node's permissions cannot be
+// RulesFor implements authorizer.RuleResolver. The permissions of a node cannot be
 // enumerated.
-func (n nodes) RulesFor(_ context.Context, who user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (n nodeMode) RulesFor(_ context.Context, who user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	if _, isNode := n.identifier.NodeIdentity(who); isNode {
 		return nil, nil, true, errors.New("the mode Node does not enumerate rules")
 	}

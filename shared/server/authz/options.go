@@ -20,7 +20,7 @@ import (
 	"triune.dev/shared/server/agreement"
 )
 
-// The modes of --authorization-mode that these tiers have.
+// The modes of --authorization-mode in these tiers.
 const (
 	RBAC        = "RBAC"
 	Node        = "Node"
@@ -30,30 +30,27 @@ const (
 
 var modes = []string{Node, RBAC, AlwaysAllow, AlwaysDeny}
 
-// DefaultMaxStaleness is long enough to upgrade core, and short enough that a
-// replica cut off from core does not go on for a day with rights that have been
-// revoked.
+// DefaultMaxStaleness is long enough to upgrade core, and short enough that a replica that
+// is cut off from core does not grant revoked permissions for a day.
 const DefaultMaxStaleness = time.Hour
 
-// DefaultMaxReadStaleness is a night: whoever is called in the morning finds reads that
-// go on, and no reader who lost his rights the day before.
+// DefaultMaxReadStaleness lasts a night: an operator who is called in the morning can still
+// read, but permissions that were revoked the day before have expired.
 const DefaultMaxReadStaleness = 12 * time.Hour
 
 // Options are the flags of authorization.
 type Options struct {
-	// Modes are asked in this order.
+	// Modes are the authorizers, in the order in which they are asked.
 	Modes []string
-	// MaxStaleness is the age of the rules beyond which RBAC grants no writes;
-	// zero for no limit.
-	MaxStaleness time.Duration
-	// MaxReadStaleness is the age beyond which it grants no reads either; zero for no
+	// MaxStaleness is the age of the rules beyond which RBAC grants no writes. Zero is no
 	// limit.
+	MaxStaleness time.Duration
+	// MaxReadStaleness is the age beyond which RBAC grants no reads either. Zero is no limit.
 	MaxReadStaleness time.Duration
 }
 
-// NewOptions returns the defaults. Unlike kube-apiserver's they do not allow
-// everything: a tier that is left at its defaults must not undo what core's flags
-// say.
+// NewOptions returns the defaults. Unlike kube-apiserver's they do not allow everything,
+// because a tier with default flags must not override core's.
 func NewOptions() *Options {
 	return &Options{Modes: []string{Node, RBAC}, MaxStaleness: DefaultMaxStaleness, MaxReadStaleness: DefaultMaxReadStaleness}
 }
@@ -91,63 +88,64 @@ func (o *Options) Validate() []error {
 	return problems
 }
 
-// Dependencies are what the modes are made from.
+// Dependencies are passed to the modes.
 type Dependencies struct {
-	// Informers give the rules. RBAC adds its informers to them.
+	// Informers read the rules. RBAC adds its informers to the factory.
 	Informers informers.SharedInformerFactory
-	// Age is how old the rules may be. Nil means that they are always current, as
-	// they are where core is in the same process.
+	// Age returns how old the rules may be. If it is nil, they are always current, as when
+	// core is in the same process.
 	Age func() time.Duration
-	// Registerer takes the metric of that age; nil for none.
+	// Registerer registers the metric of that age; nil means none.
 	Registerer prometheus.Registerer
-	// Reviews asks core, where core has other modes than Node and RBAC. Nil for a tier
-	// that decides alone.
+	// Reviews makes SubjectAccessReviews if core has other modes than Node and RBAC. It is
+	// nil for a tier that never asks core.
 	Reviews authorizationclient.AuthorizationV1Interface
 }
 
-// Authorizer decides, and tells what a user may do.
+// Authorizer authorizes requests and resolves the rules of users.
 type Authorizer struct {
 	authorizer.Authorizer
 	authorizer.RuleResolver
 
-	byCore *byCore // nil for a tier that decides alone
+	core *coreAuthorizer // nil for a tier that never asks core
 }
 
-// Heard takes the settings of core, nil where core publishes none.
-func (a *Authorizer) Heard(settings agreement.Settings) {
-	if a.byCore != nil {
-		a.byCore.heard(settings)
+// SetCoreSettings informs the authorizer of core's settings, which are nil if core publishes
+// none. It is safe for concurrent use.
+func (a *Authorizer) SetCoreSettings(settings agreement.Settings) {
+	if a.core != nil {
+		a.core.setCoreSettings(settings)
 	}
 }
 
 // New builds the authorizer of valid options.
 func (o *Options) New(deps Dependencies) (*Authorizer, error) {
-	var deciders []authorizer.Authorizer
+	var authorizers []authorizer.Authorizer
 	var resolvers []authorizer.RuleResolver
-	known := func() bool { return true }
+	rulesSynced := func() bool { return true }
 	for _, mode := range o.Modes {
-		made, err := o.mode(mode, deps)
+		m, err := o.mode(mode, deps)
 		if err != nil {
 			return nil, err
 		}
-		if byRules, ok := made.(rules); ok {
-			known = byRules.known
+		if r, ok := m.(rbacMode); ok {
+			rulesSynced = r.hasSynced
 		}
-		deciders = append(deciders, authorizationmetrics.InstrumentedAuthorizer(mode, strings.ToLower(mode), made))
-		resolvers = append(resolvers, made)
+		authorizers = append(authorizers, authorizationmetrics.InstrumentedAuthorizer(mode, strings.ToLower(mode), m))
+		resolvers = append(resolvers, m)
 	}
 	if deps.Age != nil && deps.Registerer != nil {
 		if err := deps.Registerer.Register(ageGauge(deps.Age)); err != nil {
 			return nil, fmt.Errorf("register the age of the authorization data: %w", err)
 		}
 	}
-	a := &Authorizer{Authorizer: union.New(deciders...), RuleResolver: union.NewRuleResolvers(resolvers...)}
-	if deps.Reviews != nil && o.followCore() {
+	a := &Authorizer{Authorizer: union.New(authorizers...), RuleResolver: union.NewRuleResolvers(resolvers...)}
+	if deps.Reviews != nil && o.followsCore() {
 		var err error
-		if a.byCore, err = newByCore(o.Modes, a.Authorizer, known, deps.Reviews); err != nil {
+		if a.core, err = newCoreAuthorizer(o.Modes, a.Authorizer, rulesSynced, deps.Reviews); err != nil {
 			return nil, err
 		}
-		a.Authorizer = a.byCore
+		a.Authorizer = a.core
 	}
 	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Tiers(), a.Authorizer)
 	return a, nil
@@ -162,15 +160,15 @@ type mode interface {
 func (o *Options) mode(name string, deps Dependencies) (mode, error) {
 	switch name {
 	case Node:
-		return newNodes(), nil
+		return newNodeMode(), nil
 	case RBAC:
 		if deps.Informers == nil {
-			return nil, errors.New("--authorization-mode=RBAC needs a way to core")
+			return nil, errors.New("--authorization-mode=RBAC needs a client of core")
 		}
 		if deps.Age == nil {
-			return newRules(deps.Informers, nil, limits{}), nil
+			return newRBACMode(deps.Informers, nil, limits{}), nil
 		}
-		return newRules(deps.Informers, deps.Age, limits{writes: o.MaxStaleness, reads: o.MaxReadStaleness}), nil
+		return newRBACMode(deps.Informers, deps.Age, limits{writes: o.MaxStaleness, reads: o.MaxReadStaleness}), nil
 	case AlwaysAllow:
 		return authorizerfactory.NewAlwaysAllowAuthorizer(), nil
 	case AlwaysDeny:

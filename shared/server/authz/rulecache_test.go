@@ -18,44 +18,44 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
 
-// counting counts how often it is asked what another authorizer decides.
-type counting struct {
+// countingAuthorizer counts the calls of another authorizer.
+type countingAuthorizer struct {
 	authorizer.Authorizer
-	asked int
+	calls int
 }
 
-func (c *counting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	c.asked++
+func (c *countingAuthorizer) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	c.calls++
 	return c.Authorizer.Authorize(ctx, a)
 }
 
-// upstream is the RBAC of kube-apiserver.
+// upstream returns the RBAC authorizer of kube-apiserver.
 func upstream(factory informers.SharedInformerFactory) *rbac.RBACAuthorizer {
 	v1 := factory.Rbac().V1()
 	return rbac.New(&rbac.RoleGetter{Lister: v1.Roles().Lister()}, &rbac.RoleBindingLister{Lister: v1.RoleBindings().Lister()},
 		&rbac.ClusterRoleGetter{Lister: v1.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: v1.ClusterRoleBindings().Lister()})
 }
 
-// TestMemoryAsUpstream: what is remembered is allowed, for the reason that upstream gives,
-// and nothing else is, with rules and bindings that come and go.
-func TestMemoryAsUpstream(t *testing.T) {
-	pick := func(r *rand.Rand, of ...string) string { return of[r.IntN(len(of))] }
-	allowed, known := 0, 0
+// TestRuleCacheAsUpstream: while rules and bindings change, the cache allows only requests
+// that upstream allows, for one of upstream's reasons.
+func TestRuleCacheAsUpstream(t *testing.T) {
+	pick := func(r *rand.Rand, values ...string) string { return values[r.IntN(len(values))] }
+	allowed, hits := 0, 0
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 		rules := upstream(factory)
-		decide := &counting{Authorizer: rules}
-		remembered := Remember(decide, []string{Node, RBAC}, factory).(*remembering)
+		next := &countingAuthorizer{Authorizer: rules}
+		cached := CacheRules(next, []string{Node, RBAC}, factory).(*cachingAuthorizer)
 		run(t, factory)
-		for !remembered.memory.follows() {
+		for !cached.cache.hasSynced() {
 		}
 		v1 := factory.Rbac().V1()
 		kinds := []cache.SharedIndexInformer{
 			v1.Roles().Informer(), v1.RoleBindings().Informer(), v1.ClusterRoles().Informer(), v1.ClusterRoleBindings().Informer(),
 		}
-		// The stores are written to, and the handlers called, by hand: nothing is late.
-		changes := func() {
+		// The test changes the stores and the generation itself, without delay.
+		change := func() {
 			meta := metav1.ObjectMeta{Name: pick(random, "a", "b", "c")}
 			kind := random.IntN(len(kinds))
 			if kind < 2 {
@@ -98,11 +98,11 @@ func TestMemoryAsUpstream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			remembered.memory.changes.Add(1)
+			cached.cache.generation.Add(1)
 		}
 		for range 400 {
 			if random.IntN(8) == 0 {
-				changes()
+				change()
 			}
 			a := authorizer.AttributesRecord{
 				User: &user.DefaultInfo{Name: pick(random, "ann", "bob", "system:serviceaccount:x:sa"), Groups: [][]string{nil, {"g"}, {"g", "h"}}[random.IntN(3)]},
@@ -113,25 +113,25 @@ func TestMemoryAsUpstream(t *testing.T) {
 				a.ResourceRequest, a.Path, a.Namespace = false, pick(random, "/healthz", "/api/v1", "/metrics"), ""
 			}
 			decision, _, _ := rules.Authorize(t.Context(), a)
-			reasons := map[string]bool{} // of bindings that are listed in no order
-			remembered.memory.resolver.VisitRulesFor(t.Context(), a.User, a.Namespace, func(source fmt.Stringer, rule *rbacv1.PolicyRule, _ error) bool {
+			reasons := map[string]bool{} // the order of bindings is random
+			cached.cache.resolver.VisitRulesFor(t.Context(), a.User, a.Namespace, func(source fmt.Stringer, rule *rbacv1.PolicyRule, _ error) bool {
 				if rule != nil && rbac.RuleAllows(a, rule) {
 					reasons["RBAC: allowed by "+source.String()] = true
 				}
 				return true
 			})
-			asked := decide.asked
-			got, gotReason, _ := remembered.Authorize(t.Context(), a)
-			if got == authorizer.DecisionAllow && decide.asked == asked {
-				known++
+			calls := next.calls
+			got, gotReason, _ := cached.Authorize(t.Context(), a)
+			if got == authorizer.DecisionAllow && next.calls == calls {
+				hits++
 				if decision != got || !reasons[gotReason] {
 					t.Fatalf("seed %d: %+v: allowed: %s; upstream: %v, %v", seed, a, gotReason, decision, reasons)
 				}
 			}
 			if decision == authorizer.DecisionAllow {
 				allowed++
-				for range gathersAt { // nothing changes in between
-					got, gotReason, _ = remembered.Authorize(t.Context(), a)
+				for range collectThreshold { // without changes in between
+					got, gotReason, _ = cached.Authorize(t.Context(), a)
 				}
 				if got != decision || !reasons[gotReason] {
 					t.Fatalf("seed %d: %+v: %v %s; upstream allows it: %v", seed, a, got, gotReason, reasons)
@@ -139,13 +139,13 @@ func TestMemoryAsUpstream(t *testing.T) {
 			}
 		}
 	}
-	if known < 50 {
-		t.Errorf("%d were allowed, %d of them by what was known: too few", allowed, known)
+	if hits < 50 {
+		t.Errorf("%d were allowed, only %d of them from the cache", allowed, hits)
 	}
 }
 
-// TestMemoryFollows: rules that are taken away are.
-func TestMemoryFollows(t *testing.T) {
+// TestRuleCacheFollowsChanges: removed rules are no longer granted.
+func TestRuleCacheFollowsChanges(t *testing.T) {
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "b"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "ann"}},
 		RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
@@ -153,14 +153,14 @@ func TestMemoryFollows(t *testing.T) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
 	client := fake.NewClientset(binding, role)
 	factory := informers.NewSharedInformerFactory(client, 0)
-	decide := &counting{Authorizer: upstream(factory)}
-	remembered := Remember(decide, []string{RBAC}, factory)
+	next := &countingAuthorizer{Authorizer: upstream(factory)}
+	cached := CacheRules(next, []string{RBAC}, factory)
 	run(t, factory)
 	a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann"}, Verb: "get", Resource: "pods", ResourceRequest: true}
-	becomes := func(want authorizer.Decision) {
+	eventually := func(want authorizer.Decision) {
 		t.Helper()
 		for {
-			got, _, err := remembered.Authorize(t.Context(), a)
+			got, _, err := cached.Authorize(t.Context(), a)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,82 +169,81 @@ func TestMemoryFollows(t *testing.T) {
 			}
 		}
 	}
-	for asked := -1; decide.asked != asked; { // until it is known
-		asked = decide.asked
-		becomes(authorizer.DecisionAllow)
+	for calls := -1; next.calls != calls; { // until the rules are cached
+		calls = next.calls
+		eventually(authorizer.DecisionAllow)
 	}
-	asked := decide.asked
+	calls := next.calls
 	for range 10 {
-		becomes(authorizer.DecisionAllow)
+		eventually(authorizer.DecisionAllow)
 	}
-	if decide.asked != asked {
-		t.Errorf("asked %d times for what is known", decide.asked-asked)
+	if next.calls != calls {
+		t.Errorf("%d calls for cached rules", next.calls-calls)
 	}
 	api := client.RbacV1()
 	if err := api.ClusterRoles().Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(authorizer.DecisionNoOpinion)
+	eventually(authorizer.DecisionNoOpinion)
 	if _, err := api.ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(authorizer.DecisionAllow)
+	eventually(authorizer.DecisionAllow)
 	if err := api.ClusterRoleBindings().Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(authorizer.DecisionNoOpinion)
+	eventually(authorizer.DecisionNoOpinion)
 }
 
-// TestMemoryLeavesToOthers what they decide first, and what it is not sure of.
-func TestMemoryLeavesToOthers(t *testing.T) {
+// TestUncachedUsers: users about whom other authorizers next are not cached.
+func TestUncachedUsers(t *testing.T) {
 	everybody := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.GroupKind, Name: user.AllAuthenticated}},
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}}
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(everybody, role), 0)
-	decide := &counting{Authorizer: upstream(factory)}
+	next := &countingAuthorizer{Authorizer: upstream(factory)}
 	for _, modes := range [][]string{nil, {"Webhook", RBAC}, {Node, AlwaysDeny, RBAC}, {"ABAC"}} {
-		if got := Remember(decide, modes, factory); got != authorizer.Authorizer(decide) {
-			t.Errorf("%v: remembers what another mode may deny", modes)
+		if got := CacheRules(next, modes, factory); got != authorizer.Authorizer(next) {
+			t.Errorf("%v: rules are cached that another mode may deny", modes)
 		}
 	}
-	remembered := Remember(decide, []string{Node, RBAC, "Webhook"}, factory)
+	cached := CacheRules(next, []string{Node, RBAC, "Webhook"}, factory)
 	run(t, factory)
-	for !remembered.(*remembering).memory.follows() {
+	for !cached.(*cachingAuthorizer).cache.hasSynced() {
 	}
-	for _, who := range []user.Info{
+	for _, u := range []user.Info{
 		nil,
 		&user.DefaultInfo{Name: "root", Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}},
 		&user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup, user.AllAuthenticated}},
 	} {
-		if remembered.(*remembering).memory.remembers(who) {
-			t.Errorf("%v is remembered", who)
+		if cached.(*cachingAuthorizer).cache.cacheable(u) {
+			t.Errorf("%v is cacheable", u)
 		}
-		if who == nil {
-			continue // upstream does not take it
+		if u == nil {
+			continue // upstream panics
 		}
-		asked := decide.asked
-		for range 2 * gathersAt {
-			_, _, _ = remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true})
+		calls := next.calls
+		for range 2 * collectThreshold {
+			_, _, _ = cached.Authorize(t.Context(), authorizer.AttributesRecord{User: u, Verb: "get", Resource: "pods", ResourceRequest: true})
 		}
-		if got := decide.asked - asked; got != 2*gathersAt {
-			t.Errorf("%v: asked %d times of %d", who, got, 2*gathersAt)
+		if got := next.calls - calls; got != 2*collectThreshold {
+			t.Errorf("%v: %d calls for %d requests", u, got, 2*collectThreshold)
 		}
 	}
-	// There may be more users than are remembered.
-	for i := range 2*maxKnown + 10 {
-		who := &user.DefaultInfo{Name: fmt.Sprint("user-", i), Groups: []string{user.AllAuthenticated}}
-		remembered.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", ResourceRequest: true})
+	// There may be more users than the cache holds.
+	for i := range 2*maxCachedUsers + 10 {
+		u := &user.DefaultInfo{Name: fmt.Sprint("user-", i), Groups: []string{user.AllAuthenticated}}
+		cached.Authorize(t.Context(), authorizer.AttributesRecord{User: u, Verb: "get", Resource: "pods", ResourceRequest: true})
 	}
-	if n := len(remembered.(*remembering).memory.known); n > maxKnown {
-		t.Errorf("%d users are remembered, more than %d", n, maxKnown)
+	if n := len(cached.(*cachingAuthorizer).cache.users); n > maxCachedUsers {
+		t.Errorf("%d users are cached, more than %d", n, maxCachedUsers)
 	}
 }
 
-// What is denied leaves nothing behind, whatever it names, and names that are very long
-// are not kept either.
-func TestMemoryIsNotFilledByStrangers(t *testing.T) {
+// TestDeniedRequestsAreNotCached, whatever they name. Very long names are not cached either.
+func TestDeniedRequestsAreNotCached(t *testing.T) {
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},
@@ -252,34 +251,34 @@ func TestMemoryIsNotFilledByStrangers(t *testing.T) {
 		},
 		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}},
 	), 0)
-	decide := &counting{Authorizer: upstream(factory)}
-	remembered := Remember(decide, []string{Node, RBAC}, factory).(*remembering)
+	next := &countingAuthorizer{Authorizer: upstream(factory)}
+	cached := CacheRules(next, []string{Node, RBAC}, factory).(*cachingAuthorizer)
 	run(t, factory)
-	for !remembered.memory.follows() {
+	for !cached.cache.hasSynced() {
 	}
-	ask := func(who, namespace string) authorizer.Decision {
-		got, _, _ := remembered.Authorize(t.Context(), authorizer.AttributesRecord{
-			User: &user.DefaultInfo{Name: who, Groups: []string{user.AllUnauthenticated}}, Verb: "get", Namespace: namespace, Resource: "pods", ResourceRequest: true,
+	ask := func(name, namespace string) authorizer.Decision {
+		got, _, _ := cached.Authorize(t.Context(), authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: name, Groups: []string{user.AllUnauthenticated}}, Verb: "get", Namespace: namespace, Resource: "pods", ResourceRequest: true,
 		})
 		return got
 	}
 	for i := range 100 {
-		for range 2 * gathersAt {
+		for range 2 * collectThreshold {
 			if ask(user.Anonymous, fmt.Sprint("n", i)) == authorizer.DecisionAllow {
-				t.Fatal("anybody is allowed")
+				t.Fatal("anonymous is allowed")
 			}
-			if ask("ann", strings.Repeat("n", maxNames+i)) != authorizer.DecisionAllow {
+			if ask("ann", strings.Repeat("n", maxUserBytes+i)) != authorizer.DecisionAllow {
 				t.Fatal("ann is not allowed")
 			}
 		}
 	}
-	if n := len(remembered.memory.known); n != 0 {
-		t.Errorf("%d users are remembered", n)
+	if n := len(cached.cache.users); n != 0 {
+		t.Errorf("%d users are cached", n)
 	}
 }
 
-// BenchmarkRemember is a request that is allowed, with the bindings of an empty cluster.
-func BenchmarkRemember(b *testing.B) {
+// BenchmarkCacheRules measures an allowed request, with the bindings of an empty cluster.
+func BenchmarkCacheRules(b *testing.B) {
 	var objects []runtime.Object
 	for i := range 60 {
 		name := fmt.Sprint("system:controller:", i)
@@ -289,8 +288,8 @@ func BenchmarkRemember(b *testing.B) {
 		}, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
 	}
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
-	rules := upstream(WithBindings(factory))
-	ways := map[string]authorizer.Authorizer{"upstream": rules, "remembered": Remember(rules, []string{RBAC}, factory)}
+	rules := upstream(CacheClusterRoleBindings(factory))
+	ways := map[string]authorizer.Authorizer{"upstream": rules, "cached": CacheRules(rules, []string{RBAC}, factory)}
 	ctx, cancel := context.WithCancel(b.Context())
 	factory.StartWithContext(ctx)
 	defer func() { cancel(); factory.Shutdown() }()

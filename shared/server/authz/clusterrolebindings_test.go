@@ -14,12 +14,12 @@ import (
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 )
 
-func bindingNamed(name string) *rbacv1.ClusterRoleBinding {
+func newBinding(name string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}
 }
 
-// namesOf lists the names of bindings in their order.
-func namesOf(t *testing.T, lister rbaclisters.ClusterRoleBindingLister, selector labels.Selector) []string {
+// listNames lists the sorted names of bindings.
+func listNames(t *testing.T, lister rbaclisters.ClusterRoleBindingLister, selector labels.Selector) []string {
 	t.Helper()
 	all, err := lister.List(selector)
 	if err != nil {
@@ -33,23 +33,23 @@ func namesOf(t *testing.T, lister rbaclisters.ClusterRoleBindingLister, selector
 	return names
 }
 
-// TestBindings: what is listed follows what there is.
-func TestBindings(t *testing.T) {
-	client := fake.NewClientset(bindingNamed("a"), bindingNamed("b"))
-	factory := WithBindings(informers.NewSharedInformerFactory(client, 0))
+// TestCachedBindings: the cached list follows changes.
+func TestCachedBindings(t *testing.T) {
+	client := fake.NewClientset(newBinding("a"), newBinding("b"))
+	factory := CacheClusterRoleBindings(informers.NewSharedInformerFactory(client, 0))
 	informer := factory.Rbac().V1().ClusterRoleBindings()
 	lister := informer.Lister()
 	if again := factory.Rbac().V1().ClusterRoleBindings().Lister(); again != lister {
-		t.Error("another lister at the second call, with a handler of its own")
+		t.Error("the second call returns another lister")
 	}
-	if got := namesOf(t, lister, labels.Everything()); len(got) > 0 {
+	if got := listNames(t, lister, labels.Everything()); len(got) > 0 {
 		t.Errorf("listed %v before anything was read", got)
 	}
 	run(t, factory)
-	becomes := func(want ...string) {
+	eventually := func(want ...string) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-			got := namesOf(t, lister, labels.Everything())
+			got := listNames(t, lister, labels.Everything())
 			if slices.Equal(got, want) {
 				return
 			}
@@ -58,30 +58,30 @@ func TestBindings(t *testing.T) {
 			}
 		}
 	}
-	if got := namesOf(t, lister, labels.Everything()); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("listed %v, want what the informer has read", got)
+	if got := listNames(t, lister, labels.Everything()); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("listed %v, want a and b", got)
 	}
-	follows(lister)
-	becomes("a", "b")
-	if got := namesOf(t, lister, labels.SelectorFromSet(labels.Set{"name": "b"})); !slices.Equal(got, []string{"b"}) {
+	waitForHandler(lister)
+	eventually("a", "b")
+	if got := listNames(t, lister, labels.SelectorFromSet(labels.Set{"name": "b"})); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("selected %v, want b", got)
 	}
 	api := client.RbacV1().ClusterRoleBindings()
 	if err := api.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes("b")
+	eventually("b")
 	var want []string
 	for i := range 50 {
 		name := fmt.Sprintf("c-%02d", i)
-		if _, err := api.Create(t.Context(), bindingNamed(name), metav1.CreateOptions{}); err != nil {
+		if _, err := api.Create(t.Context(), newBinding(name), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, name)
-		namesOf(t, lister, labels.Everything()) // some of the lists are of a moment in between
+		listNames(t, lister, labels.Everything()) // may cache an intermediate list
 	}
-	becomes(append([]string{"b"}, want...)...)
-	changed := bindingNamed("b")
+	eventually(append([]string{"b"}, want...)...)
+	changed := newBinding("b")
 	changed.Subjects = []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "alice"}}
 	if _, err := api.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -101,42 +101,42 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// follows waits until the informer's handlers have been told of what there was at first.
-func follows(lister rbaclisters.ClusterRoleBindingLister) {
-	for !lister.(*bindings).follows() {
+// waitForHandler waits until the informer's handler was called for all initial objects.
+func waitForHandler(lister rbaclisters.ClusterRoleBindingLister) {
+	for !lister.(*bindingLister).hasSynced() {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// TestBindingsAllocateNothing while none of them changes.
-func TestBindingsAllocateNothing(t *testing.T) {
-	factory := WithBindings(informers.NewSharedInformerFactory(fake.NewClientset(bindingNamed("a"), bindingNamed("b")), 0))
+// TestCachedBindingsAllocateNothing while none of them changes.
+func TestCachedBindingsAllocateNothing(t *testing.T) {
+	factory := CacheClusterRoleBindings(informers.NewSharedInformerFactory(fake.NewClientset(newBinding("a"), newBinding("b")), 0))
 	lister := factory.Rbac().V1().ClusterRoleBindings().Lister()
 	run(t, factory)
-	follows(lister)
+	waitForHandler(lister)
 	listed := 0
 	if allocations := testing.AllocsPerRun(10, func() {
 		all, _ := lister.List(labels.Everything())
 		listed = len(all)
 	}); allocations > 0 || listed != 2 {
-		t.Errorf("a list of %d that has not changed takes %v allocations", listed, allocations)
+		t.Errorf("listing %d unchanged bindings takes %v allocations", listed, allocations)
 	}
 }
 
-// TestBindingsOfAStoppedInformer: there is nobody to tell of changes, so nothing is kept.
+// TestBindingsOfAStoppedInformer: an informer that reports no changes has no cache.
 func TestBindingsOfAStoppedInformer(t *testing.T) {
-	inner := informers.NewSharedInformerFactory(fake.NewClientset(bindingNamed("a")), 0)
+	inner := informers.NewSharedInformerFactory(fake.NewClientset(newBinding("a")), 0)
 	inner.Rbac().V1().ClusterRoleBindings().Informer()
 	stop := make(chan struct{})
 	inner.Start(stop)
 	inner.WaitForCacheSync(stop)
 	close(stop)
 	inner.Shutdown()
-	lister := WithBindings(inner).Rbac().V1().ClusterRoleBindings().Lister()
-	if _, kept := lister.(*bindings); kept {
-		t.Error("bindings are kept")
+	lister := CacheClusterRoleBindings(inner).Rbac().V1().ClusterRoleBindings().Lister()
+	if _, cached := lister.(*bindingLister); cached {
+		t.Error("bindings are cached")
 	}
-	if got := namesOf(t, lister, labels.Everything()); !slices.Equal(got, []string{"a"}) {
+	if got := listNames(t, lister, labels.Everything()); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("listed %v, want a", got)
 	}
 }
