@@ -66,7 +66,7 @@ type Environment struct {
 	// alone, as its flags say.
 	EventLog *storage.EventLog
 	// Follower is set where another tier of the process stands in front of core
-	// and runs what they share; see apiserver.Follower.
+	// and runs what they share; see apiserver.DelegateConfig.
 	Follower bool
 }
 

@@ -48,7 +48,7 @@ func nextTier(next *apiserver.Next) *apiserver.Next {
 		return nil
 	}
 	known := *next
-	known.Serves = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
+	known.AlwaysServes = []schema.GroupVersion{apiextensionsv1.SchemeGroupVersion}
 	return &known
 }
 
@@ -65,7 +65,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 	})
 	generic := c.Generic
 	if c.environment.Follower {
-		generic = apiserver.Follower(c.Generic)
+		generic = apiserver.DelegateConfig(c.Generic)
 		generic.HealthzChecks, generic.LivezChecks, generic.ReadyzChecks = c.Generic.HealthzChecks, c.Generic.LivezChecks, c.Generic.ReadyzChecks
 	}
 	server, err := build(apiserver.Config{

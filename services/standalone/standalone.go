@@ -95,7 +95,7 @@ func (s *Server) buildChain(ctx context.Context) error {
 		config.Generic.AddReadyzChecks(healthz.NamedCheck("nats", func(*http.Request) error { return s.nats.Check() }))
 	}
 	if s.extensions, err = extensions.New(extensions.Config{
-		Generic:         apiserver.Follower(config.Generic),
+		Generic:         apiserver.DelegateConfig(config.Generic),
 		Storage:         config.CustomStorage(),
 		ServiceResolver: config.Services,
 		WebhookAuth:     config.WebhookCredentials(),

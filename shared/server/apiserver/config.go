@@ -12,68 +12,66 @@ import (
 	"k8s.io/client-go/informers"
 )
 
-// Next is the tier behind this one, reached by a function call or by a proxy.
+// Next describes the tier behind this one, which is called as a function or through a proxy.
 type Next struct {
 	// Tier is its name, for messages: "core", "extensions".
 	Tier string
-	// Handler takes requests whose context holds the authenticated user and the
-	// request info.
+	// Handler serves requests whose context has the authenticated user and the request
+	// info.
 	Handler http.Handler
-	// HandOver has Handler find the credential of the client in the context, too.
+	// HandOver also puts the client's credential into the context, for Handler.
 	HandOver bool
-	// Serves are group-versions that the tier, or one behind it, always serves.
-	// Discovery lists them as Stale until it has heard what is really served there:
-	// a list without them would look complete.
-	Serves []schema.GroupVersion
-	// Run keeps the way to the tier in repair (probes, name resolution) and
-	// blocks until ctx ends. Nil when there is nothing to keep.
+	// AlwaysServes are group-versions that the tier, or one behind it, always serves.
+	// Discovery lists them as Stale until the tier has answered, because a list without
+	// them would look complete.
+	AlwaysServes []schema.GroupVersion
+	// Run maintains the connections to the tier (probes, name resolution) and blocks until
+	// ctx is cancelled. It may be nil.
 	Run func(ctx context.Context) error
-	// Check reports whether the tier can be reached, for the health check named
-	// after it. It informs and never makes this tier unready: what this tier owns
-	// works without the next one. Nil when it is always there.
+	// Check returns an error if the tier cannot be reached, for the health check named after
+	// the tier. It never makes this tier unready, because what this tier owns works without
+	// the next one. It may be nil.
 	Check func(req *http.Request) error
 }
 
-// Config is what a tier is made of. The zero value of a field is explained with
-// it.
+// Config configures a server.
 type Config struct {
 	// Tier is the name of this tier: "aggregator", "core", "extensions".
 	Tier string
-	// Generic holds what k8s.io/apiserver's options fill: authentication,
-	// authorization, audit, limits, serving, loopback client, storage. Its
-	// SecureServing may be nil: the server then does not listen and is reached
-	// through Delegated alone.
+	// Generic holds the parts that k8s.io/apiserver's options configure: authentication,
+	// authorization, audit, limits, serving, loopback client, storage. If its SecureServing
+	// is nil, the server does not listen and is called through Delegated.
 	Generic *genericapiserver.Config
-	// Informers are started by a hook after the server listens. Nil for none.
+	// Informers are started by a hook after the server listens. They may be nil.
 	Informers informers.SharedInformerFactory
-	// Next is the tier behind this one; nil for the tail of the chain.
+	// Next is the tier behind this one. It is nil for the tail of the chain.
 	Next *Next
-	// Owns says of a decoded URL path, beyond the paths of the tier's routes,
-	// whether this tier serves it and with what. Nil owns nothing more.
+	// Owns returns the handler of a decoded URL path that has no route, if the tier owns it.
+	// It may be nil.
 	Owns func(path string) (http.Handler, bool)
-	// Listed returns paths that "/" lists beyond those of the tier's routes and of
-	// the tiers behind it. Nil lists nothing more.
+	// Listed returns further paths for the list at "/", besides those of this tier's routes
+	// and of the tiers behind it. It may be nil.
 	Listed func() []string
-	// TypeConverter gives the typed form of objects of a group-version to the
-	// managed-fields machinery. Required if API groups are installed.
+	// TypeConverter returns the type converter of a group-version, for managed fields. It is
+	// required if API groups are installed.
 	TypeConverter func(schema.GroupVersion) managedfields.TypeConverter
-	// NotFound answers an owned path that no route matches. Nil answers 404 with
-	// a metav1.Status.
+	// NotFound serves owned paths that have no route. If it is nil, the server answers 404
+	// with a metav1.Status.
 	NotFound http.Handler
-	// HTTP2Server is the HTTP/2 server of the listener. "" is TriuneHTTP2.
+	// HTTP2Server is the HTTP/2 server of the listener. The default is TriuneHTTP2.
 	HTTP2Server HTTP2Server
 }
 
 // HTTP2Server names an implementation of HTTP/2.
 type HTTP2Server string
 
-// The implementations there are: [triune.dev/shared/transport/h2], and golang.org/x/net/http2.
+// The implementations are [triune.dev/shared/transport/h2] and golang.org/x/net/http2.
 const (
 	TriuneHTTP2 HTTP2Server = "triune"
 	GoHTTP2     HTTP2Server = "go"
 )
 
-// CompletedConfig can only be made by Config.Complete.
+// CompletedConfig is a validated Config. Only Config.Complete can make one.
 type CompletedConfig struct{ *completedConfig }
 
 type completedConfig struct {
@@ -82,8 +80,7 @@ type completedConfig struct {
 	equivalents  runtime.EquivalentResourceRegistry
 }
 
-// Complete fills in what follows from the rest. It is an error for a required
-// field to be missing.
+// Complete fills in defaults. It returns an error if a required field is missing.
 func (c Config) Complete() (CompletedConfig, error) {
 	g := c.Generic
 	switch {
@@ -110,8 +107,8 @@ func (c Config) Complete() (CompletedConfig, error) {
 	return CompletedConfig{completed}, nil
 }
 
-// equivalents tells resources of different group-versions that are stored in one
-// place apart from others: they are one resource to an admission webhook.
+// equivalents returns a registry in which resources of different group-versions with the
+// same storage prefix are equivalent. Admission webhooks treat them as one resource.
 func equivalents(g *genericapiserver.Config) runtime.EquivalentResourceRegistry {
 	if g.RESTOptionsGetter == nil {
 		return runtime.NewEquivalentResourceRegistry()

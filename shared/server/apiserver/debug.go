@@ -17,23 +17,22 @@ import (
 	zpagesfeatures "k8s.io/component-base/zpages/features"
 )
 
-// The paths of what can be asked of a running process, which are kube-apiserver's.
+// The paths of the debug pages, which are kube-apiserver's.
 const (
 	flagsPath    = "/debug/flags"
 	fairnessPath = "/debug/api_priority_and_fairness/"
-	// zpagesComponent is what kube-apiserver calls itself on these pages.
+	// zpagesComponent is the name of kube-apiserver on these pages.
 	zpagesComponent = "apiserver"
 )
 
-// addDebugRoutes routes the pages below /debug other than profiles: the flags
-// that can be set while the server runs, and the state of priority and fairness.
-// k8s.io/apiserver installs them on a mux of its own only, so there is one behind
-// the routes.
+// addDebugRoutes routes the pages below /debug other than profiles: the flags that can be
+// set at run time, and the state of priority and fairness. k8s.io/apiserver can install them
+// only on its own mux, so these routes lead to one.
 func (s *Server) addDebugRoutes() {
 	g := s.config.Generic
 	pages := mux.NewPathRecorderMux("debug")
 	pages.NotFoundHandler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		s.refuse(w, req, http.StatusNotFound)
+		s.writeStatus(w, req, http.StatusNotFound)
 	}))
 	if g.EnableProfiling {
 		if g.EnableContentionProfiling {
@@ -49,8 +48,9 @@ func (s *Server) addDebugRoutes() {
 	}
 }
 
-// debugSocket serves profiles and flags, without asking who wants them, on the
-// socket that --debug-socket-path names, until ctx ends. Nil if there is none.
+// debugSocket returns a function that serves profiles and flags on the socket
+// --debug-socket-path, without authentication, until ctx is cancelled. It is nil if the flag
+// is not set.
 func (s *Server) debugSocket() func(ctx context.Context) error {
 	path := s.config.Generic.DebugSocketPath
 	if path == "" {
@@ -71,8 +71,8 @@ func (s *Server) debugSocket() func(ctx context.Context) error {
 	}
 }
 
-// installZPages routes /flagz and /statusz (KEP-4828, KEP-4827). The latter lists
-// paths, so it is the last to be installed.
+// installZPages routes /flagz and /statusz (KEP-4828, KEP-4827). statusz lists paths, so it
+// is installed last.
 func (s *Server) installZPages() {
 	gates := utilfeature.DefaultFeatureGate
 	if flags := s.config.Generic.Flagz; flags != nil && gates.Enabled(zpagesfeatures.ComponentFlagz) {
@@ -83,33 +83,34 @@ func (s *Server) installZPages() {
 	}
 }
 
-// status answers /statusz. The page is made at each request, because the tiers
-// behind this one list paths, too, and they need not have been there before.
+// status serves /statusz. It builds the page at each request, because the paths of the tiers
+// behind this one may have become available since.
 func (s *Server) status(w http.ResponseWriter, req *http.Request) {
-	var page lastRoute
+	var page handlerRecorder
 	version := s.config.Generic.EffectiveVersion
 	statusz.Install(&page, zpagesComponent, statusz.NewRegistry(version, statusz.WithListedPaths(s.listedPaths(req))))
 	page.handler.ServeHTTP(w, req)
 }
 
-// lastRoute keeps the handler that is installed on it.
-type lastRoute struct{ handler http.Handler }
+// handlerRecorder is a mux that records one handler.
+type handlerRecorder struct{ handler http.Handler }
 
-// Handle implements the mux that package statusz wants.
-func (r *lastRoute) Handle(_ string, handler http.Handler) { r.handler = handler }
+// Handle implements the mux of package statusz.
+func (r *handlerRecorder) Handle(_ string, handler http.Handler) { r.handler = handler }
 
-// mutexSampling is one of how many times that a goroutine waited for a lock is in a
-// profile, see [runtime.SetMutexProfileFraction].
+// mutexSampling is the fraction for [runtime.SetMutexProfileFraction]: one of that many
+// contention events is sampled.
 const mutexSampling = 10
 
-// mutexProfile answers /debug/pprof/mutex. The runtime notes nothing about locks unless it
-// is told to, and then for everybody who takes one; so it is told to while somebody asks
-// for a profile of some seconds. kube-apiserver never does, and its profile is empty.
+// mutexProfile serves /debug/pprof/mutex. Sampling slows down every lock, so it is enabled
+// only during requests for a profile of some seconds. kube-apiserver never enables it, and
+// its profile is empty.
 type mutexProfile struct {
-	mu    sync.Mutex
-	asked int // requests that are being answered
+	mu     sync.Mutex
+	active int // requests that are being answered
 }
 
+// ServeHTTP implements http.Handler.
 func (p *mutexProfile) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.FormValue("seconds") != "" {
 		p.add(1)
@@ -118,16 +119,16 @@ func (p *mutexProfile) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	pprof.Handler("mutex").ServeHTTP(w, req)
 }
 
-// add counts a request that has come or gone.
+// add counts the start or the end of a request.
 func (p *mutexProfile) add(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.asked
-	p.asked += n
+	before := p.active
+	p.active += n
 	switch {
 	case before == 0:
 		runtime.SetMutexProfileFraction(mutexSampling)
-	case p.asked == 0:
+	case p.active == 0:
 		runtime.SetMutexProfileFraction(0)
 	}
 }

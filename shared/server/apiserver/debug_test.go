@@ -26,7 +26,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// withFlags gives a server a flag to show.
+// withFlags adds a flag for /flagz.
 func withFlags(c *Config) {
 	var sections cliflag.NamedFlagSets
 	sections.FlagSet("generic").String("colour", "blue", "")
@@ -34,7 +34,7 @@ func withFlags(c *Config) {
 }
 
 func TestZPages(t *testing.T) {
-	h := serving(newServer(t, func(c *Config) {
+	h := prepare(newServer(t, func(c *Config) {
 		withFlags(c)
 		c.Next = &Next{Tier: "behind", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			_, _ = w.Write([]byte(`{"paths":["/behind"]}`))
@@ -60,7 +60,7 @@ func TestZPagesCanBeOff(t *testing.T) {
 	featuregatetesting.SetFeatureGatesDuringTest(t, utilfeature.DefaultFeatureGate, featuregatetesting.FeatureOverrides{
 		zpagesfeatures.ComponentFlagz: false, zpagesfeatures.ComponentStatusz: false,
 	})
-	h := serving(newServer(t, withFlags))
+	h := prepare(newServer(t, withFlags))
 	for _, path := range []string{"/flagz", "/statusz"} {
 		if w := do(h, "GET", path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
@@ -70,7 +70,7 @@ func TestZPagesCanBeOff(t *testing.T) {
 
 // TestVerbosityCanBeSet while the server runs.
 func TestVerbosityCanBeSet(t *testing.T) {
-	h := serving(newServer(t, func(c *Config) { c.Generic.EnableProfiling = true }))
+	h := prepare(newServer(t, func(c *Config) { c.Generic.EnableProfiling = true }))
 	put := func(value string) int {
 		req := httptest.NewRequest("PUT", "/debug/flags/v", strings.NewReader(value))
 		w := httptest.NewRecorder()
@@ -82,36 +82,36 @@ func TestVerbosityCanBeSet(t *testing.T) {
 		t.Errorf("%d, verbosity 7 is %t", code, klog.V(7).Enabled())
 	}
 	if code := put("loud"); code != http.StatusBadRequest {
-		t.Errorf("a value that is none: %d", code)
+		t.Errorf("an invalid value: %d", code)
 	}
 	if w := do(h, "GET", "/debug/flags"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "<tr>v<br>") {
 		t.Errorf("/debug/flags: %d %s", w.Code, w.Body)
 	}
-	if w := do(serving(newServer(t, nil)), "GET", "/debug/flags/v"); w.Code != http.StatusNotFound {
+	if w := do(prepare(newServer(t, nil)), "GET", "/debug/flags/v"); w.Code != http.StatusNotFound {
 		t.Errorf("without profiling: %d", w.Code)
 	}
 }
 
-// TestMutexesAreNotedWhileAsked for a profile of some seconds, by several at once, and not
-// otherwise.
-func TestMutexesAreNotedWhileAsked(t *testing.T) {
-	h := serving(newServer(t, func(c *Config) { c.Generic.EnableProfiling = true }))
-	noted := func() int { return runtime.SetMutexProfileFraction(-1) }
-	if w := do(h, "GET", "/debug/pprof/mutex"); w.Code != http.StatusOK || noted() != 0 {
-		t.Errorf("without seconds: %d, sampling %d", w.Code, noted())
+// TestMutexSampling: locks are sampled only while requests, also concurrent ones, ask for a
+// profile of some seconds.
+func TestMutexSampling(t *testing.T) {
+	h := prepare(newServer(t, func(c *Config) { c.Generic.EnableProfiling = true }))
+	fraction := func() int { return runtime.SetMutexProfileFraction(-1) }
+	if w := do(h, "GET", "/debug/pprof/mutex"); w.Code != http.StatusOK || fraction() != 0 {
+		t.Errorf("without seconds: %d, sampling %d", w.Code, fraction())
 	}
-	if w := do(h, "GET", "/debug/pprof/mutex?seconds=no"); w.Code != http.StatusBadRequest || noted() != 0 {
-		t.Errorf("seconds that are none: %d, sampling %d", w.Code, noted())
+	if w := do(h, "GET", "/debug/pprof/mutex?seconds=no"); w.Code != http.StatusBadRequest || fraction() != 0 {
+		t.Errorf("invalid seconds: %d, sampling %d", w.Code, fraction())
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var contended sync.Mutex
 	for range 2 {
-		go wrestle(ctx, &contended)
+		go contend(ctx, &contended)
 	}
-	var asking sync.WaitGroup
+	var requests sync.WaitGroup
 	for _, seconds := range []string{"1", "2"} {
-		asking.Go(func() {
+		requests.Go(func() {
 			w := do(h, "GET", "/debug/pprof/mutex?seconds="+seconds)
 			if w.Code != http.StatusOK {
 				t.Errorf("%s s: %d %s", seconds, w.Code, w.Body)
@@ -122,19 +122,19 @@ func TestMutexesAreNotedWhileAsked(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if profile, err := io.ReadAll(unzip); err != nil || !bytes.Contains(profile, []byte("apiserver.wrestle")) {
-				t.Errorf("%s s: who waited is not in the profile: %v", seconds, err)
+			if profile, err := io.ReadAll(unzip); err != nil || !bytes.Contains(profile, []byte("apiserver.contend")) {
+				t.Errorf("%s s: the waiting function is not in the profile: %v", seconds, err)
 			}
 		})
 	}
-	asking.Wait()
-	if noted() != 0 {
-		t.Errorf("afterwards: sampling %d", noted())
+	requests.Wait()
+	if fraction() != 0 {
+		t.Errorf("afterwards: sampling %d", fraction())
 	}
 }
 
-// wrestle takes a lock that others want, again and again.
-func wrestle(ctx context.Context, mu *sync.Mutex) {
+// contend takes a contended lock repeatedly.
+func contend(ctx context.Context, mu *sync.Mutex) {
 	for ctx.Err() == nil {
 		mu.Lock()
 		runtime.Gosched()
@@ -142,7 +142,7 @@ func wrestle(ctx context.Context, mu *sync.Mutex) {
 	}
 }
 
-// TestDebugSocket is open while the server runs, and ends with it.
+// TestDebugSocket: the socket is open while the server runs.
 func TestDebugSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "debug.sock")
 	s := newServer(t, func(c *Config) { c.Generic.DebugSocketPath = path })
@@ -162,8 +162,8 @@ func TestDebugSocket(t *testing.T) {
 	})
 }
 
-// TestRequestsWaitUntilPrepared: a request that comes while routes are added is
-// answered when all are there.
+// TestRequestsWaitUntilPrepared: a request that arrives while routes are added is answered
+// after all have been added.
 func TestRequestsWaitUntilPrepared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
@@ -189,6 +189,6 @@ func TestRequestsWaitUntilPrepared(t *testing.T) {
 		}()
 		cancel()
 		<-gone
-		time.Sleep(time.Second) // until the workers of the chain have gone
+		time.Sleep(time.Second) // until the goroutines of the chain have exited
 	})
 }

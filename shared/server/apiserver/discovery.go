@@ -16,21 +16,21 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// discoveryRoutes answers what is served: /api, /apis, and a document per group
-// and per group-version.
+// discoveryRoutes serves discovery: /api, /apis, and a document for each group and each
+// group-version.
 //
-// A tier's /api and /apis tell what it and every tier behind it serve, so the
-// tier in front needs to ask only this one. What the next tier serves is fetched
-// when somebody asks, conditionally, and is kept while it cannot be had.
+// A tier's /api and /apis include the groups of every tier behind it, so that the tier in
+// front asks only this one. The groups of the next tier are fetched on request,
+// conditionally, and are kept while it is not available.
 //
-// Neither ever looks complete when it is not, for the namespace controller, garbage
-// collection and quotas would skip what is missing: what is known to exist is listed
-// as Stale, and while the tier does not know its own groups it answers 503.
+// The documents never look complete if they are not, because the namespace controller,
+// garbage collection and quotas would skip missing resources: groups known to exist are
+// listed as Stale, and while the tier does not know its own groups it answers 503.
 type discoveryRoutes struct {
 	server *Server
 	legacy bool // this tier serves the legacy group
-	// behind is what the next tier serves below /apis, nil without one.
-	behind *nextDiscovery
+	// next holds the groups of the next tier below /apis. It is nil without a next tier.
+	next *nextDiscovery
 }
 
 func newDiscoveryRoutes(s *Server) *discoveryRoutes {
@@ -42,7 +42,7 @@ func newDiscoveryRoutes(s *Server) *discoveryRoutes {
 	return &discoveryRoutes{server: s}
 }
 
-// publish adds a group of the table.
+// publish adds a group of the resource table.
 func (d *discoveryRoutes) publish(group resources.Group) error {
 	s := d.server
 	manager := s.Aggregated
@@ -70,7 +70,8 @@ func (d *discoveryRoutes) publish(group resources.Group) error {
 		lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return list })
 		serializer := version.Serializer
 		if group.Prefix == resources.LegacyPrefix {
-			// Upstream strips the version of this document in a way that panics for CBOR.
+			// The handler of k8s.io/apiserver that strips the version of this document panics
+			// for CBOR.
 			serializer = s.config.Generic.Serializer
 		}
 		handler := discovery.NewAPIVersionHandler(serializer, version.GroupVersion, lister)
@@ -85,20 +86,20 @@ func (d *discoveryRoutes) publish(group resources.Group) error {
 	return nil
 }
 
-// route serves a document at path, with and without a trailing slash.
+// route routes path to handler, with and without a trailing slash.
 func (d *discoveryRoutes) route(path string, handler http.Handler) {
 	s := d.server
 	s.Handle(path, handler)
 	s.UnlistedHandle(path+"/", handler)
 }
 
-// document is route with more slashes behind the path, too.
+// document routes path to handler, with any number of trailing slashes.
 func (d *discoveryRoutes) document(path string, handler http.Handler) {
 	d.route(path, handler)
 	d.server.paths.addDocument(path)
 }
 
-// install routes the roots, unless the tier has put its own there.
+// install routes /apis and /api, unless the tier has its own routes there.
 func (d *discoveryRoutes) install() {
 	s := d.server
 	if !s.config.Generic.EnableDiscovery {
@@ -106,41 +107,42 @@ func (d *discoveryRoutes) install() {
 	}
 	g := s.config.Generic
 	if !s.paths.owns(resources.GroupPrefix) {
-		d.behind = d.next(resources.GroupPrefix, s.Aggregated, s.Groups)
+		d.next = d.newNext(resources.GroupPrefix, s.Aggregated, s.Groups)
 		groups := aggregated.WrapAggregatedDiscoveryToHandler(s.Groups, s.Aggregated, nil)
-		d.route(resources.GroupPrefix, s.GetOnly(d.behind.before(s.oncePathsAreKnown(groups)), resources.Media{}))
+		d.route(resources.GroupPrefix, s.GetOnly(d.next.refreshBefore(s.afterPathsKnown(groups)), resources.Media{}))
 	}
 	if d.legacy && !s.paths.owns(resources.LegacyPrefix) {
 		versions := discovery.NewLegacyRootAPIHandler(g.DiscoveryAddresses, g.Serializer, resources.LegacyPrefix)
-		next := d.next(resources.LegacyPrefix, s.AggregatedLegacy, nil)
-		d.document(resources.LegacyPrefix, s.DocumentOnly(next.before(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil))))
+		next := d.newNext(resources.LegacyPrefix, s.AggregatedLegacy, nil)
+		d.document(resources.LegacyPrefix, s.DocumentOnly(next.refreshBefore(aggregated.WrapAggregatedDiscoveryToHandler(versions, s.AggregatedLegacy, nil))))
 	}
 }
 
-func (d *discoveryRoutes) next(path string, manager aggregated.ResourceManager, groups discovery.GroupManager) *nextDiscovery {
+// newNext returns the discovery of the next tier at path, or nil without a next tier.
+func (d *discoveryRoutes) newNext(path string, manager aggregated.ResourceManager, groups discovery.GroupManager) *nextDiscovery {
 	if d.server.config.Next == nil {
 		return nil
 	}
 	n := &nextDiscovery{
 		path:    path,
-		from:    documents.Handler(d.server.config.Next.Handler),
+		getter:  documents.Handler(d.server.config.Next.Handler),
 		manager: manager.WithSource(aggregated.CRDSource),
 		groups:  groups,
 	}
 	if path == resources.GroupPrefix {
-		n.expect(d.server.config.Next.Serves)
+		n.expect(d.server.config.Next.AlwaysServes)
 	}
 	return n
 }
 
-// oncePathsAreKnown answers 503 until all that AwaitPaths waits for has come.
-func (s *Server) oncePathsAreKnown(handler http.Handler) http.Handler {
+// afterPathsKnown answers 503 until all signals of AwaitPaths have been received.
+func (s *Server) afterPathsKnown(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		for _, pending := range s.lifecycle.muxPending {
 			select {
 			case <-pending:
 			default:
-				s.refuseForNow(w, req)
+				s.writePathsNotReady(w, req)
 				return
 			}
 		}
@@ -148,13 +150,13 @@ func (s *Server) oncePathsAreKnown(handler http.Handler) http.Handler {
 	})
 }
 
-// GetOnly is handler for GET and 405 for the rest, and 415 or 406 for requests that
-// have no media type in common with media. In kube-apiserver it is the router that
-// refuses those.
+// GetOnly returns a handler that passes GET to handler. It answers 405 to other methods, and
+// 415 or 406 to requests that have no media type in common with media. In kube-apiserver
+// the router does that.
 func (s *Server) GetOnly(handler http.Handler, media resources.Media) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method != http.MethodGet {
-			s.refuse(w, req, http.StatusMethodNotAllowed)
+			s.writeStatus(w, req, http.StatusMethodNotAllowed)
 			return
 		}
 		if media.Negotiable(w, req, s.config.Generic.Serializer) {
@@ -163,7 +165,7 @@ func (s *Server) GetOnly(handler http.Handler, media resources.Media) http.Handl
 	})
 }
 
-// DocumentOnly is GetOnly for a document in any form that the tier's serializer knows.
+// DocumentOnly returns GetOnly for a document in any media type of the tier's serializer.
 func (s *Server) DocumentOnly(handler http.Handler) http.Handler {
 	return s.GetOnly(handler, documentMedia(s.config.Generic.Serializer))
 }
@@ -173,9 +175,8 @@ func documentMedia(serializer runtime.NegotiatedSerializer) resources.Media {
 	return resources.Media{Consumes: types, Produces: types}
 }
 
-// LegacyGroup returns a group of aggregated discovery as the older documents describe
-// it.
-func LegacyGroup(group apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
+// ToAPIGroup converts a group of aggregated discovery to the older form.
+func ToAPIGroup(group apidiscoveryv2.APIGroupDiscovery) metav1.APIGroup {
 	document := metav1.APIGroup{Name: group.Name}
 	for _, version := range group.Versions {
 		document.Versions = append(document.Versions, metav1.GroupVersionForDiscovery{

@@ -40,11 +40,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// pods is a resource whose storage is the test: it can be asked to wait.
+// pods is a resource whose storage a test controls.
 type pods struct {
 	destroyed chan struct{}
-	// watching gets a value when a watch begins, and listing when a list does; a
-	// list then waits for answer.
+	// watching receives a value when a watch begins, and listing when a list does, which
+	// then waits for answer.
 	watching, listing, answer chan struct{}
 }
 
@@ -83,7 +83,7 @@ var (
 		exampleinstall.Install(scheme)
 		scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
 		scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
-		// Pods are in the legacy group too.
+		// The legacy group has pods, too.
 		scheme.AddKnownTypes(schema.GroupVersion{Version: runtime.APIVersionInternal}, &example.Pod{}, &example.PodList{})
 		scheme.AddKnownTypes(schema.GroupVersion{Version: "v1"}, &examplev1.Pod{}, &examplev1.PodList{})
 		metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -97,18 +97,18 @@ var (
 const group = "example.apiserver.k8s.io"
 
 func groupInfo(storage rest.Storage) *genericapiserver.APIGroupInfo {
-	return infoOf(schema.GroupVersion{Group: group, Version: "v1"}, storage)
+	return newGroupInfo(schema.GroupVersion{Group: group, Version: "v1"}, storage)
 }
 
-func infoOf(gv schema.GroupVersion, storage rest.Storage) *genericapiserver.APIGroupInfo {
+func newGroupInfo(gv schema.GroupVersion, storage rest.Storage) *genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(gv.Group, scheme, runtime.NewParameterCodec(scheme), codecs)
 	info.PrioritizedVersions = []schema.GroupVersion{gv}
 	info.VersionedResourcesStorageMap["v1"] = map[string]rest.Storage{"pods": storage}
 	return &info
 }
 
-// newGeneric returns a configuration that lets everybody in, does not listen, and
-// allows everything.
+// newGeneric returns a configuration that authenticates every request, allows everything,
+// and does not listen.
 func newGeneric() *genericapiserver.Config {
 	g := genericapiserver.NewConfig(codecs)
 	g.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
@@ -123,7 +123,7 @@ func newGeneric() *genericapiserver.Config {
 	return g
 }
 
-// newServer builds a tier named test; change may be nil.
+// newServer builds a server of a tier named test. change may be nil.
 func newServer(t testing.TB, change func(*Config)) *Server {
 	t.Helper()
 	c := Config{
@@ -159,7 +159,7 @@ func listen(t *testing.T, g *genericapiserver.Config) {
 	g.SecureServing = &genericapiserver.SecureServingInfo{Listener: listener, Cert: content}
 }
 
-// certificate borrows the one that httptest has.
+// certificate returns the certificate of package httptest.
 var certificate = sync.OnceValues(func() (certificate, key []byte) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
@@ -172,20 +172,19 @@ var certificate = sync.OnceValues(func() (certificate, key []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 })
 
-// running is a server that runs.
+// running is a running server.
 type running struct {
 	t      *testing.T
 	url    string
 	client *http.Client
 	stop   context.CancelFunc
-	done   chan error // gets what Run returns
+	done   chan error // receives the result of Run
 }
 
-// run runs a server that listens. The test fails if it has left goroutines behind
-// at its end.
+// run runs a server that listens. The test fails if goroutines of the server remain.
 func run(t *testing.T, s *Server) *running {
 	t.Helper()
-	_ = healthz.LogHealthz.Check(nil) // starts a goroutine that stays for ever, once per process
+	_ = healthz.LogHealthz.Check(nil) // starts a permanent goroutine, once per process
 	before := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{
@@ -244,7 +243,7 @@ func (r *running) get(path string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
-// await waits until ok, which something else brings about.
+// await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -260,25 +259,25 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// events is a list of what has happened, in order.
-type events struct {
+// recorder records events in order.
+type recorder struct {
 	mu   sync.Mutex
 	list []string
 }
 
-func (e *events) add(what string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, what)
+func (r *recorder) add(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, event)
 }
 
-func (e *events) all() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Clone(e.list)
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.list)
 }
 
-// do puts a request to a handler without a network.
+// do calls a handler without a network.
 func do(h http.Handler, method, target string, header ...string) *httptest.ResponseRecorder {
 	req := httptest.NewRequest(method, target, nil)
 	for _, pair := range header {
@@ -290,8 +289,8 @@ func do(h http.Handler, method, target string, header ...string) *httptest.Respo
 	return w
 }
 
-// statusOf decodes the metav1.Status that w must hold.
-func statusOf(t *testing.T, w *httptest.ResponseRecorder) metav1.Status {
+// decodeStatus decodes the metav1.Status of an answer.
+func decodeStatus(t *testing.T, w *httptest.ResponseRecorder) metav1.Status {
 	t.Helper()
 	var status metav1.Status
 	if err := json.Unmarshal(w.Body.Bytes(), &status); err != nil || status.Kind != "Status" {

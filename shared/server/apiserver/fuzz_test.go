@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 )
 
-// tierPaths are what each of three tiers serves beside what every tier does, in the order of
-// the chain; a path that ends in a slash and a star is a prefix.
+// tierPaths are the paths that each of three tiers serves, besides those that every tier
+// does. A path that ends in /* is a prefix.
 var tierPaths = map[string][]string{
 	"aggregator": {
 		"/apis", "/apis/", "/api", "/api/", "/openapi/v2", "/openapi/v3", "/openapi/v3/*",
@@ -26,7 +26,7 @@ var tierPaths = map[string][]string{
 	"extensions": {"/apis/apiextensions.k8s.io/v1", "/apis/apiextensions.k8s.io/v1/*"},
 }
 
-// Of these the aggregator learns while it runs.
+// The aggregator comes to own these paths while it runs.
 const remotePath, remotePrefix = "/apis/remote.example.com/v1", "/apis/remote.example.com/v1/"
 
 func ownsRemote(path string) (http.Handler, bool) {
@@ -40,9 +40,8 @@ func routedTo(route string) http.Handler {
 	})
 }
 
-// FuzzOwners sends whatever target to three tiers, and to upstream's routers, one behind the
-// other in the same way, which know the same paths: the same tier answers, by the same
-// route.
+// FuzzOwners sends arbitrary request targets to three tiers, and to a chain of upstream's
+// routers with the same paths. The same tier must answer, by the same route.
 func FuzzOwners(f *testing.F) {
 	for i, target := range []string{
 		"/api/v1/namespaces/a/pods/b", "/api/v1", "/api/v1/", "/api//v1/x", "//api/v1", "/api/v1/../../apis/apps/v1/x", "/api%2Fv1%2Fpods", "/apis/apps%2Fv1/x",
@@ -52,7 +51,7 @@ func FuzzOwners(f *testing.F) {
 	} {
 		f.Add(uint8(i), target)
 	}
-	var served string // the tier that has authorized, as only the owner does
+	var served string // the tier that authorized the request, which is its owner
 	var next *Next
 	reference := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Tier", "extensions") }))
 	var ours http.Handler
@@ -63,7 +62,7 @@ func FuzzOwners(f *testing.F) {
 				c.Owns = ownsRemote
 			}
 			c.Generic.Authorization.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
-				if served == "" { // the list of paths asks the tiers behind
+				if served == "" { // the list of paths also asks the tiers behind
 					served = tier
 				}
 				return authorizer.DecisionAllow, "", nil
@@ -78,7 +77,7 @@ func FuzzOwners(f *testing.F) {
 				s.UnlistedHandle(path, routedTo(path))
 			}
 		}
-		ours = serving(s)
+		ours = prepare(s)
 		router := mux.NewPathRecorderMux(tier)
 		router.NotFoundHandler(reference)
 		label := func(route string) http.Handler {
@@ -100,7 +99,7 @@ func FuzzOwners(f *testing.F) {
 			router.HandlePrefix(remotePrefix, label(remotePrefix))
 		}
 		reference = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			// These are routes of go-restful there.
+			// In kube-apiserver these are routes of go-restful.
 			if _, ok := s.paths.documents[strings.TrimRight(req.URL.Path, "/")]; ok {
 				label("").ServeHTTP(w, req)
 				return

@@ -9,18 +9,18 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// A DetailedChecker is a check that has more to say than that all is well. What it
-// says is on the path of the check ("/readyz/event-log"), after the first line, which
-// is "ok" as of any other check; the list of all checks stays as it is, one line for
-// each. Detail is called by several goroutines at once, after Check has found nothing.
+// DetailedChecker is a health check that reports details while it succeeds. They follow the
+// "ok" at the path of the check ("/readyz/event-log"). The list of all checks still has one
+// line for each. Detail is called after Check has succeeded, and must be safe for concurrent
+// use.
 type DetailedChecker interface {
 	healthz.HealthChecker
 	// Detail returns lines that end with a newline.
 	Detail() string
 }
 
-// health collects the checks of the three health endpoints until Prepare
-// installs them. A check's name appears once in each.
+// health holds the checks of the three health endpoints, for Prepare to install. Names are
+// unique in each.
 type health struct {
 	healthz, livez, readyz []healthz.HealthChecker
 }
@@ -40,35 +40,35 @@ func appendNew(checks, more []healthz.HealthChecker) []healthz.HealthChecker {
 	return checks
 }
 
-// Adopt takes over the health checks and the pre-shutdown hooks of a tier in the
-// same process, which this one stands in front of: only the head of the chain is
-// probed, and what a tier does before it ends needs the head to serve still.
+// Adopt takes over the health checks and the pre-shutdown hooks of a tier behind this one in
+// the same process: only the head of the chain is probed, and the pre-shutdown hooks of a
+// tier need a head that still serves.
 func (s *Server) Adopt(delegate *Server) {
 	s.hooks.pre = append(s.hooks.pre, delegate.hooks.pre...)
 	delegate.hooks.pre = nil
 	s.health.add(delegate.health.healthz, delegate.health.livez, delegate.health.readyz)
 }
 
-// installHealth routes the health endpoints. Checks added later are not seen.
+// installHealth routes the health endpoints. Later checks have no effect.
 func (s *Server) installHealth() {
 	if next := s.config.Next; next != nil && next.Check != nil {
 		s.addNextCheck(next)
 	}
 	shutdown := healthz.NewShutdownHealthz(s.lifecycle.shuttingDown)
 	s.health.add(nil, nil, []healthz.HealthChecker{shutdown})
-	healthz.InstallHandler(detailing{s, s.health.healthz}, s.health.healthz...)
-	healthz.InstallLivezHandler(detailing{s, s.health.livez}, s.health.livez...)
-	healthz.InstallReadyzHandler(detailing{s, s.health.readyz}, s.health.readyz...)
+	healthz.InstallHandler(detailMux{s, s.health.healthz}, s.health.healthz...)
+	healthz.InstallLivezHandler(detailMux{s, s.health.livez}, s.health.livez...)
+	healthz.InstallReadyzHandler(detailMux{s, s.health.readyz}, s.health.readyz...)
 }
 
-// detailing gives the paths of detailed checks handlers that tell the detail.
-type detailing struct {
+// detailMux adds details to the handlers of detailed checks.
+type detailMux struct {
 	*Server
 	checks []healthz.HealthChecker
 }
 
-// Handle routes a path to the handler that package healthz has made for it.
-func (d detailing) Handle(path string, handler http.Handler) {
+// Handle routes path to a handler of package healthz.
+func (d detailMux) Handle(path string, handler http.Handler) {
 	for _, check := range d.checks {
 		if detailed, ok := check.(DetailedChecker); ok && strings.HasSuffix(path, "/"+check.Name()) {
 			handler = withDetail(detailed, handler)
@@ -77,7 +77,7 @@ func (d detailing) Handle(path string, handler http.Handler) {
 	d.Server.Handle(path, handler)
 }
 
-// withDetail leaves what is not well to the handler.
+// withDetail answers with details while the check succeeds. Otherwise handler answers.
 func withDetail(check DetailedChecker, handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if check.Check(req) != nil {
@@ -86,13 +86,13 @@ func withDetail(check DetailedChecker, handler http.Handler) http.Handler {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		fmt.Fprint(w, "ok\n", check.Detail()) // whoever has gone does not read it
+		fmt.Fprint(w, "ok\n", check.Detail()) // the client may have gone
 	})
 }
 
-// addNextCheck routes /healthz/next-<tier>: whether the next tier can be reached.
-// It is not part of readyz, because what this tier owns works without the next
-// one, and taking it out of rotation would make that unreachable too.
+// addNextCheck routes /healthz/next-<tier>, which fails while the next tier cannot be
+// reached. It is not part of readyz: what this tier owns works without the next tier, and
+// would become unreachable if this tier were taken out of rotation.
 func (s *Server) addNextCheck(next *Next) {
 	s.UnlistedHandle("/healthz/next-"+next.Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if err := next.Check(req); err != nil {

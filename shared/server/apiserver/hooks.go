@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// hooks are run once, after the server listens and before it ends.
+// hooks run once, after the server listens and before it shuts down.
 type hooks struct {
 	loopback *rest.Config
 	disabled sets.String
@@ -35,9 +35,9 @@ type preShutdownHook struct {
 	run  func() error
 }
 
-// AddPostStartHook runs hook after the server listens. The server is not ready
-// before it has returned; an error ends the server. The context it gets ends when
-// the server has drained.
+// AddPostStartHook adds a hook that runs after the server listens. The server is not ready
+// before the hook has returned, and an error shuts the server down. The context of the hook
+// is cancelled when the server has drained.
 func (s *Server) AddPostStartHook(name string, hook genericapiserver.PostStartHookFunc) error {
 	if s.hooks.disabled.Has(name) {
 		return nil
@@ -56,14 +56,14 @@ func (s *Server) hasPostStartHook(name string) bool {
 	return slices.ContainsFunc(s.hooks.post, func(h postStartHook) bool { return h.name == name })
 }
 
-// AddPreShutdownHook runs hook when the server begins to shut down, while it
-// still serves.
+// AddPreShutdownHook adds a hook that runs when the shutdown begins, while the server still
+// serves.
 func (s *Server) AddPreShutdownHook(name string, hook func() error) {
 	s.hooks.pre = append(s.hooks.pre, preShutdownHook{name: name, run: hook})
 }
 
-// graceful is check, but green until --livez-grace-period is over: a start that takes
-// long must not be ended for it, and begun again.
+// graceful returns a check that succeeds until --livez-grace-period is over, so that a slow
+// start is not interrupted and repeated.
 func (s *Server) graceful(check healthz.HealthChecker) healthz.HealthChecker {
 	grace := s.config.Generic.LivezGracePeriod
 	if grace <= 0 {
@@ -78,7 +78,7 @@ func (s *Server) graceful(check healthz.HealthChecker) healthz.HealthChecker {
 	})
 }
 
-// hookCheck is red until the hook has returned.
+// hookCheck returns a check that fails until the hook has returned.
 func hookCheck(name string, done <-chan struct{}) healthz.HealthChecker {
 	return healthz.NamedCheck("poststarthook/"+name, func(*http.Request) error {
 		select {
@@ -104,9 +104,8 @@ func (h *hooks) start(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// stop runs the pre-shutdown hooks, all of them whatever they return, and waits
-// for them until limit is over: the end of a server must not depend on another
-// one that has ended before.
+// stop runs all pre-shutdown hooks, even if some fail, and waits for them at most for limit:
+// a hook may depend on a server that has already shut down.
 func (h *hooks) stop(limit time.Duration) error {
 	done := make(chan error, 1)
 	go func() {
@@ -126,8 +125,7 @@ func (h *hooks) stop(limit time.Duration) error {
 	}
 }
 
-// The hooks that keep the limits of requests in flight, under kube-apiserver's
-// names.
+// The hooks that maintain the limits of requests in flight, with kube-apiserver's names.
 const (
 	fairnessConfigHook = "priority-and-fairness-config-consumer"
 	fairnessFilterHook = "priority-and-fairness-filter"
@@ -137,7 +135,7 @@ const (
 
 var limitHooks = []string{fairnessConfigHook, fairnessFilterHook, maxInFlightHook, objectCountHook}
 
-// addGenericHooks adds what every tier runs, under kube-apiserver's names.
+// addGenericHooks adds the hooks that every tier runs, with kube-apiserver's names.
 func (s *Server) addGenericHooks() error {
 	g := s.config.Generic
 	add := func(name string, run func(ctx context.Context)) error {

@@ -6,14 +6,13 @@ import (
 	"strings"
 )
 
-// paths is the set of paths a tier owns. It is filled while the server is built
-// and read-only afterwards.
+// paths is the set of paths that a tier owns. It is read-only after Prepare.
 type paths struct {
 	exact    map[string]struct{}
 	prefixes []string // each ends in a slash; sorted
-	listed   []string // what "/" shows; sorted
-	// documents are exact paths that may end in any number of slashes, as in
-	// kube-apiserver, whose router for them drops those.
+	listed   []string // at "/"; sorted
+	// documents are exact paths that also match with any number of trailing slashes, because
+	// the router of kube-apiserver for these paths removes them.
 	documents map[string]struct{}
 }
 
@@ -45,7 +44,8 @@ func (p *paths) list(path string) {
 	}
 }
 
-// canonical returns the path of the document that path stands for, or path.
+// canonical returns the path of a document without trailing slashes, and other paths
+// unchanged.
 func (p *paths) canonical(path string) string {
 	if !strings.HasSuffix(path, "//") {
 		return path
@@ -57,9 +57,9 @@ func (p *paths) canonical(path string) string {
 	return path
 }
 
-// routable returns req as Echo is to route it. Echo routes by the encoded path where there
-// is one; Kubernetes parses the decoded one, and whoever authorized this request has done so
-// too. A method that Echo does not know finds no route, though each has all methods.
+// routable returns the request for Echo to route. Echo routes by the encoded path, if there
+// is one, but authorization and Kubernetes use the decoded path. Echo finds no route for an
+// unknown method, so such a request is routed as GET: every route has all methods.
 func (p *paths) routable(req *http.Request) *http.Request {
 	path, method := p.canonical(req.URL.Path), req.Method
 	if !slices.Contains(routedMethods, method) {
@@ -75,19 +75,19 @@ func (p *paths) routable(req *http.Request) *http.Request {
 	return &clone
 }
 
-// routedMethods are the methods that each route has.
+// routedMethods are the methods of every route.
 var routedMethods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
 }
 
-// owns tells whether path is one of the exact paths or lies below a prefix.
+// owns reports whether path is one of the exact paths or has one of the prefixes.
 func (p *paths) owns(path string) bool {
 	path = p.canonical(path)
 	if _, ok := p.exact[path]; ok {
 		return true
 	}
-	// A prefix of path sorts at or before path, but shorter ones may lie between
-	// them, so look up each of path's own prefixes.
+	// A binary search for path itself may find an unrelated prefix, so look up each of
+	// path's own prefixes.
 	for end := strings.IndexByte(path, '/'); end >= 0; {
 		if _, ok := slices.BinarySearch(p.prefixes, path[:end+1]); ok {
 			return true

@@ -19,14 +19,14 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// serving prepares a server as if all its paths were known.
-func serving(s *Server) http.Handler {
+// prepare prepares a server and declares all its paths as known.
+func prepare(s *Server) http.Handler {
 	s.Prepare()
 	close(s.lifecycle.muxComplete)
 	return s.Handler()
 }
 
-// withNext makes behind the next tier; it answers with the path it got.
+// withNext adds a next tier that records its requests and answers 404.
 func withNext(passed *[]string) func(*Config) {
 	return func(c *Config) {
 		c.Next = &Next{Tier: "behind", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -36,15 +36,15 @@ func withNext(passed *[]string) func(*Config) {
 	}
 }
 
-// TestWhatIsOwnedStays: neither a wrong method on an owned path nor an unknown
-// resource of an owned group-version is the next tier's business.
-func TestWhatIsOwnedStays(t *testing.T) {
+// TestOwnedRequestsAreNotPassedOn, even with a wrong method on an owned path, or for an
+// unknown resource of an owned group-version.
+func TestOwnedRequestsAreNotPassedOn(t *testing.T) {
 	var passed []string
 	s := newServer(t, withNext(&passed))
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
-	h := serving(s)
+	h := prepare(s)
 	const root = "/apis/" + group
 	tests := map[string]struct {
 		method, path string
@@ -52,23 +52,23 @@ func TestWhatIsOwnedStays(t *testing.T) {
 		reason       metav1.StatusReason
 	}{
 		"unknown resource":                  {"GET", root + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
-		"unknown resource, strange method":  {"BREW", root + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
+		"unknown resource, unknown method":  {"BREW", root + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
 		"unknown subresource":               {"GET", root + "/v1/namespaces/x/pods/p/gizmo", 404, metav1.StatusReasonNotFound},
 		"encoded slash in a name":           {"GET", root + "/v1/namespaces/x/pods/p%2Fgizmo", 404, metav1.StatusReasonNotFound},
 		"encoded slash in the group":        {"GET", "/apis%2F" + group + "/v1/gizmos", 404, metav1.StatusReasonNotFound},
 		"method that a resource lacks":      {"DELETE", root + "/v1/namespaces/x/pods/p", 405, metav1.StatusReasonMethodNotAllowed},
-		"strange method on a resource":      {"BREW", root + "/v1/pods", 405, metav1.StatusReasonMethodNotAllowed},
+		"unknown method on a resource":      {"BREW", root + "/v1/pods", 405, metav1.StatusReasonMethodNotAllowed},
 		"POST on the group-version":         {"POST", root + "/v1", 405, metav1.StatusReasonMethodNotAllowed},
 		"DELETE on the group":               {"DELETE", root, 405, metav1.StatusReasonMethodNotAllowed},
 		"PUT on the groups":                 {"PUT", "/apis", 405, metav1.StatusReasonMethodNotAllowed},
 		"PATCH on the groups, with a slash": {"PATCH", "/apis/", 405, metav1.StatusReasonMethodNotAllowed},
-		"strange method on the groups":      {"BREW", "/apis", 405, metav1.StatusReasonMethodNotAllowed},
+		"unknown method on the groups":      {"BREW", "/apis", 405, metav1.StatusReasonMethodNotAllowed},
 		"POST on the version":               {"POST", "/version", 405, metav1.StatusReasonMethodNotAllowed},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := do(h, test.method, test.path)
-			status := statusOf(t, w)
+			status := decodeStatus(t, w)
 			if w.Code != test.code || status.Reason != test.reason {
 				t.Errorf("%d %+v, want %d %s", w.Code, status, test.code, test.reason)
 			}
@@ -79,13 +79,13 @@ func TestWhatIsOwnedStays(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOwnedIsPassedOn(t *testing.T) {
+func TestOtherRequestsArePassedOn(t *testing.T) {
 	var passed []string
 	s := newServer(t, withNext(&passed))
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
-	h := serving(s)
+	h := prepare(s)
 	want := []string{
 		"GET /nowhere", "POST /apis/other.example.com/v1/things", "GET /apis/" + group + "/v2/pods", "GET /apis/" + group + "/v10",
 		"GET /version/x", "BREW /nowhere", "GET /apis/a%2Fb/v1/things", "GET /api", "GET /api/v1/pods", "GET //version",
@@ -101,8 +101,8 @@ func TestWhatIsNotOwnedIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestTailAnswersUnknownPathsWithAStatus, and with 503 until all paths are known:
-// a controller that is told 404 may delete what it should not.
+// TestTailAnswersUnknownPathsWithAStatus, and with 503 until all paths are known: a
+// controller that receives 404 may delete objects that it should not.
 func TestTailAnswersUnknownPathsWithAStatus(t *testing.T) {
 	s := newServer(t, nil)
 	known := make(chan struct{})
@@ -111,7 +111,7 @@ func TestTailAnswersUnknownPathsWithAStatus(t *testing.T) {
 	r := run(t, s)
 	unknown := []string{"/nowhere", "/apis/other.example.com/v1/things", "/apis/other.example.com/v1/namespaces/x/things/a%2Fb", "//version"}
 	for _, path := range unknown {
-		status := statusOf(t, do(s.Handler(), "GET", path))
+		status := decodeStatus(t, do(s.Handler(), "GET", path))
 		if status.Code != http.StatusServiceUnavailable || status.Details == nil || status.Details.RetryAfterSeconds != 5 {
 			t.Errorf("%s before all paths are known: %+v", path, status)
 		}
@@ -122,7 +122,7 @@ func TestTailAnswersUnknownPathsWithAStatus(t *testing.T) {
 	close(known)
 	await(t, "unknown paths are 404", func() bool { code, _ := r.get("/nowhere"); return code == http.StatusNotFound })
 	for _, path := range unknown {
-		status := statusOf(t, do(s.Handler(), "DELETE", path))
+		status := decodeStatus(t, do(s.Handler(), "DELETE", path))
 		if status.Reason != metav1.StatusReasonNotFound || status.Message != "the server could not find the requested resource" {
 			t.Errorf("%s: %+v", path, status)
 		}
@@ -133,12 +133,12 @@ func TestNotFoundOfTheTier(t *testing.T) {
 	s := newServer(t, func(c *Config) {
 		c.NotFound = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
 	})
-	if w := do(serving(s), "GET", "/nowhere"); w.Code != http.StatusTeapot {
+	if w := do(prepare(s), "GET", "/nowhere"); w.Code != http.StatusTeapot {
 		t.Errorf("got %d", w.Code)
 	}
 }
 
-// TestOwnsAddsPaths: what a tier comes to own while it runs.
+// TestOwnsAddsPaths: a tier may own further paths while it runs.
 func TestOwnsAddsPaths(t *testing.T) {
 	var passed []string
 	s := newServer(t, func(c *Config) {
@@ -148,12 +148,12 @@ func TestOwnsAddsPaths(t *testing.T) {
 				strings.HasPrefix(path, "/apis/remote.example.com/") || path == "/version"
 		}
 	})
-	h := serving(s)
+	h := prepare(s)
 	if w := do(h, "GET", "/apis/remote.example.com/v1/a%2Fb"); w.Body.String() != "mine /apis/remote.example.com/v1/a/b" {
 		t.Errorf("got %q", w.Body)
 	}
 	if w := do(h, "GET", "/version"); !strings.Contains(w.Body.String(), "gitVersion") {
-		t.Errorf("a route of the tier itself comes first; got %q", w.Body)
+		t.Errorf("the tier's own route must take precedence; got %q", w.Body)
 	}
 	do(h, "GET", "/apis/other.example.com/v1")
 	if diff := cmp.Diff([]string{"GET /apis/other.example.com/v1"}, passed); diff != "" {
@@ -161,7 +161,7 @@ func TestOwnsAddsPaths(t *testing.T) {
 	}
 }
 
-func TestIndexListsWhatIsServed(t *testing.T) {
+func TestIndexListsServedPaths(t *testing.T) {
 	s := newServer(t, func(c *Config) {
 		c.Generic.EnableProfiling, c.Generic.EnableMetrics = true, true
 		c.Listed = func() []string { return []string{"/apis/remote.example.com", "/apis/" + group} }
@@ -169,7 +169,7 @@ func TestIndexListsWhatIsServed(t *testing.T) {
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
-	h := serving(s)
+	h := prepare(s)
 	for _, path := range []string{"/", "/index.html"} {
 		w := do(h, "GET", path)
 		var listed metav1.RootPaths
@@ -191,7 +191,7 @@ func TestIndexListsWhatIsServed(t *testing.T) {
 }
 
 func TestMetricsAndProfilesCanBeOff(t *testing.T) {
-	h := serving(newServer(t, nil))
+	h := prepare(newServer(t, nil))
 	for _, path := range []string{"/metrics", "/metrics/slis", "/debug/pprof", "/debug/pprof/heap"} {
 		if w := do(h, "GET", path); w.Code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, w.Code)
@@ -201,27 +201,27 @@ func TestMetricsAndProfilesCanBeOff(t *testing.T) {
 
 func TestDiscoveryCanBeOff(t *testing.T) {
 	s := newServer(t, func(c *Config) { c.Generic.EnableDiscovery = false })
-	if w := do(serving(s), "GET", "/apis"); w.Code != http.StatusNotFound {
+	if w := do(prepare(s), "GET", "/apis"); w.Code != http.StatusNotFound {
 		t.Errorf("/apis: %d", w.Code)
 	}
 }
 
-// TestDocumentsAreNegotiated: the router of kube-apiserver refuses what a document is not
-// served in, before anybody looks at quality values or wildcards.
+// TestDocumentsAreNegotiated: like the router of kube-apiserver, the server refuses media
+// types of a document before it considers quality values or wildcards.
 func TestDocumentsAreNegotiated(t *testing.T) {
 	s := newServer(t, nil)
-	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), infoOf(schema.GroupVersion{Version: "v1"}, newPods())} {
+	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), newGroupInfo(schema.GroupVersion{Version: "v1"}, newPods())} {
 		if err := s.Install(info); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h := serving(s)
+	h := prepare(s)
 	const root = "/apis/" + group
 	const all = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf"
 	const none = "415: Unsupported Media Type"
 	tests := map[string]struct {
 		path, name, value string
-		message           string // of the refusal
+		message           string // of the 406 or 415
 	}{
 		"version":                     {"/version", "Accept", "application/json;q=0.1", ""},
 		"version as anything":         {"/version", "Accept", "text/html, */*;q=0.8", ""},
@@ -247,7 +247,7 @@ func TestDocumentsAreNegotiated(t *testing.T) {
 				}
 				return
 			}
-			status := statusOf(t, w)
+			status := decodeStatus(t, w)
 			if status.Message != tt.message || w.Code != int(status.Code) || !strings.HasPrefix(status.Message, fmt.Sprint(w.Code)) {
 				t.Errorf("%d %q, want %q", w.Code, status.Message, tt.message)
 			}
@@ -255,10 +255,11 @@ func TestDocumentsAreNegotiated(t *testing.T) {
 	}
 }
 
-// TestMetricsOfRequestBodies: they are of packages that register theirs only when asked.
+// TestMetricsOfRequestBodies: the packages of these metrics do not register them by
+// themselves.
 func TestMetricsOfRequestBodies(t *testing.T) {
 	s := newServer(t, func(c *Config) { c.Generic.EnableMetrics = true })
-	h := serving(s)
+	h := prepare(s)
 	handlersmetrics.RecordRequestBodySize(t.Context(), schema.GroupResource{Resource: "pods"}, handlersmetrics.Create, 17)
 	proxymetrics.IncWebSocketStreamingRequest(t.Context(), "exec", "proxied_to_kubelet")
 	page := do(h, http.MethodGet, "/metrics").Body.String()
@@ -269,17 +270,17 @@ func TestMetricsOfRequestBodies(t *testing.T) {
 	}
 }
 
-// TestDocumentsInCBOR: the document of a group-version has all forms that its resources
-// have, also those behind a gate.
+// TestDocumentsInCBOR: the document of a group-version has the media types of its resources,
+// also those behind a feature gate.
 func TestDocumentsInCBOR(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
 	s := newServer(t, nil)
-	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), infoOf(schema.GroupVersion{Version: "v1"}, newPods())} {
+	for _, info := range []*genericapiserver.APIGroupInfo{groupInfo(newPods()), newGroupInfo(schema.GroupVersion{Version: "v1"}, newPods())} {
 		if err := s.Install(info); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h := serving(s)
+	h := prepare(s)
 	w := do(h, http.MethodGet, "/apis/"+group+"/v1", "Accept: application/cbor")
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/cbor" {
 		t.Errorf("%d %v", w.Code, w.Header())

@@ -10,37 +10,35 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	utilwaitgroup "k8s.io/apimachinery/pkg/util/waitgroup"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
-
-	"golang.org/x/time/rate"
 )
 
-// watchDrain bounds the wait for watches to end when no grace period is
-// configured. They are told to end at once; this is the time for their last
-// bytes.
-const watchDrain = 2 * time.Second
+// watchDrainTimeout bounds the wait for watches to end if no grace period is configured.
+// They end at once; this is the time to send their last bytes.
+const watchDrainTimeout = 2 * time.Second
 
-// lastTraces bounds the wait for whoever collects traces.
-const lastTraces = 5 * time.Second
+// traceFlushTimeout bounds the wait for the collector of traces.
+const traceFlushTimeout = 5 * time.Second
 
-// preShutdownLimit bounds the pre-shutdown hooks, which call the API.
-const preShutdownLimit = 5 * time.Second
+// preShutdownTimeout bounds the pre-shutdown hooks, which call the API.
+const preShutdownTimeout = 5 * time.Second
 
-// lifecycle is the signals of a server's end. Each is closed once.
+// lifecycle holds the signals of a server's life. Each channel is closed once.
 type lifecycle struct {
-	// prepared: routes and health checks are fixed.
+	// prepared is closed when routes and health checks are fixed.
 	prepared chan struct{}
-	// shuttingDown: the end has begun, readyz is red, requests are served.
+	// shuttingDown is closed when the shutdown begins: readyz fails, requests are served.
 	shuttingDown chan struct{}
-	// notAccepting: no request is taken any more, watches end.
+	// notAccepting is closed when no more requests are accepted, and watches end.
 	notAccepting chan struct{}
-	// drained: what was in flight has been answered, watches have ended.
+	// drained is closed when no request and no watch is in flight any more.
 	drained chan struct{}
-	// muxComplete: all paths that the tier will ever own are known.
+	// muxComplete is closed when all paths that the tier will ever own are known.
 	muxComplete chan struct{}
-	// muxPending are the signals muxComplete waits for.
+	// muxPending are the signals that muxComplete waits for.
 	muxPending []<-chan struct{}
 }
 
@@ -54,16 +52,16 @@ func newLifecycle() *lifecycle {
 	}
 }
 
-// AwaitPaths makes unknown paths be answered 503 until done is closed, because a
-// client that gets 404 concludes that what it looks for does not exist.
+// AwaitPaths makes the server answer 503 for unknown paths until done is closed, because a
+// client takes 404 as a proof that an object does not exist.
 func (s *Server) AwaitPaths(done <-chan struct{}) {
 	s.lifecycle.muxPending = append(s.lifecycle.muxPending, done)
 }
 
-// Prepared can run. It is made by Prepare.
+// Prepared is a server that is ready to run. Prepare makes it.
 type Prepared struct{ *Server }
 
-// Prepare fixes routes and health checks. Nothing may be added afterwards. Call it
+// Prepare fixes routes, health checks and hooks. Nothing may be added afterwards. Call it
 // once.
 func (s *Server) Prepare() Prepared {
 	s.discovery.install()
@@ -74,11 +72,11 @@ func (s *Server) Prepare() Prepared {
 	return Prepared{s}
 }
 
-// Run serves until ctx ends and everything in flight has been answered; then it
-// returns nil. It returns an error as soon as the server cannot listen or a hook
-// fails. Call it once.
+// Run serves until ctx is cancelled and all requests in flight have been answered; then it
+// returns nil. If the server cannot listen or a hook fails, it shuts down and returns the
+// error. Call it once.
 func (s Prepared) Run(ctx context.Context) error {
-	// Hooks, informers and probes outlive ctx until requests have drained.
+	// Hooks, informers and probes run until requests have drained.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, failed := errgroup.WithContext(background)
@@ -100,7 +98,7 @@ func (s Prepared) Run(ctx context.Context) error {
 		group.Go(func() error { return socket(failed) })
 	}
 	s.hooks.start(failed, group)
-	s.tellSystemd()
+	s.notifySystemd()
 
 	select {
 	case <-ctx.Done():
@@ -112,38 +110,38 @@ func (s Prepared) Run(ctx context.Context) error {
 	if failure := group.Wait(); failure != nil && !errors.Is(failure, context.Canceled) {
 		err = errors.Join(failure, err)
 	}
-	s.sendTraces()
+	s.flushTraces()
 	s.table.Destroy()
 	return err
 }
 
-// tellSystemd ends the start of a service of systemd with Type=notify. Of the tiers in a
-// process it is the one that listens which does so.
-func (s *Server) tellSystemd() {
+// notifySystemd reports the start to systemd, for services with Type=notify. Of several tiers
+// in a process, only the one that listens does so.
+func (s *Server) notifySystemd() {
 	if s.config.Generic.SecureServing == nil {
 		return
 	}
 	if _, err := daemon.SdNotify(true, daemon.SdNotifyReady); err != nil {
-		klog.Background().Error(err, "tell systemd that the server has started")
+		klog.Background().Error(err, "notify systemd of the start")
 	}
 }
 
-// sendTraces sends the spans that have not been sent yet. The tiers of a process share
-// what does that, and it belongs to the one that listens.
-func (s *Server) sendTraces() {
+// flushTraces sends the remaining spans. The tiers of a process share the tracer provider,
+// and the tier that listens owns it.
+func (s *Server) flushTraces() {
 	g := s.config.Generic
 	if g.SecureServing == nil || g.TracerProvider == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lastTraces)
+	ctx, cancel := context.WithTimeout(context.Background(), traceFlushTimeout)
 	defer cancel()
 	if err := g.TracerProvider.Shutdown(ctx); err != nil {
 		klog.Background().Error(err, "send the last traces")
 	}
 }
 
-// startAudit starts the audit backend, if there is one. The function it returns
-// ends it and waits until every event has been delivered.
+// startAudit starts the audit backend, if there is one. The returned function stops it and
+// waits until every event has been delivered.
 func (s *Server) startAudit() (stop func(), err error) {
 	backend := s.config.Generic.AuditBackend
 	if backend == nil {
@@ -159,8 +157,8 @@ func (s *Server) startAudit() (stop func(), err error) {
 	}, nil
 }
 
-// listen serves in the group, if the server has a listener, and returns a channel that is
-// closed when everything accepted has been answered after the end of accepting.
+// listen serves in the group, if the server has a listener. It returns a channel that is
+// closed when the HTTP server has shut down.
 func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 	stopped := make(chan struct{})
 	serving := s.config.Generic.SecureServing
@@ -168,11 +166,11 @@ func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 		close(stopped)
 		return stopped, nil
 	}
-	// With --shutdown-send-retry-after the server listens until everything in flight is
-	// answered: whoever comes meanwhile is told to come back.
-	end, timeout := s.lifecycle.notAccepting, watchDrain+s.config.Generic.RequestTimeout
+	// With --shutdown-send-retry-after the server listens until all requests in flight are
+	// answered, and answers new ones with Retry-After.
+	end, timeout := s.lifecycle.notAccepting, watchDrainTimeout+s.config.Generic.RequestTimeout
 	if s.config.Generic.ShutdownSendRetryAfter {
-		end, timeout = s.lifecycle.drained, watchDrain
+		end, timeout = s.lifecycle.drained, watchDrainTimeout
 	}
 	server, err := newHTTPServer(serving, s.config.HTTP2Server, s.handlers.Edge, end)
 	if err != nil {
@@ -181,12 +179,12 @@ func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 	group.Go(func() error { return serve(server, serving.Listener) })
 	go func() {
 		defer close(stopped)
-		shutDown(server, timeout, end)
+		shutdownAfter(end, server, timeout)
 	}()
 	return stopped, nil
 }
 
-// completePaths closes muxComplete when every pending signal has come.
+// completePaths closes muxComplete after all pending signals.
 func (s *Server) completePaths(ctx context.Context) {
 	for _, pending := range s.lifecycle.muxPending {
 		select {
@@ -198,7 +196,7 @@ func (s *Server) completePaths(ctx context.Context) {
 	close(s.lifecycle.muxComplete)
 }
 
-// shutdown ends the server in order; see the package documentation.
+// shutdown shuts the server down in the order of the package documentation.
 func (s *Server) shutdown(stopped <-chan struct{}) error {
 	g := s.config.Generic
 	log := klog.Background().WithValues("tier", s.config.Tier)
@@ -207,26 +205,27 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 
 	var wait sync.WaitGroup
 	wait.Go(func() { time.Sleep(g.ShutdownDelayDuration) })
-	err := s.hooks.stop(preShutdownLimit)
+	err := s.hooks.stop(preShutdownTimeout)
 	wait.Wait()
 
 	close(s.lifecycle.notAccepting)
 	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
-	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrain)) })
+	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrainTimeout)) })
 	wait.Wait()
 	close(s.lifecycle.drained)
-	// Everybody is answered; who does not close the connection does not delay the end.
+	// All requests are answered. A client that keeps its connection open does not delay the
+	// shutdown.
 	select {
 	case <-stopped:
-	case <-time.After(watchDrain):
-		log.Info("connections cut off")
+	case <-time.After(watchDrainTimeout):
+		log.Info("closed open connections")
 	}
 	log.Info("drained")
 	return err
 }
 
-// drainWatches waits for the watches to end, spreading their ends over the grace
-// period so that their clients do not all come back at once.
+// drainWatches waits for the watches to end. It spreads their ends over the grace period, so
+// that their clients do not all reconnect at once.
 func (s *Server) drainWatches(grace time.Duration) {
 	_, _, err := s.config.Generic.WatchRequestWaitGroup.Wait(func(watches int) (utilwaitgroup.RateLimiter, context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
@@ -234,7 +233,7 @@ func (s *Server) drainWatches(grace time.Duration) {
 		return rate.NewLimiter(rate.Limit(perSecond), 1), ctx, cancel
 	})
 	if err != nil {
-		klog.Background().Info("watches cut off", "tier", s.config.Tier, "reason", err.Error())
+		klog.Background().Info("watches did not end in time", "tier", s.config.Tier, "reason", err.Error())
 	}
 }
 

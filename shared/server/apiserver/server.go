@@ -23,11 +23,11 @@ import (
 	"triune.dev/shared/server/resources"
 )
 
-// Server is a tier. Build it with New, add groups, routes, checks and hooks, then
-// Prepare and Run it. Only the handlers are safe for concurrent use.
+// Server is the server of a tier. Build it with CompletedConfig.New, install groups, routes,
+// checks and hooks, then call Prepare and Run. Only the handlers are safe for concurrent use.
 type Server struct {
-	// Groups and Aggregated describe what this tier itself serves, in the two
-	// forms of discovery; AggregatedLegacy is that of /api.
+	// Groups and Aggregated describe the groups that this tier itself serves below /apis, in
+	// the two forms of discovery. AggregatedLegacy describes /api.
 	Groups           discovery.GroupManager
 	Aggregated       aggregated.ResourceManager
 	AggregatedLegacy aggregated.ResourceManager
@@ -43,10 +43,10 @@ type Server struct {
 	discovery *discoveryRoutes
 }
 
-// New builds the server of a tier. Nothing runs yet.
+// New builds the server, without starting anything.
 func (c CompletedConfig) New() (*Server, error) {
 	g := c.Generic
-	boundPatches(g.JSONPatchMaxCopyBytes)
+	limitPatchCopies(g.JSONPatchMaxCopyBytes)
 	s := &Server{
 		Aggregated:       aggregated.NewResourceManager("apis"),
 		AggregatedLegacy: aggregated.NewResourceManager("api"),
@@ -83,62 +83,61 @@ func (c CompletedConfig) New() (*Server, error) {
 	if err := s.addGenericHooks(); err != nil {
 		return nil, err
 	}
-	s.addPlainRoutes()
+	s.addNonResourceRoutes()
 	return s, nil
 }
 
-// Handler takes requests as they come from a client. Until the server is prepared
-// they wait.
-func (s *Server) Handler() http.Handler { return s.oncePrepared(s.handlers.Edge) }
+// Handler serves requests of clients. They wait until the server is prepared.
+func (s *Server) Handler() http.Handler { return s.afterPrepare(s.handlers.Edge) }
 
-// Delegated takes requests that a tier of the same process has authenticated.
-// Until the server is prepared they wait.
-func (s *Server) Delegated() http.Handler { return s.oncePrepared(s.handlers.Delegated) }
+// Delegated serves requests that another tier in the same process has authenticated. They
+// wait until the server is prepared.
+func (s *Server) Delegated() http.Handler { return s.afterPrepare(s.handlers.Delegated) }
 
-// oncePrepared keeps requests from looking at routes while they are added: in one
-// process the hooks of a tier call the head of the chain, which need not be
-// prepared by then.
-func (s *Server) oncePrepared(handler http.Handler) http.Handler {
-	return &prepared{s.lifecycle.prepared, handler}
+// afterPrepare delays requests until all routes are added: in one process, the hooks of a
+// tier may call the head of the chain before it is prepared.
+func (s *Server) afterPrepare(handler http.Handler) http.Handler {
+	return &waitHandler{s.lifecycle.prepared, handler}
 }
 
-type prepared struct {
+type waitHandler struct {
 	signal <-chan struct{}
 	next   http.Handler
 }
 
 // ServeHTTP implements http.Handler.
-func (p *prepared) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if p.await(req) {
-		p.next.ServeHTTP(w, req)
+func (h *waitHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if h.wait(req) {
+		h.next.ServeHTTP(w, req)
 	}
 }
 
-func (p *prepared) await(req *http.Request) bool {
+func (h *waitHandler) wait(req *http.Request) bool {
 	select {
-	case <-p.signal:
+	case <-h.signal:
 		return true
 	default:
 	}
 	select {
-	case <-p.signal:
+	case <-h.signal:
 		return true
 	case <-req.Context().Done():
 		return false
 	}
 }
 
-// Table is what the tier serves.
+// Table returns the resource table of the tier.
 func (s *Server) Table() *resources.Table { return s.table }
 
-// Generic is the configuration shared with k8s.io/apiserver's parts.
+// Generic returns the configuration of the parts of k8s.io/apiserver.
 func (s *Server) Generic() *genericapiserver.Config { return s.config.Generic }
 
-// LoopbackClientConfig reaches this server with all privileges.
+// LoopbackClientConfig returns the configuration of a client of this server with all
+// privileges.
 func (s *Server) LoopbackClientConfig() *rest.Config { return s.config.Generic.LoopbackClientConfig }
 
-// Install serves the resources of an API group: under /api when it is the legacy
-// group, under /apis otherwise.
+// Install serves the resources of an API group, below /api for the legacy group and below
+// /apis for others.
 func (s *Server) Install(info *genericapiserver.APIGroupInfo) error {
 	prefix := resources.GroupPrefix
 	if len(info.PrioritizedVersions) > 0 && info.PrioritizedVersions[0].Group == "" {
@@ -160,108 +159,110 @@ func (s *Server) Install(info *genericapiserver.APIGroupInfo) error {
 	return nil
 }
 
-// Handle routes exactly path to handler and lists it at "/".
+// Handle routes path to handler and lists it at "/".
 func (s *Server) Handle(path string, handler http.Handler) {
 	s.paths.list(path)
 	s.UnlistedHandle(path, handler)
 }
 
-// UnlistedHandle routes exactly path to handler.
+// UnlistedHandle routes path to handler.
 func (s *Server) UnlistedHandle(path string, handler http.Handler) {
 	s.route(path, handler)
 	s.paths.addExact(path)
 }
 
-// UnlistedHandlePrefix routes every path that begins with prefix, which ends in
-// a slash, to handler.
+// UnlistedHandlePrefix routes every path with prefix, which must end in a slash, to handler.
 func (s *Server) UnlistedHandlePrefix(prefix string, handler http.Handler) {
 	s.route(prefix+"*", handler)
 	s.paths.addPrefix(prefix)
 }
 
-// HandlePrefix is UnlistedHandlePrefix, listed.
+// HandlePrefix routes every path with prefix, which must end in a slash, to handler, and
+// lists prefix at "/".
 func (s *Server) HandlePrefix(prefix string, handler http.Handler) {
 	s.paths.list(prefix)
 	s.UnlistedHandlePrefix(prefix, handler)
 }
 
-// route sends every request for a path to handler, whatever its method: which
-// methods a path has is the handler's business.
-func (s *Server) route(path string, handler http.Handler) { s.echo.Any(path, wrap(handler)) }
+// route routes path to handler for all methods. The handler refuses the methods that it
+// does not support.
+func (s *Server) route(path string, handler http.Handler) { s.echo.Any(path, recordHandler(handler)) }
 
-// routed is the writer that Echo is given. It takes down which handler Echo has chosen,
-// which is called when Echo is done: until the end of a watch nothing of Echo is kept,
-// neither its context nor its place on the stack. What Echo answers itself goes through.
-type routed struct {
+// routeRecorder is the writer for Echo. It records the handler that Echo has found. The
+// server calls that handler after Echo has returned, so that a watch holds neither Echo's
+// context nor its stack frames. Echo's own answers go to the embedded writer.
+type routeRecorder struct {
 	http.ResponseWriter
-	req     *http.Request // as it came
+	req     *http.Request // the original request
 	handler http.Handler
 }
 
-// wrap makes an Echo handler of an http.Handler. The handler gets the writer the
-// server gave to serve, not Echo's own: k8s.io/apiserver looks for http.Flusher and
-// http.Hijacker on it.
-func wrap(handler http.Handler) echo.HandlerFunc {
+// recordHandler returns an Echo handler that records an http.Handler. That handler is called
+// with the server's own writer, not with Echo's, because k8s.io/apiserver requires its
+// http.Flusher and http.Hijacker.
+func recordHandler(handler http.Handler) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		c.Response().Writer.(*routed).handler = handler
+		c.Response().Writer.(*routeRecorder).handler = handler
 		return nil
 	}
 }
 
-// serve is the end of the handler chain: an owned request meets its route.
+// serve is the end of the handler chain. It routes an owned request.
 func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	if handler := s.find(w, req); handler != nil {
 		handler.ServeHTTP(w, req)
 	}
 }
 
-// find returns nil where the request has been answered.
+// find returns the handler of a request, or nil if the request has been answered.
 func (s *Server) find(w http.ResponseWriter, req *http.Request) http.Handler {
 	if s.config.Owns != nil && !s.paths.owns(req.URL.Path) {
 		if handler, ok := s.config.Owns(req.URL.Path); ok {
 			return handler
 		}
 	}
-	route := &routed{ResponseWriter: w, req: req}
+	route := &routeRecorder{ResponseWriter: w, req: req}
 	s.echo.ServeHTTP(route, s.paths.routable(req))
 	return route.handler
 }
 
-// routingError answers what Echo has no route for.
+// routingError answers requests without a route.
 func (s *Server) routingError(err error, c echo.Context) {
-	route := c.Response().Writer.(*routed)
+	route := c.Response().Writer.(*routeRecorder)
 	w, req := route.ResponseWriter, route.req
 	code := http.StatusNotFound
-	if routing, ok := err.(*echo.HTTPError); ok {
-		code = routing.Code
+	if httpError, ok := err.(*echo.HTTPError); ok {
+		code = httpError.Code
 	}
 	switch {
 	case code == http.StatusNotFound && s.config.NotFound != nil:
 		s.config.NotFound.ServeHTTP(w, req)
 	case code == http.StatusNotFound && !genericapifilters.NoMuxAndDiscoveryIncompleteKey(req.Context()):
-		s.refuseForNow(w, req)
+		s.writePathsNotReady(w, req)
 	default:
-		s.refuse(w, req, code)
+		s.writeStatus(w, req, code)
 	}
 }
 
-// pathsRetry is how many seconds kube-apiserver tells clients to wait for paths.
-const pathsRetry = 5
+// pathsRetryAfter is the Retry-After of kube-apiserver for unknown paths, in seconds.
+const pathsRetryAfter = 5
 
-// refuseForNow answers for a path that may come to exist; see AwaitPaths.
-func (s *Server) refuseForNow(w http.ResponseWriter, req *http.Request) {
+// writePathsNotReady answers 503 for a path that may exist later; see AwaitPaths.
+func (s *Server) writePathsNotReady(w http.ResponseWriter, req *http.Request) {
 	err := apierrors.NewServiceUnavailable("the request has been made before all known HTTP paths have been installed, please try again")
-	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: pathsRetry}
+	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: pathsRetryAfter}
 	responsewriters.ErrorNegotiated(err, s.config.Generic.Serializer, schema.GroupVersion{}, w, req)
 }
 
-// refuse answers with a Status of that code and the message that client-go makes
-// of a bare response with it.
-func (s *Server) refuse(w http.ResponseWriter, req *http.Request, code int) {
+// writeStatus answers with a Status of the given code, and the message by which client-go
+// describes an answer without a body.
+func (s *Server) writeStatus(w http.ResponseWriter, req *http.Request, code int) {
 	err := apierrors.NewGenericServerResponse(code, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false)
 	responsewriters.ErrorNegotiated(err, s.config.Generic.Serializer, schema.GroupVersion{}, w, req)
 }
 
+// ownership returns a function that reports whether the tier owns a request. It is nil for
+// the tail of the chain.
 func (s *Server) ownership() func(*http.Request) bool {
 	if s.config.Next == nil {
 		return nil
@@ -278,22 +279,23 @@ func (s *Server) ownership() func(*http.Request) bool {
 	}
 }
 
-// next passes a request on, for as long as this server runs: the tier behind it
-// knows nothing of our shutdown.
+// next returns the handler of requests for the next tier, or nil if there is none. It ends
+// long-running requests when this server shuts down, because the next tier does not know of
+// that.
 func (s *Server) next() http.Handler {
 	if s.config.Next == nil {
 		return nil
 	}
-	return &hop{s.config.Generic.LongRunningFunc, s.config.Next.Handler}
+	return &nextHandler{s.config.Generic.LongRunningFunc, s.config.Next.Handler}
 }
 
-type hop struct {
+type nextHandler struct {
 	longRunning apirequest.LongRunningRequestCheck
 	next        http.Handler
 }
 
 // ServeHTTP implements http.Handler.
-func (h *hop) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (h *nextHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !isLongRunning(h.longRunning, req) {
 		h.next.ServeHTTP(w, req)
 		return
@@ -308,7 +310,7 @@ func (s *Server) AddHealthChecks(checks ...healthz.HealthChecker) {
 	s.health.add(checks, checks, checks)
 }
 
-// AddReadyzChecks adds checks to readyz alone.
+// AddReadyzChecks adds checks to readyz.
 func (s *Server) AddReadyzChecks(checks ...healthz.HealthChecker) {
 	s.health.add(nil, nil, checks)
 }

@@ -44,7 +44,7 @@ func (m *Manager) groups() ([]metav1.APIGroup, bool) {
 	groups := slices.Concat([]metav1.APIGroup{m.ownGroup()}, m.snapshot.Groups())
 	for _, group := range m.next.apis {
 		if !slices.ContainsFunc(groups, func(g metav1.APIGroup) bool { return g.Name == group.Name }) {
-			groups = append(groups, apiserver.LegacyGroup(group))
+			groups = append(groups, apiserver.ToAPIGroup(group))
 		}
 	}
 	return groups, true
@@ -92,7 +92,7 @@ func (m *Manager) serve(w http.ResponseWriter, req *http.Request, d *document) {
 	d.ServeHTTP(w, req)
 }
 
-func (m *Manager) ownGroup() metav1.APIGroup { return apiserver.LegacyGroup(m.own) }
+func (m *Manager) ownGroup() metav1.APIGroup { return apiserver.ToAPIGroup(m.own) }
 
 func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)

@@ -17,9 +17,9 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// auditLog counts how often it is started and stopped.
+// auditLog records events, and counts how often it is started and stopped.
 type auditLog struct {
-	events
+	recorder
 	runs, shutdowns atomic.Int32
 }
 
@@ -33,22 +33,22 @@ func (l *auditLog) Run(<-chan struct{}) error { l.runs.Add(1); return nil }
 func (l *auditLog) Shutdown()                 { l.shutdowns.Add(1) }
 func (*auditLog) String() string              { return "test" }
 
-// TestTwoTiersInOneProcess runs a head and a follower as standalone does, and looks
-// for what they share: it must happen once.
+// TestTwoTiersInOneProcess runs a head and a tier behind it as standalone does. Each request
+// must be authorized and audited once.
 func TestTwoTiersInOneProcess(t *testing.T) {
-	var happened events
+	var log recorder
 	audited := &auditLog{}
 	g := newGeneric()
 	listen(t, g)
 	g.AuditBackend = audited
 	g.AuditPolicyRuleEvaluator = policy.NewFakePolicyRuleEvaluator(auditinternal.LevelMetadata, []auditinternal.Stage{auditinternal.StageRequestReceived, auditinternal.StageResponseStarted})
-	var authorized events
+	var authorized recorder
 	g.Authorization.Authorizer = authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		authorized.add(a.GetVerb() + " " + a.GetPath())
 		return authorizer.DecisionAllow, "", nil
 	})
 	storage := newPods()
-	tail := newServer(t, func(c *Config) { c.Tier, c.Generic = "tail", Follower(g) })
+	tail := newServer(t, func(c *Config) { c.Tier, c.Generic = "tail", DelegateConfig(g) })
 	if err := tail.Install(groupInfo(storage)); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestTwoTiersInOneProcess(t *testing.T) {
 	var r *running
 	tail.AddPreShutdownHook("of the tail", func() error {
 		code, _ := r.get("/apis/" + group + "/v1/namespaces/x/pods/p")
-		happened.add("pre-shutdown hook of the tail: " + http.StatusText(code))
+		log.add("pre-shutdown hook of the tail: " + http.StatusText(code))
 		return nil
 	})
 	head.Adopt(tail)
@@ -113,7 +113,7 @@ func TestTwoTiersInOneProcess(t *testing.T) {
 		}
 		defer res.Body.Close()
 		_, _ = io.Copy(io.Discard, res.Body)
-		happened.add("watch ends")
+		log.add("watch ends")
 	}()
 	<-storage.watching
 	r.stop()
@@ -123,13 +123,13 @@ func TestTwoTiersInOneProcess(t *testing.T) {
 	}
 	select {
 	case <-storage.destroyed:
-		t.Error("the tail ended with the head, which does not own it")
+		t.Error("the tail has stopped with the head, which does not own it")
 	default:
 	}
 	stopBehind()
 	tailDone.Wait()
 	<-storage.destroyed
-	if diff := cmp.Diff([]string{"pre-shutdown hook of the tail: OK", "watch ends"}, happened.all()); diff != "" {
+	if diff := cmp.Diff([]string{"pre-shutdown hook of the tail: OK", "watch ends"}, log.all()); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}
 	if audited.runs.Load() != 1 || audited.shutdowns.Load() != 1 {
@@ -137,29 +137,29 @@ func TestTwoTiersInOneProcess(t *testing.T) {
 	}
 }
 
-func TestFollowerTakesNothingFromTheHead(t *testing.T) {
+func TestDelegateConfigOwnsNothingOfTheHead(t *testing.T) {
 	g := newGeneric()
 	listen(t, g)
 	defer g.SecureServing.Listener.Close()
 	g.DisabledPostStartHooks.Insert("off")
-	f := Follower(g)
-	if f.SecureServing != nil {
-		t.Error("a follower listens")
+	delegate := DelegateConfig(g)
+	if delegate.SecureServing != nil {
+		t.Error("the delegate listens")
 	}
-	if f.NonLongRunningRequestWaitGroup == g.NonLongRunningRequestWaitGroup || f.WatchRequestWaitGroup == g.WatchRequestWaitGroup {
-		t.Error("a follower that ends would wait for the head's requests")
+	if delegate.NonLongRunningRequestWaitGroup == g.NonLongRunningRequestWaitGroup || delegate.WatchRequestWaitGroup == g.WatchRequestWaitGroup {
+		t.Error("a delegate would wait for the head's requests at its end")
 	}
-	if len(f.ReadyzChecks)+len(f.LivezChecks)+len(f.HealthzChecks) != 0 {
-		t.Error("a follower has the head's checks, which would be adopted back")
+	if len(delegate.ReadyzChecks)+len(delegate.LivezChecks)+len(delegate.HealthzChecks) != 0 {
+		t.Error("the delegate has the head's checks, which the head would adopt")
 	}
-	f.DisabledPostStartHooks.Insert("more")
-	if g.DisabledPostStartHooks.Has("more") || !f.DisabledPostStartHooks.Has("off") {
+	delegate.DisabledPostStartHooks.Insert("more")
+	if g.DisabledPostStartHooks.Has("more") || !delegate.DisabledPostStartHooks.Has("off") {
 		t.Error("disabled hooks are shared or lost")
 	}
-	s := newServer(t, func(c *Config) { c.Generic = f })
+	s := newServer(t, func(c *Config) { c.Generic = delegate })
 	for _, hook := range s.hooks.post {
 		if slices.Contains(limitHooks, hook.name) {
-			t.Errorf("a follower runs %s, which the head runs", hook.name)
+			t.Errorf("the delegate runs %s, which the head runs", hook.name)
 		}
 	}
 }

@@ -21,26 +21,26 @@ import (
 	"triune.dev/shared/transport/h2"
 )
 
-// What clients of kube-apiserver are used to.
+// The limits of kube-apiserver.
 const (
 	maxHeaderBytes    = 1 << 20
 	idleTimeout       = 90 * time.Second
 	readHeaderTimeout = 32 * time.Second
-	// defaultStreams is the number of requests at once on one connection.
+	// defaultStreams is the number of concurrent requests on one connection.
 	defaultStreams = 100
-	// uploadPerStream is what a request may send before its handler reads, in bytes: most
-	// objects as a whole.
+	// uploadPerStream is the number of bytes that a request may send before its handler
+	// reads. Most objects are smaller.
 	uploadPerStream = 256 << 10
 	keepAlive       = 3 * time.Minute
 )
 
-// newHTTPServer makes a server with an HTTP/2 of ours, or with Go's. In all else it is the
-// one of [server.SecureServingInfo.Serve].
+// newHTTPServer returns a server like that of [server.SecureServingInfo.Serve], with our
+// HTTP/2 or Go's.
 func newHTTPServer(info *server.SecureServingInfo, http2 HTTP2Server, handler http.Handler, stop <-chan struct{}) (*http.Server, error) {
 	s := &http.Server{
 		Addr: info.Listener.Addr().String(), Handler: handler, TLSConfig: tlsConfig(info, stop),
 		MaxHeaderBytes: maxHeaderBytes, IdleTimeout: idleTimeout, ReadHeaderTimeout: readHeaderTimeout,
-		ErrorLog: slog.NewLogLogger(complaints{}, slog.LevelError),
+		ErrorLog: slog.NewLogLogger(errorLog{}, slog.LevelError),
 	}
 	if info.DisableHTTP2 {
 		s.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
@@ -61,18 +61,19 @@ func newHTTPServer(info *server.SecureServingInfo, http2 HTTP2Server, handler ht
 	return s, nil
 }
 
-// serve answers requests until the server is shut down; then it returns nil.
+// serve serves until the server is shut down; then it returns nil.
 func serve(s *http.Server, listener net.Listener) error {
 	klog.Background().Info("serving", "address", s.Addr)
-	err := s.Serve(tls.NewListener(h2.Listener{Listener: keptAlive{listener}}, s.TLSConfig))
+	err := s.Serve(tls.NewListener(h2.Listener{Listener: keepAliveListener{listener}}, s.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
 	return fmt.Errorf("serve on %s: %w", s.Addr, err)
 }
 
-// shutDown ends a server when stop is closed: requests in flight have timeout to end.
-func shutDown(s *http.Server, timeout time.Duration, stop <-chan struct{}) {
+// shutdownAfter waits for stop and shuts the server down. Requests in flight have until
+// timeout to finish.
+func shutdownAfter(stop <-chan struct{}, s *http.Server, timeout time.Duration) {
 	<-stop
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -81,14 +82,14 @@ func shutDown(s *http.Server, timeout time.Duration, stop <-chan struct{}) {
 	}
 }
 
-// tlsConfig follows the certificates that the flags name. A client's is asked for and not
-// verified: that is for authentication.
+// tlsConfig returns a configuration that reloads certificates when their files change. It
+// requests client certificates without verifying them; authentication does that.
 func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) *tls.Config {
 	config := &tls.Config{
 		MinVersion:   cmp.Or(info.MinTLSVersion, tls.VersionTLS12),
 		CipherSuites: info.CipherSuites, CurvePreferences: info.CurvePreferences,
 		NextProtos: []string{"h2", "http/1.1"},
-		// Answers are given to TLS as a whole.
+		// Answers are written to TLS as a whole.
 		DynamicRecordSizingDisabled: true,
 	}
 	if info.DisableHTTP2 {
@@ -113,7 +114,7 @@ func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) *tls.Config
 		defer cancel()
 		<-stop
 	}()
-	follow := func(source dynamiccertificates.Notifier) {
+	watch := func(source dynamiccertificates.Notifier) {
 		source.AddListener(dynamic)
 		if files, ok := source.(dynamiccertificates.ControllerRunner); ok {
 			if err := files.RunOnce(ctx); err != nil {
@@ -123,13 +124,13 @@ func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) *tls.Config
 		}
 	}
 	if info.ClientCA != nil {
-		follow(info.ClientCA)
+		watch(info.ClientCA)
 	}
 	if info.Cert != nil {
-		follow(info.Cert)
+		watch(info.Cert)
 	}
 	for _, cert := range info.SNICerts {
-		follow(cert)
+		watch(cert)
 	}
 	if err := dynamic.RunOnce(); err != nil {
 		klog.Background().Error(err, "read certificates")
@@ -139,42 +140,42 @@ func tlsConfig(info *server.SecureServingInfo, stop <-chan struct{}) *tls.Config
 	return config
 }
 
-// keptAlive has the kernel ask clients that are silent whether they are there.
-type keptAlive struct{ net.Listener }
+// keepAliveListener enables TCP keep-alives on accepted connections.
+type keepAliveListener struct{ net.Listener }
 
 // Accept implements [net.Listener].
-func (l keptAlive) Accept() (net.Conn, error) {
+func (l keepAliveListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAlive(true) // a connection without is one still
+		_ = tcp.SetKeepAlive(true) // best effort
 		_ = tcp.SetKeepAlivePeriod(keepAlive)
 	}
 	return conn, nil
 }
 
-// complaints are what net/http logs. Handshakes that fail are counted, and not worth a line
-// each.
-type complaints struct{}
+// errorLog handles the log lines of net/http. Failed handshakes are counted, and logged only
+// at a high verbosity.
+type errorLog struct{}
 
 // Enabled implements [slog.Handler].
-func (complaints) Enabled(context.Context, slog.Level) bool { return true }
+func (errorLog) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements [slog.Handler].
-func (complaints) Handle(_ context.Context, r slog.Record) error {
+func (errorLog) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "TLS handshake error") {
 		metrics.TLSHandshakeErrors.Inc()
 		klog.V(5).Info(r.Message)
 		return nil
 	}
-	klog.Background().Info("net/http complains", "about", r.Message)
+	klog.Background().Info("net/http", "message", r.Message)
 	return nil
 }
 
 // WithAttrs implements [slog.Handler].
-func (c complaints) WithAttrs([]slog.Attr) slog.Handler { return c }
+func (e errorLog) WithAttrs([]slog.Attr) slog.Handler { return e }
 
 // WithGroup implements [slog.Handler].
-func (c complaints) WithGroup(string) slog.Handler { return c }
+func (e errorLog) WithGroup(string) slog.Handler { return e }

@@ -7,11 +7,10 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// Follower returns a copy of the configuration of a process's head for a tier
-// that stands behind it in the same process. The tier authorizes, audits and
-// limits with the head's parts, and leaves it to the head to run them: it does
-// not listen, and ends nothing that it does not own.
-func Follower(head *genericapiserver.Config) *genericapiserver.Config {
+// DelegateConfig returns the configuration of a tier behind head in the same process. The
+// tier authorizes, audits and limits requests with the parts of head, which runs them. It
+// does not listen, and shuts down nothing that head owns.
+func DelegateConfig(head *genericapiserver.Config) *genericapiserver.Config {
 	g := *head
 	g.SecureServing = nil
 	g.NonLongRunningRequestWaitGroup = new(utilwaitgroup.SafeWaitGroup)
@@ -19,7 +18,7 @@ func Follower(head *genericapiserver.Config) *genericapiserver.Config {
 	g.ShutdownDelayDuration = 0
 	g.DebugSocketPath = ""
 	if head.AuditBackend != nil {
-		g.AuditBackend = borrowedAudit{head.AuditBackend}
+		g.AuditBackend = sharedAudit{head.AuditBackend}
 	}
 	g.DisabledPostStartHooks = sets.NewString(head.DisabledPostStartHooks.UnsortedList()...)
 	g.DisabledPostStartHooks.Insert(limitHooks...)
@@ -28,11 +27,11 @@ func Follower(head *genericapiserver.Config) *genericapiserver.Config {
 	return &g
 }
 
-// borrowedAudit is an audit backend that somebody else runs.
-type borrowedAudit struct{ audit.Backend }
+// sharedAudit is an audit backend that another tier runs.
+type sharedAudit struct{ audit.Backend }
 
 // Run does nothing.
-func (borrowedAudit) Run(<-chan struct{}) error { return nil }
+func (sharedAudit) Run(<-chan struct{}) error { return nil }
 
 // Shutdown does nothing.
-func (borrowedAudit) Shutdown() {}
+func (sharedAudit) Shutdown() {}

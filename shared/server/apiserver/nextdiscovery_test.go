@@ -21,27 +21,27 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// tailDiscovery is a next tier of which only the discovery can be asked.
-type tailDiscovery struct {
-	mu      sync.Mutex
-	code    int // 0: 200
-	hangs   bool
-	groups  map[string][]string // versions by group
-	etag    string
-	asked   int
-	matched int // answers of 304
+// fakeNext is a next tier that serves only discovery.
+type fakeNext struct {
+	mu          sync.Mutex
+	code        int // 0 for 200
+	hangs       bool
+	groups      map[string][]string // versions by group
+	etag        string
+	requests    int
+	notModified int // answers of 304
 }
 
-func (d *tailDiscovery) set(change func()) {
+func (d *fakeNext) set(change func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change()
 }
 
-func (d *tailDiscovery) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (d *fakeNext) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	d.mu.Lock()
 	hangs := d.hangs
-	d.asked++
+	d.requests++
 	d.mu.Unlock()
 	if hangs {
 		<-req.Context().Done()
@@ -57,7 +57,7 @@ func (d *tailDiscovery) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "no", d.code)
 		return
 	case d.etag != "" && req.Header.Get("If-None-Match") == d.etag:
-		d.matched++
+		d.notModified++
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
@@ -80,33 +80,33 @@ func (d *tailDiscovery) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(list)
 }
 
-// frontOf returns a tier in front of behind, and its discovery of the next tier,
-// whose memory of a moment ago the test can take away with forget.
-func frontOf(t *testing.T, behind http.Handler) (h http.Handler, forget func()) {
+// newFront returns a tier in front of behind, and a function that expires its cached
+// discovery of the next tier.
+func newFront(t *testing.T, behind http.Handler) (h http.Handler, expire func()) {
 	t.Helper()
-	return inFrontOf(t, &Next{Tier: "behind", Handler: behind})
+	return newFrontOf(t, &Next{Tier: "behind", Handler: behind})
 }
 
-func inFrontOf(t *testing.T, next *Next) (h http.Handler, forget func()) {
+func newFrontOf(t *testing.T, next *Next) (h http.Handler, expire func()) {
 	t.Helper()
 	s := newServer(t, func(c *Config) { c.Next = next })
 	if err := s.Install(groupInfo(newPods())); err != nil {
 		t.Fatal(err)
 	}
-	h = serving(s)
+	h = prepare(s)
 	return h, func() {
-		s.discovery.behind.mu.Lock()
-		defer s.discovery.behind.mu.Unlock()
-		s.discovery.behind.until = time.Time{}
+		s.discovery.next.mu.Lock()
+		defer s.discovery.next.mu.Unlock()
+		s.discovery.next.freshUntil = time.Time{}
 	}
 }
 
-// discovered is what a client finds at /apis.
+// discovered is the discovery that a client reads at /apis.
 type discovered struct {
 	etag string
-	// versions says of each group-version how fresh it is.
+	// versions maps group-versions to their freshness.
 	versions map[string]apidiscoveryv2.DiscoveryFreshness
-	groups   []string // of the older form
+	groups   []string // in the older form
 }
 
 func discover(t *testing.T, h http.Handler) discovered {
@@ -152,38 +152,38 @@ func (d discovered) check(t *testing.T, when string, versions freshness, groups 
 }
 
 func TestDiscoveryMergesTheNextTier(t *testing.T) {
-	behind := &tailDiscovery{groups: map[string][]string{"b.example.com": {"v1", "v1beta1"}, "a.example.com": {"v1"}}, etag: `"1"`}
-	h, forget := frontOf(t, behind)
+	behind := &fakeNext{groups: map[string][]string{"b.example.com": {"v1", "v1beta1"}, "a.example.com": {"v1"}}, etag: `"1"`}
+	h, expire := newFront(t, behind)
 	first := discover(t, h)
 	first.check(t, "at first", freshness{group + "/v1": current, "a.example.com/v1": current, "b.example.com/v1": current, "b.example.com/v1beta1": current},
 		"a.example.com", "b.example.com", group)
 
-	forget()
+	expire()
 	again := discover(t, h)
 	if again.etag == "" || again.etag != first.etag {
 		t.Errorf("ETag %q became %q although nothing has changed", first.etag, again.etag)
 	}
-	if behind.matched == 0 {
-		t.Error("what is known was fetched anew")
+	if behind.notModified == 0 {
+		t.Error("an unchanged document was fetched again")
 	}
 	behind.set(func() { behind.etag = `"another replica's"` })
-	forget()
+	expire()
 	if again = discover(t, h); again.etag != first.etag {
 		t.Error("the ETag changes with that of the next tier although the groups are the same")
 	}
 
 	behind.set(func() { behind.groups, behind.etag = map[string][]string{"b.example.com": {"v1"}}, `"2"` })
-	forget()
+	expire()
 	less := discover(t, h)
 	less.check(t, "after a group and a version are gone", freshness{group + "/v1": current, "b.example.com/v1": current}, "b.example.com", group)
 	if less.etag == first.etag {
-		t.Error("the ETag is that of before")
+		t.Error("the ETag has not changed")
 	}
 }
 
 func TestDiscoveryWhileTheNextTierIsDown(t *testing.T) {
-	behind := &tailDiscovery{groups: map[string][]string{"a.example.com": {"v1"}}, etag: `"1"`}
-	h, forget := frontOf(t, behind)
+	behind := &fakeNext{groups: map[string][]string{"a.example.com": {"v1"}}, etag: `"1"`}
+	h, expire := newFront(t, behind)
 	before := discover(t, h)
 	staleThen := freshness{group + "/v1": current, "a.example.com/v1": stale}
 
@@ -195,26 +195,26 @@ func TestDiscoveryWhileTheNextTierIsDown(t *testing.T) {
 	for name, fail := range failures {
 		t.Run(name, func(t *testing.T) {
 			behind.set(fail)
-			forget()
+			expire()
 			begin := time.Now()
 			down := discover(t, h)
-			if took := time.Since(begin); took > 2*time.Second { // the promise is one second, on a machine that has one to spare
+			if took := time.Since(begin); took > 2*time.Second { // the limit is one second; allow for a slow machine
 				t.Errorf("took %v", took)
 			}
 			down.check(t, "down", staleThen, "a.example.com", group)
-			asked := behind.asked
+			requests := behind.requests
 			if again := discover(t, h); again.etag != down.etag {
 				t.Errorf("ETag %q became %q", down.etag, again.etag)
 			}
-			if behind.hangs && behind.asked != asked {
-				t.Error("a tier that hangs is asked again at once")
+			if behind.hangs && behind.requests != requests {
+				t.Error("a tier that hangs is asked again immediately")
 			}
-			forget()
+			expire()
 			if again := discover(t, h); again.etag != down.etag {
 				t.Errorf("ETag %q became %q although it is still down", down.etag, again.etag)
 			}
 			behind.set(func() { behind.hangs, behind.code = false, 0 })
-			forget()
+			expire()
 			up := discover(t, h)
 			up.check(t, "up again", before.versions, before.groups...)
 			if up.etag != before.etag {
@@ -224,27 +224,27 @@ func TestDiscoveryWhileTheNextTierIsDown(t *testing.T) {
 	}
 }
 
-// TestDiscoveryWithoutTheNextTierFromTheStart: what the tier itself serves is known
-// nevertheless, and what is known to be behind it shows that something is missing.
+// TestDiscoveryWithoutTheNextTierFromTheStart: discovery lists the tier's own groups, and
+// those that are always served behind it as Stale.
 func TestDiscoveryWithoutTheNextTierFromTheStart(t *testing.T) {
 	for name, code := range map[string]int{"503": http.StatusServiceUnavailable, "404": http.StatusNotFound} {
 		t.Run(name, func(t *testing.T) {
-			behind := &tailDiscovery{code: code}
+			behind := &fakeNext{code: code}
 			serves := []schema.GroupVersion{{Group: "always.example.com", Version: "v1"}}
-			h, forget := inFrontOf(t, &Next{Tier: "behind", Handler: behind, Serves: serves})
+			h, expire := newFrontOf(t, &Next{Tier: "behind", Handler: behind, AlwaysServes: serves})
 			discover(t, h).check(t, "down", freshness{group + "/v1": current, "always.example.com/v1": stale}, "always.example.com", group)
 			behind.set(func() {
 				behind.code, behind.groups = 0, map[string][]string{"a.example.com": {"v1"}, "always.example.com": {"v1"}}
 			})
-			forget()
+			expire()
 			discover(t, h).check(t, "up", freshness{group + "/v1": current, "a.example.com/v1": current, "always.example.com/v1": current},
 				"a.example.com", "always.example.com", group)
 		})
 	}
 }
 
-// TestDiscoveryWhilePathsAreNotKnown: a tier that has not read what it serves does not
-// say that it serves less.
+// TestDiscoveryWhilePathsAreNotKnown: a tier that does not know all its groups yet does not
+// list fewer.
 func TestDiscoveryWhilePathsAreNotKnown(t *testing.T) {
 	s := newServer(t, nil)
 	if err := s.Install(groupInfo(newPods())); err != nil {
@@ -252,7 +252,7 @@ func TestDiscoveryWhilePathsAreNotKnown(t *testing.T) {
 	}
 	known := make(chan struct{})
 	s.AwaitPaths(known)
-	h := serving(s)
+	h := prepare(s)
 	for _, accept := range []string{acceptAggregated, "application/json"} {
 		w := do(h, "GET", "/apis", "Accept: "+accept)
 		if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "all known HTTP paths") {
@@ -263,62 +263,62 @@ func TestDiscoveryWhilePathsAreNotKnown(t *testing.T) {
 	discover(t, h).check(t, "known", freshness{group + "/v1": current}, group)
 }
 
-// TestDiscoveryAsksInItsOwnName: in one process the chain of the next tier would take
-// the audit event and the user of whoever asks for those of the tier's own question.
+// TestDiscoveryAsksInItsOwnName: in one process, the chain of the next tier must not use the
+// audit event and the user of the client for the tier's own request.
 func TestDiscoveryAsksInItsOwnName(t *testing.T) {
-	var events, strangers int
+	var auditContexts, otherUsers int
 	behind := http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		if audit.AuditContextFrom(req.Context()) != nil {
-			events++
+			auditContexts++
 		}
-		if who, ok := apirequest.UserFrom(req.Context()); !ok || who != documents.Aggregator {
-			strangers++
+		if u, ok := apirequest.UserFrom(req.Context()); !ok || u != documents.Aggregator {
+			otherUsers++
 		}
 	})
-	h, _ := frontOf(t, behind)
+	h, _ := newFront(t, behind)
 	for _, path := range []string{"/apis", "/"} {
 		req := httptest.NewRequest(http.MethodGet, path, nil)
 		ctx := apirequest.WithUser(audit.WithAuditContext(req.Context()), &user.DefaultInfo{Name: "alice"})
 		h.ServeHTTP(httptest.NewRecorder(), req.WithContext(ctx))
 	}
-	if events > 0 || strangers > 0 {
-		t.Errorf("%d questions have an audit event of somebody else, %d his name", events, strangers)
+	if auditContexts > 0 || otherUsers > 0 {
+		t.Errorf("%d requests have the client's audit context, %d its user", auditContexts, otherUsers)
 	}
 }
 
-// TestDiscoveryOfATierWithoutGroups: 404 says that there are none, unlike any other
+// TestDiscoveryOfATierWithoutGroups: 404 means that there are no groups, unlike any other
 // failure.
 func TestDiscoveryOfATierWithoutGroups(t *testing.T) {
-	behind := &tailDiscovery{groups: map[string][]string{"a.example.com": {"v1"}}}
-	h, forget := frontOf(t, behind)
+	behind := &fakeNext{groups: map[string][]string{"a.example.com": {"v1"}}}
+	h, expire := newFront(t, behind)
 	discover(t, h)
 	behind.set(func() { behind.code = http.StatusNotFound })
-	forget()
+	expire()
 	discover(t, h).check(t, "404", freshness{group + "/v1": current}, group)
 }
 
-func TestDiscoveryIsNotAskedForByEachClient(t *testing.T) {
-	behind := &tailDiscovery{groups: map[string][]string{"a.example.com": {"v1"}}}
-	h, _ := frontOf(t, behind)
+func TestConcurrentDiscoveryIsShared(t *testing.T) {
+	behind := &fakeNext{groups: map[string][]string{"a.example.com": {"v1"}}}
+	h, _ := newFront(t, behind)
 	var wait sync.WaitGroup
 	for range 20 {
 		wait.Go(func() { do(h, "GET", "/apis") })
 	}
 	wait.Wait()
-	// Once, unless this machine takes longer than discoveryFresh for the 20.
-	if behind.asked > 5 {
-		t.Errorf("20 clients made it ask %d times", behind.asked)
+	// Once, unless the 20 requests take longer than discoveryTTL.
+	if behind.requests > 5 {
+		t.Errorf("20 clients cause %d requests", behind.requests)
 	}
 }
 
 func TestDiscoveryOfGarbage(t *testing.T) {
 	garbage := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{")) })
-	h, _ := frontOf(t, garbage)
+	h, _ := newFront(t, garbage)
 	discover(t, h).check(t, "garbage", freshness{group + "/v1": current}, group)
 }
 
 func TestDiscoveryOfAGroupAndItsVersion(t *testing.T) {
-	h, _ := frontOf(t, http.NotFoundHandler())
+	h, _ := newFront(t, http.NotFoundHandler())
 	for path, kind := range map[string]string{
 		"/apis/" + group: "APIGroup", "/apis/" + group + "/": "APIGroup",
 		"/apis/" + group + "/v1": "APIResourceList", "/apis/" + group + "/v1/": "APIResourceList",
@@ -332,14 +332,14 @@ func TestDiscoveryOfAGroupAndItsVersion(t *testing.T) {
 	}
 }
 
-// TestLegacyDiscovery: nothing behind this tier has a legacy group, and says 404.
+// TestLegacyDiscovery: the tiers behind this one have no legacy group and answer 404.
 func TestLegacyDiscovery(t *testing.T) {
 	var asked []string
 	s := newServer(t, withNext(&asked))
-	if err := s.Install(infoOf(schema.GroupVersion{Version: "v1"}, newPods())); err != nil {
+	if err := s.Install(newGroupInfo(schema.GroupVersion{Version: "v1"}, newPods())); err != nil {
 		t.Fatal(err)
 	}
-	h := serving(s)
+	h := prepare(s)
 	for path, kind := range map[string]string{"/api": "APIVersions", "/api/": "APIVersions", "/api/v1": "APIResourceList"} {
 		var meta metav1.TypeMeta
 		if w := do(h, "GET", path); json.Unmarshal(w.Body.Bytes(), &meta) != nil || meta.Kind != kind || w.Code != http.StatusOK {

@@ -7,6 +7,7 @@ import (
 	"net/http/pprof"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	handlersmetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
@@ -16,14 +17,12 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/component-base/metrics/prometheus/slis"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"triune.dev/shared/server/resources"
 	"triune.dev/shared/transport/documents"
 )
 
-// addPlainRoutes routes what is not an API resource.
-func (s *Server) addPlainRoutes() {
+// addNonResourceRoutes adds the routes that serve no API resources.
+func (s *Server) addNonResourceRoutes() {
 	g := s.config.Generic
 	jsonOnly := []string{runtime.ContentTypeJSON}
 	version := s.GetOnly(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -56,7 +55,7 @@ func (s *Server) addPlainRoutes() {
 	s.addDebugRoutes()
 }
 
-// installIndex routes "/", the list of paths.
+// installIndex routes "/" to the list of paths.
 func (s *Server) installIndex() {
 	if !s.config.Generic.EnableIndex {
 		return
@@ -68,7 +67,7 @@ func (s *Server) installIndex() {
 	s.UnlistedHandle("/index.html", index)
 }
 
-// listedPaths are the paths that this tier and those behind it list, in order.
+// listedPaths returns the sorted paths that this tier and the tiers behind it list.
 func (s *Server) listedPaths(req *http.Request) []string {
 	listed := append(s.nextPaths(req), s.paths.listed...)
 	if s.config.Listed != nil {
@@ -78,7 +77,8 @@ func (s *Server) listedPaths(req *http.Request) []string {
 	return slices.Compact(listed)
 }
 
-// nextPaths is what the tiers behind this one list; nothing while they are away.
+// nextPaths returns the paths that the tiers behind this one list, or none if they do not
+// answer.
 func (s *Server) nextPaths(req *http.Request) []string {
 	if s.config.Next == nil {
 		return nil

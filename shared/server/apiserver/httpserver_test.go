@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 )
 
-// TestHTTP2Server: that server answers which is asked for, with the same limits, and a
-// request in flight ends before it does.
+// TestHTTP2Server: both implementations of HTTP/2 have the same limits, and finish a request
+// in flight before they stop.
 func TestHTTP2Server(t *testing.T) {
 	for name, ours := range map[HTTP2Server]bool{"": true, TriuneHTTP2: true, GoHTTP2: false} {
 		t.Run(string(name), func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestHTTP2Server(t *testing.T) {
 	}
 }
 
-// checkSettings looks at what a server tells its clients of its limits.
+// checkSettings checks the HTTP/2 settings that a server sends.
 func checkSettings(t *testing.T, address string) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}) // the test's own certificate

@@ -9,7 +9,8 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 )
 
-// A patch that copies what it has copied grows with the power of its length.
+// TestCopiesOfPatchesAreBounded: a patch that copies its own copies grows exponentially with
+// its length.
 func TestCopiesOfPatchesAreBounded(t *testing.T) {
 	before := atomic.SwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0)
 	defer atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, before)
@@ -24,10 +25,10 @@ func TestCopiesOfPatchesAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		bytes   int64
 		allowed bool
-	}{{0, true}, {1 << 20, true}, {100_000, false}, {0, false}, {1 << 20, false}} { // the lowest holds
-		boundPatches(test.bytes)
+	}{{0, true}, {1 << 20, true}, {100_000, false}, {0, false}, {1 << 20, false}} { // the lowest limit applies
+		limitPatchCopies(test.bytes)
 		if _, err := patch.Apply([]byte("{}")); (err == nil) != test.allowed {
-			t.Errorf("with a bound of %d: %v", test.bytes, err)
+			t.Errorf("with a limit of %d: %v", test.bytes, err)
 		}
 	}
 }
