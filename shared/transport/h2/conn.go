@@ -22,31 +22,31 @@ import (
 const (
 	// linger is how long a connection that is over is read from: if it were closed at
 	// once, what is on the way to the client might not arrive.
-	linger = time.Second
+	lingerTimeout = time.Second
 	// prefaceWithin is how long a client may take to begin.
-	prefaceWithin = 10 * time.Second
+	prefaceTimeout = 10 * time.Second
 	// defaultWindow and defaultMaxFrame hold until SETTINGS say something else (RFC 9113,
 	// section 6.5.2).
 	defaultWindow, defaultMaxFrame = 64<<10 - 1, 16 << 10
 	maxWindow                      = 1<<31 - 1
-	headerTable                    = 4 << 10
+	headerTableSize                    = 4 << 10
 	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
 	// over already.
-	waitingPerHandler = 4
+	maxQueuedPerStream = 4
 	// headLists is how many of the longest header lists the requests of a connection may
 	// have together: a byte of a header block can stand for 4 KiB of them, and a client that
 	// takes no answer keeps its requests here.
-	headLists = 8
+	maxHeaderLists = 8
 	// maxWhy is how much is logged of what a client says when it goes.
-	maxWhy = 256
+	maxLoggedDebugData = 256
 )
 
 // conn is a connection.
 type conn struct {
 	server  *server
 	net     net.Conn
-	below   net.Conn    // that TLS writes to
-	records *recordConn // the same; nil where the listener is not [Listener]'s
+	rawConn   net.Conn    // that TLS writes to
+	corked *corkConn // the same; nil where the listener is not [Listener]'s
 	tls     *tls.ConnectionState
 	remote  string
 	handler http.Handler
@@ -55,56 +55,56 @@ type conn struct {
 	// Those below belong to the goroutine that reads.
 
 	framer       *http2.Framer
-	fields       *fieldBlock
-	acknowledged bool // our SETTINGS are
+	headers       *headerBlock
+	settingsAcked bool // our SETTINGS are
 
 	mu      sync.Mutex
 	streams map[uint32]*stream // that are not closed; guarded by mu
-	lastID  uint32             // the client has opened; guarded by mu
+	lastStreamID  uint32             // the client has opened; guarded by mu
 	err     error              // why the connection is over; guarded by mu
-	parting bool               // what is in the output is written although it is over; guarded by mu
-	leaving bool               // GOAWAY has been sent; guarded by mu
-	used    time.Time          // when the last stream was closed; guarded by mu
-	idle    *time.Timer        // guarded by mu
+	writeAfterErr bool               // what is in the output is written although it is over; guarded by mu
+	goAwaySent bool               // GOAWAY has been sent; guarded by mu
+	lastActive    time.Time          // when the last stream was closed; guarded by mu
+	idleTimer    *time.Timer        // guarded by mu
 
-	handlers int       // that run, of closed streams, too; guarded by mu
-	heads    int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
-	waiting  []*stream // for a handler to end; guarded by mu
+	runningHandlers int       // that run, of closed streams, too; guarded by mu
+	headerBytes    int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
+	queuedStreams  []*stream // for a handler to end; guarded by mu
 	// reset are the last streams that were ended by us while the client might still send,
 	// at nextReset the oldest where there are as many as are remembered.
-	reset     []uint32 // guarded by mu
-	nextReset int      // guarded by mu
+	recentResets     []uint32 // guarded by mu
+	oldestReset int      // guarded by mu
 
 	output *[]byte // frames to be written, nil for none; guarded by mu
 	// ahead are full outputs to be written before it, of aheadBytes; guarded by mu.
-	ahead      []*[]byte
-	aheadBytes int
+	fullOutputs      []*[]byte
+	fullOutputBytes int
 	writing    bool                 // somebody writes, or is about to; guarded by mu
-	inTime     bool                 // timer will flush; guarded by mu
-	timer      *time.Timer          // guarded by mu
-	line       []*stream            // that wait for room or for the connection's window; guarded by mu
-	window     int64                // bytes of DATA that the client takes; guarded by mu
-	initial    int64                // window of new streams; guarded by mu
-	most       int64                // no stream has been given more than that; guarded by mu
-	dry        map[*stream]struct{} // streams that wait for their own window; guarded by mu
-	headed     map[*stream]struct{} // streams that wait for room for a head; guarded by mu
-	controls   int                  // bytes of the output at most that did not wait for room; guarded by mu
-	maxFrame   uint32               // that the client takes; guarded by mu
-	maxList    uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
-	block      bytes.Buffer         // guarded by mu
-	encoder    *hpack.Encoder       // into block; guarded by mu
+	flushScheduled     bool                 // timer will flush; guarded by mu
+	flushTimer      *time.Timer          // guarded by mu
+	sendQueue       []*stream            // that wait for room or for the connection's window; guarded by mu
+	sendWindow     int64                // bytes of DATA that the client takes; guarded by mu
+	initialWindow    int64                // window of new streams; guarded by mu
+	maxWindowDelta       int64                // no stream has been given more than that; guarded by mu
+	awaitingWindow        map[*stream]struct{} // streams that wait for their own window; guarded by mu
+	awaitingHeaderRoom     map[*stream]struct{} // streams that wait for room for a head; guarded by mu
+	controlBytes   int                  // bytes of the output at most that did not wait for room; guarded by mu
+	maxFrameSize   uint32               // that the client takes; guarded by mu
+	peerMaxHeaderList    uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
+	hpackBuf      bytes.Buffer         // guarded by mu
+	hpackEncoder    *hpack.Encoder       // into block; guarded by mu
 
-	takes    int64 // bytes of DATA that the client may send; guarded by mu
-	consumed int64 // bytes of DATA that it has not been told it may send again; guarded by mu
+	recvWindow    int64 // bytes of DATA that the client may send; guarded by mu
+	pendingWindowUpdate int64 // bytes of DATA that it has not been told it may send again; guarded by mu
 }
 
 // serve returns when the connection is over. Handlers may still run then; their contexts
 // have ended.
 func (c *conn) serve() {
 	c.mu.Lock()
-	c.idle = time.AfterFunc(c.server.IdleTimeout, c.whenIdle)
+	c.idleTimer = time.AfterFunc(c.server.IdleTimeout, c.onIdleTimeout)
 	c.mu.Unlock()
-	err := c.begin()
+	err := c.handshake()
 	if err == nil {
 		c.server.add(c)
 		defer c.server.remove(c)
@@ -112,46 +112,46 @@ func (c *conn) serve() {
 	for err == nil {
 		var f http2.Frame
 		if f, err = c.framer.ReadFrame(); err == nil {
-			err = c.handle(f)
+			err = c.handleFrame(f)
 		}
 		if err != nil {
-			err = c.refuseOnly(err)
+			err = c.handleError(err)
 		}
 	}
-	c.end(err)
+	c.close(err)
 }
 
 // refuseOnly goes on after an error that is of one stream.
-func (c *conn) refuseOnly(err error) error {
+func (c *conn) handleError(err error) error {
 	var failed http2.StreamError
 	if errors.As(err, &failed) {
-		return c.refuse(failed)
+		return c.handleStreamError(failed)
 	}
 	return err
 }
 
 // begin exchanges prefaces (RFC 9113, section 3.4).
-func (c *conn) begin() error {
-	if state := c.tls; state != nil && state.Version == tls.VersionTLS12 && !adequate(state.CipherSuite) {
+func (c *conn) handshake() error {
+	if state := c.tls; state != nil && state.Version == tls.VersionTLS12 && !isAllowedCipher(state.CipherSuite) {
 		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
 	}
 	o := c.server.Options
 	c.mu.Lock()
-	out := c.spaceLocked(128)
+	out := c.reserveLocked(128)
 	*out = appendSettings(*out,
 		http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(o.MaxUploadPerStream)},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(o.MaxConcurrentStreams)},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: c.server.maxHeaderList()},
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(o.MaxUploadPerStream)},
 	)
-	c.takes = o.window()
-	if more := c.takes - defaultWindow; more > 0 {
+	c.recvWindow = o.connWindow()
+	if more := c.recvWindow - defaultWindow; more > 0 {
 		*out = appendWindowUpdate(*out, 0, int(more))
 	}
-	c.flushLaterLocked()
+	c.flushAsyncLocked()
 	c.mu.Unlock()
 
-	_ = c.net.SetReadDeadline(time.Now().Add(prefaceWithin)) // on a connection that is closed reading fails, too
+	_ = c.net.SetReadDeadline(time.Now().Add(prefaceTimeout)) // on a connection that is closed reading fails, too
 	in := bufio.NewReader(c.net)
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(in, preface); err != nil {
@@ -163,7 +163,7 @@ func (c *conn) begin() error {
 	c.framer = http2.NewFramer(nil, in)
 	c.framer.SetMaxReadFrameSize(uint32(o.MaxUploadPerStream))
 	c.framer.SetReuseFrames()
-	c.fields = newFieldBlock(c.server.maxHeaderList())
+	c.headers = newHeaderBlock(c.server.maxHeaderList())
 	f, err := c.framer.ReadFrame()
 	if err != nil {
 		return err
@@ -173,12 +173,12 @@ func (c *conn) begin() error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	_ = c.net.SetReadDeadline(time.Time{})
-	return c.settings(settings)
+	return c.handleSettings(settings)
 }
 
 // adequate tells of a cipher suite of TLS 1.2 whether HTTP/2 allows it (RFC 9113,
 // appendix A, forbids all but those with ephemeral keys and authenticated encryption).
-func adequate(suite uint16) bool {
+func isAllowedCipher(suite uint16) bool {
 	switch suite {
 	case tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
 		tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
@@ -189,7 +189,7 @@ func adequate(suite uint16) bool {
 }
 
 // end tells the client why, if it is for the client to know, and closes the connection.
-func (c *conn) end(err error) {
+func (c *conn) close(err error) {
 	code, tell := http2.ErrCodeNo, false
 	var failed http2.ConnectionError
 	switch {
@@ -199,26 +199,26 @@ func (c *conn) end(err error) {
 		code, tell = http2.ErrCodeFrameSize, true
 	}
 	c.mu.Lock()
-	c.idle.Stop()
-	if c.timer != nil {
-		c.timer.Stop()
+	c.idleTimer.Stop()
+	if c.flushTimer != nil {
+		c.flushTimer.Stop()
 	}
 	if tell && c.err == nil {
 		why := ""
 		if c.framer != nil && c.framer.ErrorDetail() != nil {
 			why = c.framer.ErrorDetail().Error()
 		}
-		out := c.spaceLocked(frameHeader + 8 + len(why))
-		*out = appendGoAway(*out, c.lastID, code, why)
-		_ = c.net.SetWriteDeadline(time.Now().Add(linger)) // it is closed soon, whatever happens
+		out := c.reserveLocked(frameHeader + 8 + len(why))
+		*out = appendGoAway(*out, c.lastStreamID, code, why)
+		_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout)) // it is closed soon, whatever happens
 		c.flushLocked()
-		c.parting = true // where somebody else writes
+		c.writeAfterErr = true // where somebody else writes
 	}
 	c.failLocked(fmt.Errorf("the connection is over: %w", err))
 	c.mu.Unlock()
 	if tell {
-		_ = c.net.SetReadDeadline(time.Now().Add(linger))
-		_, _ = io.Copy(io.Discard, c.below) // until the client has heard of it
+		_ = c.net.SetReadDeadline(time.Now().Add(lingerTimeout))
+		_, _ = io.Copy(io.Discard, c.rawConn) // until the client has heard of it
 	}
 	_ = c.net.Close() // it is over, whatever that returns
 }
@@ -232,46 +232,46 @@ func (c *conn) failLocked(err error) {
 	for _, s := range c.streams {
 		s.closeLocked(err)
 	}
-	c.line, c.waiting = nil, nil
+	c.sendQueue, c.queuedStreams = nil, nil
 	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // wakes who reads, and that one closes it
 	// It may be waiting for who writes, where TLS has to answer.
-	_ = c.net.SetWriteDeadline(time.Now().Add(linger))
+	_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout))
 }
 
 // handle answers a frame. It belongs to the goroutine that reads.
-func (c *conn) handle(f http2.Frame) error {
+func (c *conn) handleFrame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.HeadersFrame:
-		c.fields.begin(f)
-		return c.continued(f.HeaderBlockFragment(), f.HeadersEnded())
+		c.headers.start(f)
+		return c.handleHeaderBlock(f.HeaderBlockFragment(), f.HeadersEnded())
 	case *http2.ContinuationFrame: // in its place, the framer sees to it
-		return c.continued(f.HeaderBlockFragment(), f.HeadersEnded())
+		return c.handleHeaderBlock(f.HeaderBlockFragment(), f.HeadersEnded())
 	case *http2.DataFrame:
-		return c.data(f)
+		return c.handleData(f)
 	case *http2.SettingsFrame:
-		return c.settings(f)
+		return c.handleSettings(f)
 	case *http2.WindowUpdateFrame:
-		return c.windowUpdate(f)
+		return c.handleWindowUpdate(f)
 	case *http2.RSTStreamFrame:
-		return c.resetByClient(f)
+		return c.handleReset(f)
 	case *http2.PingFrame:
 		if f.IsAck() {
 			return nil
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		out := c.controlLocked()
+		out := c.controlBufferLocked()
 		*out = appendPingAck(*out, f.Data)
-		c.flushLaterLocked()
+		c.flushAsyncLocked()
 		return c.err
 	case *http2.GoAwayFrame:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if f.ErrCode != http2.ErrCodeNo && !c.leaving {
+		if f.ErrCode != http2.ErrCodeNo && !c.goAwaySent {
 			why := f.DebugData()
-			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(why[:min(len(why), maxWhy)]))
+			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(why[:min(len(why), maxLoggedDebugData)]))
 		}
-		c.leaveLocked()
+		c.goAwayLocked()
 		return nil
 	case *http2.PriorityFrame:
 		if f.StreamDep == f.StreamID {
@@ -286,23 +286,23 @@ func (c *conn) handle(f http2.Frame) error {
 }
 
 // continued takes a part of a header block.
-func (c *conn) continued(fragment []byte, last bool) error {
-	err := c.fields.read(fragment, last)
+func (c *conn) handleHeaderBlock(fragment []byte, last bool) error {
+	err := c.headers.decode(fragment, last)
 	if err != nil || !last {
 		return err
 	}
-	err = c.headers(c.fields)
-	c.fields.forget()
+	err = c.handleHeaders(c.headers)
+	c.headers.reset()
 	return err
 }
 
 // settings takes over what the client wants (RFC 9113, section 6.5).
-func (c *conn) settings(f *http2.SettingsFrame) error {
+func (c *conn) handleSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		if c.acknowledged {
+		if c.settingsAcked {
 			return http2.ConnectionError(http2.ErrCodeProtocol) // as Go's server does: ours have come once
 		}
-		c.acknowledged = true
+		c.settingsAcked = true
 		return nil
 	}
 	if f.NumSettings() > 100 {
@@ -310,34 +310,34 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was := c.initial
-	if err := f.ForeachSetting(c.settingLocked); err != nil {
+	was := c.initialWindow
+	if err := f.ForeachSetting(c.applySettingLocked); err != nil {
 		return err
 	}
-	if c.initial > was {
-		if err := c.widenedLocked(); err != nil {
+	if c.initialWindow > was {
+		if err := c.initialWindowRaisedLocked(); err != nil {
 			return err
 		}
 	}
-	out := c.controlLocked()
+	out := c.controlBufferLocked()
 	*out = appendSettingsAck(*out)
-	c.flushLaterLocked()
+	c.flushAsyncLocked()
 	return c.err
 }
 
-func (c *conn) settingLocked(s http2.Setting) error {
+func (c *conn) applySettingLocked(s http2.Setting) error {
 	if err := s.Valid(); err != nil {
 		return err
 	}
 	switch s.ID {
 	case http2.SettingHeaderTableSize:
-		c.encoder.SetMaxDynamicTableSize(min(s.Val, headerTable))
+		c.hpackEncoder.SetMaxDynamicTableSize(min(s.Val, headerTableSize))
 	case http2.SettingMaxFrameSize:
-		c.maxFrame = s.Val
+		c.maxFrameSize = s.Val
 	case http2.SettingMaxHeaderListSize:
-		c.maxList = s.Val
+		c.peerMaxHeaderList = s.Val
 	case http2.SettingInitialWindowSize:
-		c.initial = int64(s.Val)
+		c.initialWindow = int64(s.Val)
 	}
 	return nil
 }
@@ -345,63 +345,63 @@ func (c *conn) settingLocked(s http2.Setting) error {
 // widenedLocked is called when the windows of all streams have become wider (RFC 9113,
 // section 6.9.2). It looks at all of them only where one may have become too wide, which
 // ends the connection, or was closed since: clients may send SETTINGS as often as they like.
-func (c *conn) widenedLocked() error {
-	if c.initial+c.most > maxWindow {
-		c.most = 0
+func (c *conn) initialWindowRaisedLocked() error {
+	if c.initialWindow+c.maxWindowDelta > maxWindow {
+		c.maxWindowDelta = 0
 		for _, s := range c.streams {
-			c.most = max(c.most, s.given)
+			c.maxWindowDelta = max(c.maxWindowDelta, s.windowDelta)
 		}
-		if c.initial+c.most > maxWindow {
+		if c.initialWindow+c.maxWindowDelta > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
 	}
-	for s := range c.dry {
-		if s.windowLocked() > 0 {
-			s.room.Signal()
+	for s := range c.awaitingWindow {
+		if s.sendWindowLocked() > 0 {
+			s.wake.Signal()
 		}
 	}
 	return nil
 }
 
-func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
+func (c *conn) handleWindowUpdate(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.StreamID == 0 {
-		if c.window += int64(f.Increment); c.window > maxWindow {
+		if c.sendWindow += int64(f.Increment); c.sendWindow > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-		c.passTurnLocked()
+		c.wakeSendersLocked()
 		return nil
 	}
-	s, err := c.findLocked(f.StreamID)
+	s, err := c.streamLocked(f.StreamID)
 	if s == nil {
 		return err
 	}
-	s.given += int64(f.Increment)
-	if s.windowLocked() > maxWindow {
+	s.windowDelta += int64(f.Increment)
+	if s.sendWindowLocked() > maxWindow {
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
 	}
-	c.most = max(c.most, s.given)
-	s.room.Signal()
+	c.maxWindowDelta = max(c.maxWindowDelta, s.windowDelta)
+	s.wake.Signal()
 	return nil
 }
 
 // findLocked returns a stream, or nil if it is closed. That one has never been is an error
 // (RFC 9113, section 5.1).
-func (c *conn) findLocked(id uint32) (*stream, error) {
+func (c *conn) streamLocked(id uint32) (*stream, error) {
 	if s := c.streams[id]; s != nil {
 		return s, nil
 	}
-	if id > c.lastID && !c.leaving || id%2 == 0 { // who is leaving ignores new ones, which are closed thereby
+	if id > c.lastStreamID && !c.goAwaySent || id%2 == 0 { // who is leaving ignores new ones, which are closed thereby
 		return nil, http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	return nil, nil
 }
 
-func (c *conn) resetByClient(f *http2.RSTStreamFrame) error {
+func (c *conn) handleReset(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s, err := c.findLocked(f.StreamID)
+	s, err := c.streamLocked(f.StreamID)
 	if s != nil {
 		s.closeLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
 	}
@@ -409,89 +409,89 @@ func (c *conn) resetByClient(f *http2.RSTStreamFrame) error {
 }
 
 // refuse resets a stream of which a frame was not right.
-func (c *conn) refuse(e http2.StreamError) error {
+func (c *conn) handleStreamError(e http2.StreamError) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.StreamID > c.lastID {
-		if c.leaving {
+	if e.StreamID > c.lastStreamID {
+		if c.goAwaySent {
 			return c.err // the client knows that it is not answered
 		}
 		if e.StreamID%2 == 0 {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		if e.StreamID == c.fields.id { // no other frame opens a stream
-			c.lastID = e.StreamID
+		if e.StreamID == c.headers.id { // no other frame opens a stream
+			c.lastStreamID = e.StreamID
 		}
 	}
-	c.resetLocked(e.StreamID, e.Code)
-	c.flushLaterLocked()
+	c.resetStreamLocked(e.StreamID, e.Code)
+	c.flushAsyncLocked()
 	return c.err
 }
 
 // resetLocked ends a stream before its time.
-func (c *conn) resetLocked(id uint32, code http2.ErrCode) {
+func (c *conn) resetStreamLocked(id uint32, code http2.ErrCode) {
 	if s := c.streams[id]; s != nil {
 		s.closeLocked(http2.StreamError{StreamID: id, Code: code})
 	}
-	if len(c.reset) < 2*c.server.MaxConcurrentStreams {
-		c.reset = append(c.reset, id)
+	if len(c.recentResets) < 2*c.server.MaxConcurrentStreams {
+		c.recentResets = append(c.recentResets, id)
 	} else {
-		c.reset[c.nextReset%len(c.reset)] = id
-		c.nextReset++
+		c.recentResets[c.oldestReset%len(c.recentResets)] = id
+		c.oldestReset++
 	}
-	out := c.controlLocked()
+	out := c.controlBufferLocked()
 	*out = appendReset(*out, id, code)
 }
 
 // wasResetLocked tells whether a frame of a closed stream may have been sent before the
 // client knew, and is to be ignored (RFC 9113, section 5.1).
 func (c *conn) wasResetLocked(id uint32) bool {
-	return slices.Contains(c.reset, id)
+	return slices.Contains(c.recentResets, id)
 }
 
 // leave lets the requests that are there end, and takes no more (RFC 9113, section 6.8).
-func (c *conn) leave() {
+func (c *conn) goAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.leaveLocked()
+	c.goAwayLocked()
 }
 
-func (c *conn) leaveLocked() {
-	if c.leaving || c.err != nil {
+func (c *conn) goAwayLocked() {
+	if c.goAwaySent || c.err != nil {
 		return
 	}
-	c.leaving = true
-	out := c.controlLocked()
-	*out = appendGoAway(*out, c.lastID, http2.ErrCodeNo, "")
-	c.flushLaterLocked()
+	c.goAwaySent = true
+	out := c.controlBufferLocked()
+	*out = appendGoAway(*out, c.lastStreamID, http2.ErrCodeNo, "")
+	c.flushAsyncLocked()
 	if len(c.streams) == 0 {
-		c.lingerLocked()
+		c.closeSoonLocked()
 	}
 }
 
 // lingerLocked gives the client time to close the connection itself.
-func (c *conn) lingerLocked() {
-	c.idle.Stop()
-	c.idle = time.AfterFunc(linger, func() {
+func (c *conn) closeSoonLocked() {
+	c.idleTimer.Stop()
+	c.idleTimer = time.AfterFunc(lingerTimeout, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.failLocked(http.ErrServerClosed)
 	})
 }
 
-func (c *conn) whenIdle() {
+func (c *conn) onIdleTimeout() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leaving || c.err != nil {
+	if c.goAwaySent || c.err != nil {
 		return
 	}
 	unused := c.server.IdleTimeout
 	if len(c.streams) == 0 {
-		unused -= time.Since(c.used)
+		unused -= time.Since(c.lastActive)
 	}
 	if unused <= 0 {
-		c.leaveLocked()
+		c.goAwayLocked()
 		return
 	}
-	c.idle.Reset(unused)
+	c.idleTimer.Reset(unused)
 }

@@ -170,7 +170,7 @@ func tolerated(frame []byte, gos, ours step) bool {
 //
 //nolint:staticcheck // as in ConfigureGo
 func serveGo(t *testing.T, hs *http.Server, nc net.Conn) {
-	o := narrowBounds.gos()
+	o := narrowBounds.xnetServer()
 	if err := http2.ConfigureServer(hs, o); err != nil {
 		t.Error(err)
 		return
@@ -228,7 +228,7 @@ func playTo(t *testing.T, frames [][]byte, serve func(*testing.T, *http.Server, 
 	_ = client.Close()
 	<-over
 	<-read
-	time.Sleep(4 * idleTime) // of the bubble: handlers whose bodies do not come end, and idle workers leave
+	time.Sleep(4 * idleTimeout) // of the bubble: handlers whose bodies do not come end, and idle workers leave
 	o.requests = h.all()
 	runtime.ReadMemStats(&after)
 	o.allocated = int(after.TotalAlloc - before.TotalAlloc)

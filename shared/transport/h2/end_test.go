@@ -171,12 +171,12 @@ func TestConnectionsThatAreOverTakeNoRequests(t *testing.T) {
 	ran := make(chan context.Context, 1)
 	s := &server{Options: bounds, http: &http.Server{}, conns: map[*conn]struct{}{}}
 	c := s.newConn(ours, ours, nil, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { ran <- r.Context() }))
-	c.fields = newFieldBlock(s.maxHeaderList())
+	c.headers = newHeaderBlock(s.maxHeaderList())
 	c.mu.Lock()
 	c.failLocked(io.ErrClosedPipe)
 	c.mu.Unlock()
-	c.fields.begin(&http2.HeadersFrame{FrameHeader: http2.FrameHeader{StreamID: 1, Flags: http2.FlagHeadersEndStream}})
-	if err := c.continued(requestBlock(":method", "GET", ":scheme", "https", ":path", "/"), true); !errors.Is(err, io.ErrClosedPipe) {
+	c.headers.start(&http2.HeadersFrame{FrameHeader: http2.FrameHeader{StreamID: 1, Flags: http2.FlagHeadersEndStream}})
+	if err := c.handleHeaderBlock(requestBlock(":method", "GET", ":scheme", "https", ":path", "/"), true); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a request is taken: %v", err)
 		within(t, ran, "its handler")
 	}

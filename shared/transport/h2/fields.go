@@ -12,18 +12,18 @@ import (
 
 // fieldBlock is the header block of a HEADERS frame and those that continue it (RFC 9113,
 // section 4.3). It belongs to the goroutine that reads, which uses it again for the next.
-type fieldBlock struct {
+type headerBlock struct {
 	decoder decoder
 	limit   uint32 // bytes of a header list, 32 more for each field than its characters
 
 	// All below is about the block that is read.
 
 	id        uint32
-	ended     bool // END_STREAM: no body follows
-	itself    bool // the stream depends on itself
+	endStream     bool // END_STREAM: no body follows
+	dependsOnItself    bool // the stream depends on itself
 	truncated bool // there were more fields than allowed, of which nothing is known
-	left      uint32
-	gathered  []byte // fragments that have not been decoded
+	remaining      uint32
+	undecoded  []byte // fragments that have not been decoded
 	invalid   error
 	regular   []hpack.HeaderField
 	pseudo    pseudoFields
@@ -41,7 +41,7 @@ type pseudoFields struct{ method, scheme, authority, path, protocol pseudoField 
 
 type pseudoField struct {
 	value string
-	came  bool
+	present  bool
 }
 
 var (
@@ -55,50 +55,50 @@ const (
 	// leastFragment is how many bytes of a block are decoded at once, but for its end. The
 	// decoder begins again with each fragment of a long field: byte by byte, to read one
 	// would cost the square of its length.
-	leastFragment = 16 << 10
+	minFragment = 16 << 10
 	// fewFields is for how many fields a connection keeps room between its requests.
-	fewFields = 256
+	maxRetainedFields = 256
 )
 
-func newFieldBlock(limit uint32) *fieldBlock {
-	b := &fieldBlock{limit: limit}
-	d := hpack.NewDecoder(headerTable, b.add)
+func newHeaderBlock(limit uint32) *headerBlock {
+	b := &headerBlock{limit: limit}
+	d := hpack.NewDecoder(headerTableSize, b.onField)
 	d.SetMaxStringLength(int(limit))
 	b.decoder = d
 	return b
 }
 
 // begin forgets the last block.
-func (b *fieldBlock) begin(f *http2.HeadersFrame) {
-	b.forget()
-	*b = fieldBlock{
-		decoder: b.decoder, limit: b.limit, left: b.limit, regular: b.regular,
-		id: f.StreamID, ended: f.StreamEnded(), itself: f.HasPriority() && f.Priority.StreamDep == f.StreamID,
+func (b *headerBlock) start(f *http2.HeadersFrame) {
+	b.reset()
+	*b = headerBlock{
+		decoder: b.decoder, limit: b.limit, remaining: b.limit, regular: b.regular,
+		id: f.StreamID, endStream: f.StreamEnded(), dependsOnItself: f.HasPriority() && f.Priority.StreamDep == f.StreamID,
 	}
 	b.decoder.SetEmitEnabled(true)
 }
 
 // forget lets go of the fields of a block that has been used.
-func (b *fieldBlock) forget() {
-	if cap(b.regular) > fewFields {
+func (b *headerBlock) reset() {
+	if cap(b.regular) > maxRetainedFields {
 		b.regular = nil
 	}
 	clear(b.regular)
-	b.regular, b.gathered = b.regular[:0], nil
+	b.regular, b.undecoded = b.regular[:0], nil
 }
 
 // read decodes a part of the block. Its errors end the connection, for what others have
 // put into the table is not known any more.
-func (b *fieldBlock) read(fragment []byte, last bool) error {
+func (b *headerBlock) decode(fragment []byte, last bool) error {
 	// What goes on after it has become too long, or invalid, is not decoded without end.
-	if size := len(b.gathered) + len(fragment); uint64(size) > 4*uint64(b.left) || b.invalid != nil {
+	if size := len(b.undecoded) + len(fragment); uint64(size) > 4*uint64(b.remaining) || b.invalid != nil {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
-	} else if len(b.gathered) > 0 || !last && size < leastFragment {
-		b.gathered = append(b.gathered, fragment...)
-		if !last && size < leastFragment {
+	} else if len(b.undecoded) > 0 || !last && size < minFragment {
+		b.undecoded = append(b.undecoded, fragment...)
+		if !last && size < minFragment {
 			return nil
 		}
-		fragment, b.gathered = b.gathered, b.gathered[:0]
+		fragment, b.undecoded = b.undecoded, b.undecoded[:0]
 	}
 	if _, err := b.decoder.Write(fragment); err != nil {
 		return http2.ConnectionError(http2.ErrCodeCompression)
@@ -116,8 +116,8 @@ func (b *fieldBlock) read(fragment []byte, last bool) error {
 }
 
 // add is called for each field.
-func (b *fieldBlock) add(f hpack.HeaderField) {
-	if b.invalid = b.check(f); b.invalid != nil {
+func (b *headerBlock) onField(f hpack.HeaderField) {
+	if b.invalid = b.validate(f); b.invalid != nil {
 		b.decoder.SetEmitEnabled(false)
 		return
 	}
@@ -125,27 +125,27 @@ func (b *fieldBlock) add(f hpack.HeaderField) {
 	if f.Name == "trailer" { // each name in it makes a field
 		size += uint32(strings.Count(f.Value, ",")) * hpack.HeaderField{}.Size()
 	}
-	if size > b.left {
+	if size > b.remaining {
 		b.decoder.SetEmitEnabled(false)
-		b.truncated, b.left = true, 0
+		b.truncated, b.remaining = true, 0
 		return
 	}
-	b.left -= size
+	b.remaining -= size
 	if f.IsPseudo() {
-		*b.pseudo.of(f.Name) = pseudoField{f.Value, true}
+		*b.pseudo.lookup(f.Name) = pseudoField{f.Value, true}
 		return
 	}
 	b.regular = append(b.regular, f)
 }
 
-func (b *fieldBlock) check(f hpack.HeaderField) error {
+func (b *headerBlock) validate(f hpack.HeaderField) error {
 	switch {
 	case !httpguts.ValidHeaderFieldValue(f.Value): // which is not told, for it may be a secret
 		return fmt.Errorf("%w: %q", errFieldValue, f.Name)
 	case f.IsPseudo() && len(b.regular) > 0:
 		return errPseudoOrder
 	case f.IsPseudo():
-		if known := b.pseudo.of(f.Name); known == nil || known.came {
+		if known := b.pseudo.lookup(f.Name); known == nil || known.present {
 			return fmt.Errorf("%w: %q", errPseudoField, f.Name)
 		}
 	case !validFieldName(f.Name):
@@ -155,7 +155,7 @@ func (b *fieldBlock) check(f hpack.HeaderField) error {
 }
 
 // of is the place of a pseudo-header field, nil if requests have no such.
-func (p *pseudoFields) of(name string) *pseudoField {
+func (p *pseudoFields) lookup(name string) *pseudoField {
 	switch name {
 	case ":method":
 		return &p.method

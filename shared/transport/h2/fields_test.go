@@ -28,12 +28,12 @@ func TestFieldsInManyFramesAreCheap(t *testing.T) {
 	p := &peer{t: t}
 	p.encoder = hpack.NewEncoder(&p.block)
 	block := p.fields("x-long", large(size))
-	b := newFieldBlock(1 << 20)
+	b := newHeaderBlock(1 << 20)
 	counted := &copying{decoder: b.decoder}
 	b.decoder = counted
-	b.begin(&http2.HeadersFrame{FrameHeader: http2.FrameHeader{StreamID: 1}})
+	b.start(&http2.HeadersFrame{FrameHeader: http2.FrameHeader{StreamID: 1}})
 	for i := range block {
-		if err := b.read(block[i:i+1], i == len(block)-1); err != nil {
+		if err := b.decode(block[i:i+1], i == len(block)-1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,7 +50,7 @@ func TestConnectionsKeepLittleOfLargeHeads(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Long", large(20_000))
 		w.WriteHeader(len(r.Header) + 197) // 200 with three
-		conns <- w.(*response).s.conn
+		conns <- w.(*response).stream.conn
 	})))
 	var many []string
 	for range 20_000 { // a byte each
@@ -65,10 +65,10 @@ func TestConnectionsKeepLittleOfLargeHeads(t *testing.T) {
 	p.ping()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := cap(c.fields.regular); n > fewFields {
+	if n := cap(c.headers.regular); n > maxRetainedFields {
 		t.Errorf("there is room for %d fields", n)
 	}
-	if n := c.block.Cap(); n > 2*few {
+	if n := c.hpackBuf.Cap(); n > 2*smallOutput {
 		t.Errorf("there are %d bytes for a header block", n)
 	}
 }

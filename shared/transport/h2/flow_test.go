@@ -383,7 +383,7 @@ func TestWindowsAreGivenBackOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := dial(t, started(t, server))
 			p.ping() // the server has said what its window is
-			initial := int(o.window())
+			initial := int(o.connWindow())
 			upload := uploader{p: p, conn: initial}
 			for id := uint32(1); id < 80; id += 2 {
 				p.open(id, "POST", "/", false)

@@ -10,16 +10,16 @@ import (
 // SecureServingInfo.Serve of k8s.io/apiserver tells it. The copy of it in net/http, which
 // would take its place, is mended only with a release of Go.
 func ConfigureGo(hs *http.Server, o Options) error {
-	return http2.ConfigureServer(hs, o.gos()) //nolint:staticcheck // see above
+	return http2.ConfigureServer(hs, o.xnetServer()) //nolint:staticcheck // see above
 }
 
 //nolint:staticcheck // see above
-func (o Options) gos() *http2.Server {
+func (o Options) xnetServer() *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         uint32(o.MaxConcurrentStreams),
 		MaxReadFrameSize:             uint32(o.MaxUploadPerStream),
 		MaxUploadBufferPerStream:     int32(o.MaxUploadPerStream),
-		MaxUploadBufferPerConnection: int32(o.window()),
+		MaxUploadBufferPerConnection: int32(o.connWindow()),
 		IdleTimeout:                  o.IdleTimeout,
 	}
 }

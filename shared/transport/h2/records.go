@@ -15,50 +15,50 @@ func (l Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recordConn{Conn: c}, nil
+	return &corkConn{Conn: c}, nil
 }
 
 // recordConn is below TLS, which gives it one record with every write.
-type recordConn struct {
+type corkConn struct {
 	net.Conn
 
 	mu   sync.Mutex
-	held *[]byte // records, nil where they are not held; guarded by mu
+	pending *[]byte // records, nil where they are not held; guarded by mu
 }
 
 // heldRecords are buffers for an output with what TLS adds to it.
-var heldRecords = sync.Pool{New: func() any {
-	b := make([]byte, 0, outputFull+2*record)
+var corkBuffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, outputLimit+2*recordSize)
 	return &b
 }}
 
 // Write implements [net.Conn].
-func (c *recordConn) Write(p []byte) (int, error) {
+func (c *corkConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.held == nil {
+	if c.pending == nil {
 		return c.Conn.Write(p)
 	}
-	*c.held = append(*c.held, p...)
+	*c.pending = append(*c.pending, p...)
 	return len(p), nil
 }
 
 // hold keeps records until release.
-func (c *recordConn) hold() {
+func (c *corkConn) cork() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held = heldRecords.Get().(*[]byte)
+	c.pending = corkBuffers.Get().(*[]byte)
 }
 
 // release writes what was held.
-func (c *recordConn) release() error {
+func (c *corkConn) uncork() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := c.held
-	c.held = nil
+	b := c.pending
+	c.pending = nil
 	_, err := c.Conn.Write(*b)
-	if *b = (*b)[:0]; cap(*b) <= 2*outputFull {
-		heldRecords.Put(b)
+	if *b = (*b)[:0]; cap(*b) <= 2*outputLimit {
+		corkBuffers.Put(b)
 	}
 	return err
 }

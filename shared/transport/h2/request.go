@@ -22,10 +22,10 @@ func (s *stream) malformed() error {
 }
 
 // blank is copied for each request, for that is how one gets its context.
-var blank http.Request
+var emptyRequest http.Request
 
 // newRequest makes the request of a header block (RFC 9113, section 8.3.1).
-func (s *stream) newRequest(f *fieldBlock) error {
+func (s *stream) newRequest(f *headerBlock) error {
 	method, path := f.pseudo.method.value, f.pseudo.path.value
 	scheme, authority := f.pseudo.scheme.value, f.pseudo.authority.value
 	if f.pseudo.protocol.value != "" {
@@ -33,7 +33,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 	}
 	regular := f.regular
 	length := int64(-1)
-	if f.ended {
+	if f.endStream {
 		length = 0
 	}
 	expects := false
@@ -55,7 +55,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 			continue
 		case "content-length":
 			n, err := strconv.ParseUint(field.Value, 10, 63)
-			if err != nil || f.ended && n > 0 && !f.truncated {
+			if err != nil || f.endStream && n > 0 && !f.truncated {
 				return s.malformed()
 			}
 			if was, ok := header["Content-Length"]; ok && was[0] != field.Value {
@@ -68,7 +68,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 				continue
 			}
 		case "trailer":
-			trailer = announce(trailer, field.Value)
+			trailer = addTrailerNames(trailer, field.Value)
 			continue
 		}
 		key := canonical(field.Name)
@@ -117,18 +117,18 @@ func (s *stream) newRequest(f *fieldBlock) error {
 		target = path
 	}
 
-	s.allCame = f.ended
+	s.requestEnded = f.endStream
 	ctx, cancel := context.WithCancel(s.conn.ctx)
 	s.cancel = cancel
-	request := blank.WithContext(ctx)
+	request := emptyRequest.WithContext(ctx)
 	request.Method, request.URL, request.RequestURI, request.Host = method, address, target, authority
 	request.Proto, request.ProtoMajor = "HTTP/2.0", 2
 	request.Header, request.Trailer = header, trailer
 	request.ContentLength, request.Body = length, http.NoBody
 	request.RemoteAddr, request.TLS = s.conn.remote, s.conn.tls
-	if !s.allCame {
-		s.body = &body{s: s, takes: int64(s.conn.server.MaxUploadPerStream), expected: length, proceed: expects}
-		s.body.came.L = &s.conn.mu
+	if !s.requestEnded {
+		s.body = &body{stream: s, recvWindow: int64(s.conn.server.MaxUploadPerStream), contentLength: length, expectContinue: expects}
+		s.body.readable.L = &s.conn.mu
 		request.Body = s.body
 	}
 	s.request = request
@@ -137,7 +137,7 @@ func (s *stream) newRequest(f *fieldBlock) error {
 
 // announce notes the names of trailers, but for those that must not be (RFC 9110,
 // section 6.5.1).
-func announce(trailer http.Header, names string) http.Header {
+func addTrailerNames(trailer http.Header, names string) http.Header {
 	for name := range strings.SplitSeq(names, ",") {
 		key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
 		if !httpguts.ValidTrailerHeader(key) {
@@ -158,7 +158,7 @@ func headersTooLarge(w http.ResponseWriter, _ *http.Request) {
 }
 
 // names are header fields in both spellings. Others are converted each time.
-var names = sync.OnceValue(func() (n struct{ canonical, lower map[string]string }) {
+var headerNames = sync.OnceValue(func() (n struct{ canonical, lower map[string]string }) {
 	n.canonical, n.lower = map[string]string{}, map[string]string{}
 	for _, key := range []string{
 		"Accept", "Accept-Encoding", "Audit-Id", "Authorization", "Cache-Control", "Content-Encoding", "Content-Length",
@@ -175,7 +175,7 @@ var names = sync.OnceValue(func() (n struct{ canonical, lower map[string]string 
 
 // canonical is how net/http spells the name of a header field.
 func canonical(lower string) string {
-	if key, ok := names().canonical[lower]; ok {
+	if key, ok := headerNames().canonical[lower]; ok {
 		return key
 	}
 	return textproto.CanonicalMIMEHeaderKey(lower)
@@ -183,7 +183,7 @@ func canonical(lower string) string {
 
 // lower is how HTTP/2 spells the name of a header field (RFC 9113, section 8.2.1).
 func lower(key string) string {
-	if low, ok := names().lower[key]; ok {
+	if low, ok := headerNames().lower[key]; ok {
 		return low
 	}
 	return strings.ToLower(key)

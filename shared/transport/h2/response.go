@@ -22,44 +22,44 @@ import (
 // handler, and can be flushed, told of the end of the connection ([http.CloseNotifier],
 // which k8s.io/apiserver wants), and used with [http.ResponseController].
 type response struct {
-	s       *stream
+	stream       *stream
 	handler http.Handler
 	header  http.Header
 
 	status   int   // 0 before WriteHeader
-	head     *head // of WriteHeader, until it is sent
+	pending     *pendingHeaders // of WriteHeader, until it is sent
 	trailers []string
 	declared int64 // content-length by the handler, -1 for none
 	written  int64
-	isHead   bool
+	isHEAD   bool
 
 	buf  *[]byte // of pieces; nil for none
-	sent bool    // the head is; set with conn.mu held, under which others than the handler read it
-	over bool    // it has been ended, or its handler has returned
+	headersSent bool    // the head is; set with conn.mu held, under which others than the handler read it
+	finished bool    // it has been ended, or its handler has returned
 }
 
 // head is what WriteHeader knows of a header block. The handler may change its headers
 // afterwards.
-type head struct {
+type pendingHeaders struct {
 	fields                                   []hpack.HeaderField
 	hasType, hasEncoding, hasLength, hasDate bool
 }
 
 var (
-	pieces = sync.Pool{New: func() any { b := make([]byte, 0, piece); return &b }}
-	heads  = sync.Pool{New: func() any { return &head{fields: make([]hpack.HeaderField, 0, 16)} }}
+	writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBufferSize); return &b }}
+	pendingHeadersPool  = sync.Pool{New: func() any { return &pendingHeaders{fields: make([]hpack.HeaderField, 0, 16)} }}
 )
 
 // piece is the size in bytes up to which what a handler writes is gathered until it
 // flushes or returns.
-const piece = 4 << 10
+const writeBufferSize = 4 << 10
 
-var errOver = errors.New("h2: written after the handler has returned")
+var errFinished = errors.New("h2: written after the handler has returned")
 
-func (r *response) begin(s *stream, handler http.Handler) {
-	r.s, r.handler, r.declared = s, handler, -1
+func (r *response) init(s *stream, handler http.Handler) {
+	r.stream, r.handler, r.declared = s, handler, -1
 	r.header = make(http.Header, 8)
-	r.isHead = s.request.Method == http.MethodHead
+	r.isHEAD = s.request.Method == http.MethodHead
 }
 
 // Header implements [http.ResponseWriter].
@@ -67,19 +67,19 @@ func (r *response) Header() http.Header { return r.header }
 
 // WriteHeader implements [http.ResponseWriter].
 func (r *response) WriteHeader(status int) {
-	if r.status != 0 || r.over {
+	if r.status != 0 || r.finished {
 		return
 	}
 	if status < 100 || status > 999 {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
 	}
-	h := r.newHead(status)
+	h := r.snapshotHeaders(status)
 	if status < 200 {
-		_ = r.s.send(part{head: h.fields, interim: true, flush: true}) // that the client is gone is told by the next one
+		_ = r.stream.send(responsePart{headers: h.fields, interim: true, flush: true}) // that the client is gone is told by the next one
 		h.release()
 		return
 	}
-	r.status, r.head = status, h
+	r.status, r.pending = status, h
 	if length := r.header.Get("Content-Length"); length != "" {
 		if n, err := strconv.ParseUint(length, 10, 63); err == nil {
 			r.declared = int64(n)
@@ -95,14 +95,14 @@ func (r *response) WriteHeader(status int) {
 	slices.Sort(r.trailers) // there may be as many as a header of somebody behind us has room for
 	r.trailers = slices.Compact(r.trailers)
 	if httpguts.HeaderValuesContainsToken(r.header["Connection"], "close") {
-		r.s.conn.leave()
+		r.stream.conn.goAway()
 	}
 }
 
 // newHead takes over the headers as they are.
-func (r *response) newHead(status int) *head {
-	h := heads.Get().(*head)
-	h.fields = append(h.fields, hpack.HeaderField{Name: ":status", Value: code(status)})
+func (r *response) snapshotHeaders(status int) *pendingHeaders {
+	h := pendingHeadersPool.Get().(*pendingHeaders)
+	h.fields = append(h.fields, hpack.HeaderField{Name: ":status", Value: statusText(status)})
 	for key, values := range r.header {
 		switch key {
 		case "Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade":
@@ -130,10 +130,10 @@ func (r *response) newHead(status int) *head {
 	return h
 }
 
-func (h *head) release() {
+func (h *pendingHeaders) release() {
 	clear(h.fields)
-	*h = head{fields: h.fields[:0]}
-	heads.Put(h)
+	*h = pendingHeaders{fields: h.fields[:0]}
+	pendingHeadersPool.Put(h)
 }
 
 func appendFields(fields []hpack.HeaderField, key string, values []string) []hpack.HeaderField {
@@ -150,7 +150,7 @@ func appendFields(fields []hpack.HeaderField, key string, values []string) []hpa
 	return fields
 }
 
-func code(status int) string {
+func statusText(status int) string {
 	if status == http.StatusOK {
 		return "200"
 	}
@@ -159,17 +159,17 @@ func code(status int) string {
 
 // complete adds what the head lacks when the first bytes of the body are known: all of
 // them where length is not negative.
-func (r *response) complete(body []byte, length int64) []hpack.HeaderField {
-	h := r.head
+func (r *response) completeHeaders(body []byte, length int64) []hpack.HeaderField {
+	h := r.pending
 	allowed := bodyAllowed(r.status)
-	if !h.hasLength && allowed && length >= 0 && (length > 0 || !r.isHead) {
+	if !h.hasLength && allowed && length >= 0 && (length > 0 || !r.isHEAD) {
 		h.fields = append(h.fields, hpack.HeaderField{Name: "content-length", Value: strconv.FormatInt(length, 10)})
 	}
 	if !h.hasType && !h.hasEncoding && allowed && len(body) > 0 {
 		h.fields = append(h.fields, hpack.HeaderField{Name: "content-type", Value: http.DetectContentType(body)})
 	}
 	if !h.hasDate {
-		h.fields = append(h.fields, hpack.HeaderField{Name: "date", Value: date()})
+		h.fields = append(h.fields, hpack.HeaderField{Name: "date", Value: httpDate()})
 	}
 	return h.fields
 }
@@ -179,19 +179,19 @@ func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-var dates atomic.Pointer[struct {
+var cachedDate atomic.Pointer[struct {
 	second int64
 	text   string
 }]
 
 // date is the time as in RFC 9110, section 6.6.1.
-func date() string {
+func httpDate() string {
 	now := time.Now()
-	if d := dates.Load(); d != nil && d.second == now.Unix() {
+	if d := cachedDate.Load(); d != nil && d.second == now.Unix() {
 		return d.text
 	}
 	text := now.UTC().Format(http.TimeFormat)
-	dates.Store(&struct {
+	cachedDate.Store(&struct {
 		second int64
 		text   string
 	}{now.Unix(), text})
@@ -200,18 +200,18 @@ func date() string {
 
 // Write implements [http.ResponseWriter].
 func (r *response) Write(p []byte) (int, error) {
-	if err := r.count(len(p)); err != nil {
+	if err := r.checkWrite(len(p)); err != nil {
 		return 0, err
 	}
-	if r.isHead {
-		r.keep(p)
+	if r.isHEAD {
+		r.sniff(p)
 		return len(p), nil
 	}
-	if r.fits(len(p)) {
+	if r.reserve(len(p)) {
 		*r.buf = append(*r.buf, p...)
 		return len(p), nil
 	}
-	if err := r.forward(p, false); err != nil {
+	if err := r.sendBuffered(p, false); err != nil {
 		return 0, err
 	}
 	return len(p), nil
@@ -219,30 +219,30 @@ func (r *response) Write(p []byte) (int, error) {
 
 // WriteString implements [io.StringWriter].
 func (r *response) WriteString(p string) (int, error) {
-	if len(p) > piece {
+	if len(p) > writeBufferSize {
 		return r.Write([]byte(p))
 	}
-	if err := r.count(len(p)); err != nil {
+	if err := r.checkWrite(len(p)); err != nil {
 		return 0, err
 	}
-	if r.isHead {
-		r.keep([]byte(p))
+	if r.isHEAD {
+		r.sniff([]byte(p))
 		return len(p), nil
 	}
-	if !r.fits(len(p)) {
-		if err := r.forward(nil, false); err != nil {
+	if !r.reserve(len(p)) {
+		if err := r.sendBuffered(nil, false); err != nil {
 			return 0, err
 		}
-		r.fits(len(p))
+		r.reserve(len(p))
 	}
 	*r.buf = append(*r.buf, p...)
 	return len(p), nil
 }
 
 // count checks that n more bytes may be written.
-func (r *response) count(n int) error {
-	if r.over {
-		return errOver
+func (r *response) checkWrite(n int) error {
+	if r.finished {
+		return errFinished
 	}
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
@@ -258,24 +258,24 @@ func (r *response) count(n int) error {
 }
 
 // fits tells whether n more bytes can be gathered, and has a buffer for them.
-func (r *response) fits(n int) bool {
+func (r *response) reserve(n int) bool {
 	if r.buf == nil {
-		if n > piece {
+		if n > writeBufferSize {
 			return false
 		}
-		r.buf = pieces.Get().(*[]byte)
+		r.buf = writeBuffers.Get().(*[]byte)
 	}
-	return len(*r.buf)+n <= piece
+	return len(*r.buf)+n <= writeBufferSize
 }
 
 // keep gathers what the answer to HEAD does not send: its Content-Type is told by it.
-func (r *response) keep(p []byte) {
-	if !r.sent && r.fits(0) {
-		*r.buf = append(*r.buf, p[:min(len(p), piece-len(*r.buf))]...)
+func (r *response) sniff(p []byte) {
+	if !r.headersSent && r.reserve(0) {
+		*r.buf = append(*r.buf, p[:min(len(p), writeBufferSize-len(*r.buf))]...)
 	}
 }
 
-func (r *response) gathered() []byte {
+func (r *response) buffered() []byte {
 	if r.buf == nil {
 		return nil
 	}
@@ -283,23 +283,23 @@ func (r *response) gathered() []byte {
 }
 
 // forward gives what has been gathered, and p, to the connection.
-func (r *response) forward(p []byte, flush bool) error {
-	send := part{a: r.gathered(), b: p, flush: flush}
-	if !r.sent {
-		first := send.a
+func (r *response) sendBuffered(p []byte, flush bool) error {
+	send := responsePart{buffered: r.buffered(), data: p, flush: flush}
+	if !r.headersSent {
+		first := send.buffered
 		if len(first) == 0 {
 			first = p
 		}
-		send.head = r.complete(first, -1)
+		send.headers = r.completeHeaders(first, -1)
 	}
-	if r.isHead {
-		send.a = nil
+	if r.isHEAD {
+		send.buffered = nil
 	}
-	err := r.s.send(send)
-	if r.sent {
-		r.dropHead()
+	err := r.stream.send(send)
+	if r.headersSent {
+		r.releaseHeaders()
 	}
-	r.dropBuffer()
+	r.releaseBuffer()
 	return err
 }
 
@@ -308,40 +308,40 @@ func (r *response) forward(p []byte, flush bool) error {
 // before. It may be called in any goroutine, by one at a time and while the handler does
 // not use the response, which it must have flushed.
 func (r *response) TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool) {
-	if !r.sent || r.buf != nil || r.isHead || r.over || r.declared >= 0 {
+	if !r.headersSent || r.buf != nil || r.isHEAD || r.finished || r.declared >= 0 {
 		return nil, false
 	}
 	size := 0
 	for _, p := range pieces {
 		size += len(p)
 	}
-	if !r.s.trySend(pieces, size) {
+	if !r.stream.trySend(pieces, size) {
 		return nil, false
 	}
 	r.written += int64(size)
-	return r.s.conn, true
+	return r.stream.conn, true
 }
 
-func (r *response) dropHead() {
-	if r.head != nil {
-		r.head.release()
-		r.head = nil
+func (r *response) releaseHeaders() {
+	if r.pending != nil {
+		r.pending.release()
+		r.pending = nil
 	}
 }
 
-func (r *response) dropBuffer() {
+func (r *response) releaseBuffer() {
 	if r.buf != nil {
 		*r.buf = (*r.buf)[:0]
-		pieces.Put(r.buf)
+		writeBuffers.Put(r.buf)
 		r.buf = nil
 	}
 }
 
 // drop gives back what a response holds that is not finished.
-func (r *response) drop() {
-	r.over = true
-	r.dropHead()
-	r.dropBuffer()
+func (r *response) release() {
+	r.finished = true
+	r.releaseHeaders()
+	r.releaseBuffer()
 }
 
 // Flush implements [http.Flusher].
@@ -349,13 +349,13 @@ func (r *response) Flush() { _ = r.FlushError() } // the interface has no error
 
 // FlushError is what [http.ResponseController] calls.
 func (r *response) FlushError() error {
-	if r.over {
-		return errOver
+	if r.finished {
+		return errFinished
 	}
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	return r.forward(nil, true)
+	return r.sendBuffered(nil, true)
 }
 
 // End ends the response while the handler still runs. It may be called in any goroutine, if
@@ -364,37 +364,37 @@ func (r *response) FlushError() error {
 func (r *response) End() { r.finish() }
 
 // Abort resets the stream, as a handler that panics does. What is said of End holds.
-func (r *response) Abort() { r.s.aborted(http.ErrAbortHandler) }
+func (r *response) Abort() { r.stream.abort(http.ErrAbortHandler) }
 
 // finish ends the response when the handler has returned.
 func (r *response) finish() {
-	if r.over {
+	if r.finished {
 		return
 	}
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	body := r.gathered()
-	last := part{a: body, trailers: r.trailing(), end: true, flush: true}
-	if !r.sent {
+	body := r.buffered()
+	last := responsePart{buffered: body, trailers: r.trailerFields(), end: true, flush: true}
+	if !r.headersSent {
 		length := int64(len(body))
-		if r.isHead {
+		if r.isHEAD {
 			length = r.written
 		}
 		if len(last.trailers) > 0 {
 			length = -1
 		}
-		last.head = r.complete(body, length)
+		last.headers = r.completeHeaders(body, length)
 	}
-	if r.isHead {
-		last.a = nil
+	if r.isHEAD {
+		last.buffered = nil
 	}
-	_ = r.s.send(last) // nobody is left to hear of it
-	r.drop()
+	_ = r.stream.send(last) // nobody is left to hear of it
+	r.release()
 }
 
 // trailing are the trailers: those that were announced, and those that have the prefix.
-func (r *response) trailing() []hpack.HeaderField {
+func (r *response) trailerFields() []hpack.HeaderField {
 	var fields []hpack.HeaderField
 	for _, key := range r.trailers {
 		fields = appendFields(fields, key, r.header[key])
@@ -408,41 +408,41 @@ func (r *response) trailing() []hpack.HeaderField {
 }
 
 // proceedLocked sends 100 Continue, unless the final head is on its way.
-func (r *response) proceedLocked() {
-	if r.sent || r.s.failedLocked() != nil {
+func (r *response) sendContinueLocked() {
+	if r.headersSent || r.stream.errLocked() != nil {
 		return
 	}
-	c := r.s.conn
-	c.boundLocked(2 * frameHeader)
-	c.appendHeadLocked(r.s.id, []hpack.HeaderField{{Name: ":status", Value: "100"}}, false)
-	c.flushLaterLocked()
+	c := r.stream.conn
+	c.countControlLocked(2 * frameHeader)
+	c.appendHeadersLocked(r.stream.id, []hpack.HeaderField{{Name: ":status", Value: "100"}}, false)
+	c.flushAsyncLocked()
 }
 
 // CloseNotify implements [http.CloseNotifier].
 func (r *response) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
-	context.AfterFunc(r.s.request.Context(), func() { gone <- true })
+	context.AfterFunc(r.stream.request.Context(), func() { gone <- true })
 	return gone
 }
 
 // SetReadDeadline is what [http.ResponseController] calls.
 func (r *response) SetReadDeadline(t time.Time) error {
-	s := r.s
+	s := r.stream
 	if s.body == nil {
 		return nil
 	}
-	s.deadline(&s.readTimer, t, func() {
+	s.setDeadline(&s.readTimer, t, func() {
 		if s.body.err == nil {
 			s.body.err = os.ErrDeadlineExceeded
 		}
-		s.body.came.Broadcast()
+		s.body.readable.Broadcast()
 	})
 	return nil
 }
 
 // SetWriteDeadline is what [http.ResponseController] calls.
 func (r *response) SetWriteDeadline(t time.Time) error {
-	r.s.deadline(&r.s.writeTime, t, r.s.tooLateLocked)
+	r.stream.setDeadline(&r.stream.writeTimer, t, r.stream.writeDeadlineExceededLocked)
 	return nil
 }
 

@@ -25,7 +25,7 @@ type Options struct {
 }
 
 // window is what all streams of a connection may send, in bytes.
-func (o Options) window() int64 {
+func (o Options) connWindow() int64 {
 	return min(max(int64(o.MaxUploadPerStream)*int64(o.MaxConcurrentStreams), defaultWindow), maxWindow)
 }
 
@@ -47,7 +47,7 @@ func Configure(hs *http.Server, o Options) {
 			s.serve(c, c.NetConn(), &state, handler)
 		},
 	}
-	hs.RegisterOnShutdown(s.leave)
+	hs.RegisterOnShutdown(s.startShutdown)
 }
 
 // server knows the connections of an [http.Server].
@@ -58,7 +58,7 @@ type server struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu
-	leaving bool               // guarded by mu
+	shuttingDown bool               // guarded by mu
 }
 
 // serve returns when the connection is over. Below is what nc writes to, state that of TLS;
@@ -71,12 +71,12 @@ func (s *server) newConn(nc, below net.Conn, state *tls.ConnectionState, handler
 	ctx := context.WithValue(context.Background(), http.ServerContextKey, s.http)
 	ctx = context.WithValue(ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	c := &conn{
-		server: s, net: nc, below: below, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
-		streams: map[uint32]*stream{}, dry: map[*stream]struct{}{}, headed: map[*stream]struct{}{}, used: time.Now(),
-		window: defaultWindow, initial: defaultWindow, maxFrame: defaultMaxFrame,
+		server: s, net: nc, rawConn: below, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
+		streams: map[uint32]*stream{}, awaitingWindow: map[*stream]struct{}{}, awaitingHeaderRoom: map[*stream]struct{}{}, lastActive: time.Now(),
+		sendWindow: defaultWindow, initialWindow: defaultWindow, maxFrameSize: defaultMaxFrame,
 	}
-	c.records, _ = below.(*recordConn)
-	c.encoder = hpack.NewEncoder(&c.block)
+	c.corked, _ = below.(*corkConn)
+	c.hpackEncoder = hpack.NewEncoder(&c.hpackBuf)
 	return c
 }
 
@@ -84,10 +84,10 @@ func (s *server) newConn(nc, below net.Conn, state *tls.ConnectionState, handler
 func (s *server) add(c *conn) {
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
-	leaving := s.leaving
+	leaving := s.shuttingDown
 	s.mu.Unlock()
 	if leaving {
-		c.leave()
+		c.goAway()
 	}
 }
 
@@ -98,13 +98,13 @@ func (s *server) remove(c *conn) {
 }
 
 // leave is called when the server shuts down.
-func (s *server) leave() {
+func (s *server) startShutdown() {
 	s.mu.Lock()
-	s.leaving = true
+	s.shuttingDown = true
 	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range conns {
-		c.leave()
+		c.goAway()
 	}
 }
 

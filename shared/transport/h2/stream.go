@@ -23,46 +23,46 @@ type stream struct {
 	// All below is guarded by conn.mu.
 
 	err       error // why the stream is closed, of both sides
-	allCame   bool  // END_STREAM by the client
-	given     int64 // bytes of DATA that the client takes beyond conn.initial, less those sent
-	head      int64 // bytes of the header list
-	room      sync.Cond
-	inLine    bool
-	waits     bool  // for a handler of another stream to end
+	requestEnded   bool  // END_STREAM by the client
+	windowDelta     int64 // bytes of DATA that the client takes beyond conn.initial, less those sent
+	headerBytes      int64 // bytes of the header list
+	wake      sync.Cond
+	inSendQueue    bool
+	queued     bool  // for a handler of another stream to end
 	body      *body // nil for requests without
 	readTimer *time.Timer
-	writeTime *time.Timer
+	writeTimer *time.Timer
 }
 
 // headers opens a stream, or ends the body of one (RFC 9113, sections 5.1 and 8.1).
-func (c *conn) headers(f *fieldBlock) error {
+func (c *conn) handleHeaders(f *headerBlock) error {
 	id := f.id
-	if f.itself {
+	if f.dependsOnItself {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.streams[id]; s != nil {
-		return s.trailersLocked(f)
+		return s.handleTrailersLocked(f)
 	}
 	switch {
 	case id%2 == 0:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
-	case id <= c.lastID && c.wasResetLocked(id):
+	case id <= c.lastStreamID && c.wasResetLocked(id):
 		return nil
-	case id <= c.lastID:
+	case id <= c.lastStreamID:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
-	case c.leaving:
+	case c.goAwaySent:
 		return nil // the client knows that it is not answered
 	case c.err != nil:
 		return c.err // nobody would end it
 	}
-	c.lastID = id
-	size := int64(f.limit - f.left)
-	if len(c.streams) >= c.server.MaxConcurrentStreams || c.heads > 0 && c.heads+size > headLists*int64(f.limit) {
+	c.lastStreamID = id
+	size := int64(f.limit - f.remaining)
+	if len(c.streams) >= c.server.MaxConcurrentStreams || c.headerBytes > 0 && c.headerBytes+size > maxHeaderLists*int64(f.limit) {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
-	s := &stream{conn: c, id: id, head: size, room: sync.Cond{L: &c.mu}}
+	s := &stream{conn: c, id: id, headerBytes: size, wake: sync.Cond{L: &c.mu}}
 	handler := c.handler
 	if f.truncated {
 		handler = http.HandlerFunc(headersTooLarge)
@@ -70,35 +70,35 @@ func (c *conn) headers(f *fieldBlock) error {
 	if err := s.newRequest(f); err != nil {
 		return err
 	}
-	s.response.begin(s, handler)
+	s.response.init(s, handler)
 	c.streams[id] = s
-	c.heads += size
-	return c.startLocked(s)
+	c.headerBytes += size
+	return c.startHandlerLocked(s)
 }
 
 // windowLocked is how many bytes of DATA the client takes; less than 0 where SETTINGS have
 // taken back what was used already.
-func (s *stream) windowLocked() int64 { return s.conn.initial + s.given }
+func (s *stream) sendWindowLocked() int64 { return s.conn.initialWindow + s.windowDelta }
 
 // forgottenLocked is called when nobody holds the request of the stream any more.
-func (s *stream) forgottenLocked() {
-	s.conn.heads -= s.head
-	s.head = 0
+func (s *stream) releaseHeadersLocked() {
+	s.conn.headerBytes -= s.headerBytes
+	s.headerBytes = 0
 }
 
 // startLocked runs the handler of a stream, or lets it wait where a client has reset
 // streams whose handlers still run.
-func (c *conn) startLocked(s *stream) error {
-	if c.handlers < c.server.MaxConcurrentStreams {
-		c.handlers++
+func (c *conn) startHandlerLocked(s *stream) error {
+	if c.runningHandlers < c.server.MaxConcurrentStreams {
+		c.runningHandlers++
 		c.server.workers.do(s)
 		return nil
 	}
-	if len(c.waiting) >= waitingPerHandler*c.server.MaxConcurrentStreams {
+	if len(c.queuedStreams) >= maxQueuedPerStream*c.server.MaxConcurrentStreams {
 		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
-	s.waits = true
-	c.waiting = append(c.waiting, s)
+	s.queued = true
+	c.queuedStreams = append(c.queuedStreams, s)
 	return nil
 }
 
@@ -106,7 +106,7 @@ func (s *stream) run() {
 	returned := false
 	defer func() {
 		if !returned {
-			s.aborted(recover())
+			s.abort(recover())
 		}
 		s.conn.handlerDone(s)
 	}()
@@ -116,7 +116,7 @@ func (s *stream) run() {
 }
 
 // aborted resets the stream of a handler that has panicked or ended its goroutine.
-func (s *stream) aborted(why any) {
+func (s *stream) abort(why any) {
 	c := s.conn
 	if why != nil && why != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
 		stack := make([]byte, 64<<10)
@@ -125,9 +125,9 @@ func (s *stream) aborted(why any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.response.drop()
+	s.response.release()
 	if s.err == nil {
-		c.resetLocked(s.id, http2.ErrCodeInternal)
+		c.resetStreamLocked(s.id, http2.ErrCodeInternal)
 	}
 	c.flushLocked()
 }
@@ -136,25 +136,25 @@ func (s *stream) aborted(why any) {
 func (c *conn) handlerDone(done *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done.forgottenLocked()
-	c.handlers--
-	for len(c.waiting) > 0 {
-		s := c.waiting[0]
-		c.waiting[0] = nil
-		c.waiting = c.waiting[1:]
+	done.releaseHeadersLocked()
+	c.runningHandlers--
+	for len(c.queuedStreams) > 0 {
+		s := c.queuedStreams[0]
+		c.queuedStreams[0] = nil
+		c.queuedStreams = c.queuedStreams[1:]
 		if s.err != nil {
-			s.response.drop()
+			s.response.release()
 			continue // reset while it waited
 		}
-		c.handlers++
-		s.waits = false
+		c.runningHandlers++
+		s.queued = false
 		c.server.workers.do(s)
 		return
 	}
 }
 
 // failedLocked is why nothing may be sent any more, or nil.
-func (s *stream) failedLocked() error {
+func (s *stream) errLocked() error {
 	if s.err != nil {
 		return s.err
 	}
@@ -162,13 +162,13 @@ func (s *stream) failedLocked() error {
 }
 
 // endLocked is called when all of the response is in the output.
-func (s *stream) endLocked() {
-	if s.allCame {
-		s.closeLocked(errClosed)
+func (s *stream) responseSentLocked() {
+	if s.requestEnded {
+		s.closeLocked(errStreamClosed)
 		return
 	}
 	// The client need not send the rest (RFC 9113, section 8.1).
-	s.conn.resetLocked(s.id, http2.ErrCodeNo)
+	s.conn.resetStreamLocked(s.id, http2.ErrCodeNo)
 }
 
 // closeLocked forgets a stream. Whoever waits for it is woken.
@@ -180,30 +180,30 @@ func (s *stream) closeLocked(err error) {
 	s.err = err
 	delete(c.streams, s.id)
 	s.cancel()
-	s.room.Signal()
+	s.wake.Signal()
 	if s.body != nil {
 		s.body.closeLocked()
 	}
-	if s.waits { // it never runs, and may wait long yet
+	if s.queued { // it never runs, and may wait long yet
 		s.request, s.body = nil, nil
-		s.forgottenLocked()
+		s.releaseHeadersLocked()
 	}
 	if s.readTimer != nil {
 		s.readTimer.Stop()
 	}
-	if s.writeTime != nil {
-		s.writeTime.Stop()
+	if s.writeTimer != nil {
+		s.writeTimer.Stop()
 	}
 	if len(c.streams) == 0 && c.err == nil {
-		c.used = time.Now()
-		if c.leaving {
-			c.lingerLocked()
+		c.lastActive = time.Now()
+		if c.goAwaySent {
+			c.closeSoonLocked()
 		}
 	}
 }
 
 // deadline arms a timer of the stream, which calls f with the mutex held.
-func (s *stream) deadline(timer **time.Timer, t time.Time, f func()) {
+func (s *stream) setDeadline(timer **time.Timer, t time.Time, f func()) {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
 	if *timer != nil {
@@ -225,8 +225,8 @@ func (s *stream) deadline(timer **time.Timer, t time.Time, f func()) {
 }
 
 // tooLateLocked ends a stream whose time to be written is over.
-func (s *stream) tooLateLocked() {
+func (s *stream) writeDeadlineExceededLocked() {
 	s.closeLocked(os.ErrDeadlineExceeded)
-	s.conn.resetLocked(s.id, http2.ErrCodeInternal)
-	s.conn.flushLaterLocked()
+	s.conn.resetStreamLocked(s.id, http2.ErrCodeInternal)
+	s.conn.flushAsyncLocked()
 }

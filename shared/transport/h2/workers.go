@@ -14,14 +14,14 @@ type workers struct {
 	idle []*worker
 	// unused is how many of idle nobody has needed since the last look.
 	unused  int
-	looking bool
+	stopScheduled bool
 }
 
 // worker is a goroutine that works, or waits for work.
-type worker struct{ work chan work }
+type worker struct{ tasks chan task }
 
 // work is what a worker does: it runs to its end.
-type work interface{ run() }
+type task interface{ run() }
 
 const (
 	// maxIdle workers wait; a stack that is not used is halved by each collection of
@@ -29,19 +29,19 @@ const (
 	maxIdle = 256
 	// idleTime is how long a worker waits at least, and at most twice as long: a server
 	// that stops has none soon.
-	idleTime = 100 * time.Millisecond
+	idleTimeout = 100 * time.Millisecond
 )
 
 // do has some worker do the work, and does not wait for it.
-func (p *workers) do(w work) {
-	if idle := p.take(); idle != nil {
-		idle.work <- w
+func (p *workers) do(w task) {
+	if idle := p.popIdle(); idle != nil {
+		idle.tasks <- w
 		return
 	}
-	go p.begin(w)
+	go p.run(w)
 }
 
-func (p *workers) take() *worker {
+func (p *workers) popIdle() *worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := len(p.idle) - 1
@@ -56,17 +56,17 @@ func (p *workers) take() *worker {
 }
 
 // begin is what a new worker does.
-func (p *workers) begin(first work) {
-	own := &worker{make(chan work, 1)}
-	own.work <- first
-	for own.one() && p.wait(own) {
+func (p *workers) run(first task) {
+	own := &worker{make(chan task, 1)}
+	own.tasks <- first
+	for own.runNext() && p.addIdle(own) {
 	}
 }
 
 // one does the next work, of which nothing is held afterwards. It returns false if there is
 // none to come.
-func (w *worker) one() bool {
-	next, ok := <-w.work
+func (w *worker) runNext() bool {
+	next, ok := <-w.tasks
 	if ok {
 		next.run()
 	}
@@ -74,33 +74,33 @@ func (w *worker) one() bool {
 }
 
 // wait puts a worker among the idle ones. It returns false if there are enough.
-func (p *workers) wait(own *worker) bool {
+func (p *workers) addIdle(own *worker) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.idle) == maxIdle {
 		return false
 	}
 	p.idle = append(p.idle, own)
-	if !p.looking {
-		p.looking = true
-		time.AfterFunc(idleTime, p.look)
+	if !p.stopScheduled {
+		p.stopScheduled = true
+		time.AfterFunc(idleTimeout, p.stopUnused)
 	}
 	return true
 }
 
 // look sends home the workers that were idle all the time since the last look.
-func (p *workers) look() {
+func (p *workers) stopUnused() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	home := p.idle[:p.unused]
 	for _, idle := range home {
-		close(idle.work)
+		close(idle.tasks)
 	}
 	kept := copy(p.idle, p.idle[p.unused:])
 	clear(p.idle[kept:])
 	p.idle = p.idle[:kept]
 	p.unused = kept
-	if p.looking = kept > 0; p.looking {
-		time.AfterFunc(idleTime, p.look)
+	if p.stopScheduled = kept > 0; p.stopScheduled {
+		time.AfterFunc(idleTimeout, p.stopUnused)
 	}
 }
