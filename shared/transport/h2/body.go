@@ -16,15 +16,15 @@ import (
 type body struct {
 	stream *stream
 	// chunks are what has come and has not been read; of the first one, read bytes have.
-	chunks   [][]byte
-	offset     int
-	readable     sync.Cond
-	err      error // after chunks; io.EOF at the end
-	recvWindow    int64 // bytes that the client may send
+	chunks              [][]byte
+	offset              int
+	readable            sync.Cond
+	err                 error // after chunks; io.EOF at the end
+	recvWindow          int64 // bytes that the client may send
 	pendingWindowUpdate int64 // bytes that it has not been told it may send again
-	contentLength int64 // content-length, -1 for none
-	received int64
-	trailer  http.Header // what has come of those announced; the handler gets it with io.EOF
+	contentLength       int64 // content-length, -1 for none
+	received            int64
+	trailer             http.Header // what has come of those announced; the handler gets it with io.EOF
 	// proceed: the client waits for 100 Continue.
 	expectContinue bool
 	// closed by the handler, or because the stream is: what comes is dropped.

@@ -10,13 +10,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-	"k8s.io/klog/v2"
 )
 
 const (
@@ -29,7 +27,7 @@ const (
 	// section 6.5.2).
 	defaultWindow, defaultMaxFrame = 64<<10 - 1, 16 << 10
 	maxWindow                      = 1<<31 - 1
-	headerTableSize                    = 4 << 10
+	headerTableSize                = 4 << 10
 	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
 	// over already.
 	maxQueuedPerStream = 4
@@ -45,8 +43,8 @@ const (
 type conn struct {
 	server  *server
 	net     net.Conn
-	rawConn   net.Conn    // that TLS writes to
-	corked *corkConn // the same; nil where the listener is not [Listener]'s
+	rawConn net.Conn  // that TLS writes to
+	corked  *corkConn // the same; nil where the listener is not [Listener]'s
 	tls     *tls.ConnectionState
 	remote  string
 	handler http.Handler
@@ -54,47 +52,47 @@ type conn struct {
 
 	// Those below belong to the goroutine that reads.
 
-	framer       *http2.Framer
+	framer        *http2.Framer
 	headers       *headerBlock
 	settingsAcked bool // our SETTINGS are
 
-	mu      sync.Mutex
-	streams map[uint32]*stream // that are not closed; guarded by mu
+	mu            sync.Mutex
+	streams       map[uint32]*stream // that are not closed; guarded by mu
 	lastStreamID  uint32             // the client has opened; guarded by mu
-	err     error              // why the connection is over; guarded by mu
+	err           error              // why the connection is over; guarded by mu
 	writeAfterErr bool               // what is in the output is written although it is over; guarded by mu
-	goAwaySent bool               // GOAWAY has been sent; guarded by mu
+	goAwaySent    bool               // GOAWAY has been sent; guarded by mu
 	lastActive    time.Time          // when the last stream was closed; guarded by mu
-	idleTimer    *time.Timer        // guarded by mu
+	idleTimer     *time.Timer        // guarded by mu
 
 	runningHandlers int       // that run, of closed streams, too; guarded by mu
-	headerBytes    int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
-	queuedStreams  []*stream // for a handler to end; guarded by mu
+	headerBytes     int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
+	queuedStreams   []*stream // for a handler to end; guarded by mu
 	// reset are the last streams that were ended by us while the client might still send,
 	// at nextReset the oldest where there are as many as are remembered.
-	recentResets     []uint32 // guarded by mu
-	oldestReset int      // guarded by mu
+	recentResets []uint32 // guarded by mu
+	oldestReset  int      // guarded by mu
 
 	output *[]byte // frames to be written, nil for none; guarded by mu
 	// ahead are full outputs to be written before it, of aheadBytes; guarded by mu.
-	fullOutputs      []*[]byte
-	fullOutputBytes int
-	writing    bool                 // somebody writes, or is about to; guarded by mu
+	fullOutputs        []*[]byte
+	fullOutputBytes    int
+	writing            bool                 // somebody writes, or is about to; guarded by mu
 	flushScheduled     bool                 // timer will flush; guarded by mu
-	flushTimer      *time.Timer          // guarded by mu
-	sendQueue       []*stream            // that wait for room or for the connection's window; guarded by mu
-	sendWindow     int64                // bytes of DATA that the client takes; guarded by mu
-	initialWindow    int64                // window of new streams; guarded by mu
-	maxWindowDelta       int64                // no stream has been given more than that; guarded by mu
-	awaitingWindow        map[*stream]struct{} // streams that wait for their own window; guarded by mu
-	awaitingHeaderRoom     map[*stream]struct{} // streams that wait for room for a head; guarded by mu
-	controlBytes   int                  // bytes of the output at most that did not wait for room; guarded by mu
-	maxFrameSize   uint32               // that the client takes; guarded by mu
-	peerMaxHeaderList    uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
-	hpackBuf      bytes.Buffer         // guarded by mu
-	hpackEncoder    *hpack.Encoder       // into block; guarded by mu
+	flushTimer         *time.Timer          // guarded by mu
+	sendQueue          []*stream            // that wait for room or for the connection's window; guarded by mu
+	sendWindow         int64                // bytes of DATA that the client takes; guarded by mu
+	initialWindow      int64                // window of new streams; guarded by mu
+	maxWindowDelta     int64                // no stream has been given more than that; guarded by mu
+	awaitingWindow     map[*stream]struct{} // streams that wait for their own window; guarded by mu
+	awaitingHeaderRoom map[*stream]struct{} // streams that wait for room for a head; guarded by mu
+	controlBytes       int                  // bytes of the output at most that did not wait for room; guarded by mu
+	maxFrameSize       uint32               // that the client takes; guarded by mu
+	peerMaxHeaderList  uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
+	hpackBuf           bytes.Buffer         // guarded by mu
+	hpackEncoder       *hpack.Encoder       // into block; guarded by mu
 
-	recvWindow    int64 // bytes of DATA that the client may send; guarded by mu
+	recvWindow          int64 // bytes of DATA that the client may send; guarded by mu
 	pendingWindowUpdate int64 // bytes of DATA that it has not been told it may send again; guarded by mu
 }
 
@@ -119,15 +117,6 @@ func (c *conn) serve() {
 		}
 	}
 	c.close(err)
-}
-
-// refuseOnly goes on after an error that is of one stream.
-func (c *conn) handleError(err error) error {
-	var failed http2.StreamError
-	if errors.As(err, &failed) {
-		return c.handleStreamError(failed)
-	}
-	return err
 }
 
 // begin exchanges prefaces (RFC 9113, section 3.4).
@@ -236,217 +225,6 @@ func (c *conn) failLocked(err error) {
 	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // wakes who reads, and that one closes it
 	// It may be waiting for who writes, where TLS has to answer.
 	_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout))
-}
-
-// handle answers a frame. It belongs to the goroutine that reads.
-func (c *conn) handleFrame(f http2.Frame) error {
-	switch f := f.(type) {
-	case *http2.HeadersFrame:
-		c.headers.start(f)
-		return c.handleHeaderBlock(f.HeaderBlockFragment(), f.HeadersEnded())
-	case *http2.ContinuationFrame: // in its place, the framer sees to it
-		return c.handleHeaderBlock(f.HeaderBlockFragment(), f.HeadersEnded())
-	case *http2.DataFrame:
-		return c.handleData(f)
-	case *http2.SettingsFrame:
-		return c.handleSettings(f)
-	case *http2.WindowUpdateFrame:
-		return c.handleWindowUpdate(f)
-	case *http2.RSTStreamFrame:
-		return c.handleReset(f)
-	case *http2.PingFrame:
-		if f.IsAck() {
-			return nil
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		out := c.controlBufferLocked()
-		*out = appendPingAck(*out, f.Data)
-		c.flushAsyncLocked()
-		return c.err
-	case *http2.GoAwayFrame:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if f.ErrCode != http2.ErrCodeNo && !c.goAwaySent {
-			why := f.DebugData()
-			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(why[:min(len(why), maxLoggedDebugData)]))
-		}
-		c.goAwayLocked()
-		return nil
-	case *http2.PriorityFrame:
-		if f.StreamDep == f.StreamID {
-			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
-		}
-		return nil
-	case *http2.PushPromiseFrame:
-		return http2.ConnectionError(http2.ErrCodeProtocol) // is for servers (RFC 9113, section 8.4)
-	default:
-		return nil // unknown ones are ignored (RFC 9113, section 4.1)
-	}
-}
-
-// continued takes a part of a header block.
-func (c *conn) handleHeaderBlock(fragment []byte, last bool) error {
-	err := c.headers.decode(fragment, last)
-	if err != nil || !last {
-		return err
-	}
-	err = c.handleHeaders(c.headers)
-	c.headers.reset()
-	return err
-}
-
-// settings takes over what the client wants (RFC 9113, section 6.5).
-func (c *conn) handleSettings(f *http2.SettingsFrame) error {
-	if f.IsAck() {
-		if c.settingsAcked {
-			return http2.ConnectionError(http2.ErrCodeProtocol) // as Go's server does: ours have come once
-		}
-		c.settingsAcked = true
-		return nil
-	}
-	if f.NumSettings() > 100 {
-		return http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was := c.initialWindow
-	if err := f.ForeachSetting(c.applySettingLocked); err != nil {
-		return err
-	}
-	if c.initialWindow > was {
-		if err := c.initialWindowRaisedLocked(); err != nil {
-			return err
-		}
-	}
-	out := c.controlBufferLocked()
-	*out = appendSettingsAck(*out)
-	c.flushAsyncLocked()
-	return c.err
-}
-
-func (c *conn) applySettingLocked(s http2.Setting) error {
-	if err := s.Valid(); err != nil {
-		return err
-	}
-	switch s.ID {
-	case http2.SettingHeaderTableSize:
-		c.hpackEncoder.SetMaxDynamicTableSize(min(s.Val, headerTableSize))
-	case http2.SettingMaxFrameSize:
-		c.maxFrameSize = s.Val
-	case http2.SettingMaxHeaderListSize:
-		c.peerMaxHeaderList = s.Val
-	case http2.SettingInitialWindowSize:
-		c.initialWindow = int64(s.Val)
-	}
-	return nil
-}
-
-// widenedLocked is called when the windows of all streams have become wider (RFC 9113,
-// section 6.9.2). It looks at all of them only where one may have become too wide, which
-// ends the connection, or was closed since: clients may send SETTINGS as often as they like.
-func (c *conn) initialWindowRaisedLocked() error {
-	if c.initialWindow+c.maxWindowDelta > maxWindow {
-		c.maxWindowDelta = 0
-		for _, s := range c.streams {
-			c.maxWindowDelta = max(c.maxWindowDelta, s.windowDelta)
-		}
-		if c.initialWindow+c.maxWindowDelta > maxWindow {
-			return http2.ConnectionError(http2.ErrCodeFlowControl)
-		}
-	}
-	for s := range c.awaitingWindow {
-		if s.sendWindowLocked() > 0 {
-			s.wake.Signal()
-		}
-	}
-	return nil
-}
-
-func (c *conn) handleWindowUpdate(f *http2.WindowUpdateFrame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f.StreamID == 0 {
-		if c.sendWindow += int64(f.Increment); c.sendWindow > maxWindow {
-			return http2.ConnectionError(http2.ErrCodeFlowControl)
-		}
-		c.wakeSendersLocked()
-		return nil
-	}
-	s, err := c.streamLocked(f.StreamID)
-	if s == nil {
-		return err
-	}
-	s.windowDelta += int64(f.Increment)
-	if s.sendWindowLocked() > maxWindow {
-		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeFlowControl}
-	}
-	c.maxWindowDelta = max(c.maxWindowDelta, s.windowDelta)
-	s.wake.Signal()
-	return nil
-}
-
-// findLocked returns a stream, or nil if it is closed. That one has never been is an error
-// (RFC 9113, section 5.1).
-func (c *conn) streamLocked(id uint32) (*stream, error) {
-	if s := c.streams[id]; s != nil {
-		return s, nil
-	}
-	if id > c.lastStreamID && !c.goAwaySent || id%2 == 0 { // who is leaving ignores new ones, which are closed thereby
-		return nil, http2.ConnectionError(http2.ErrCodeProtocol)
-	}
-	return nil, nil
-}
-
-func (c *conn) handleReset(f *http2.RSTStreamFrame) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, err := c.streamLocked(f.StreamID)
-	if s != nil {
-		s.closeLocked(http2.StreamError{StreamID: s.id, Code: f.ErrCode})
-	}
-	return err
-}
-
-// refuse resets a stream of which a frame was not right.
-func (c *conn) handleStreamError(e http2.StreamError) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e.StreamID > c.lastStreamID {
-		if c.goAwaySent {
-			return c.err // the client knows that it is not answered
-		}
-		if e.StreamID%2 == 0 {
-			return http2.ConnectionError(http2.ErrCodeProtocol)
-		}
-		if e.StreamID == c.headers.id { // no other frame opens a stream
-			c.lastStreamID = e.StreamID
-		}
-	}
-	c.resetStreamLocked(e.StreamID, e.Code)
-	c.flushAsyncLocked()
-	return c.err
-}
-
-// resetLocked ends a stream before its time.
-func (c *conn) resetStreamLocked(id uint32, code http2.ErrCode) {
-	if s := c.streams[id]; s != nil {
-		s.closeLocked(http2.StreamError{StreamID: id, Code: code})
-	}
-	if len(c.recentResets) < 2*c.server.MaxConcurrentStreams {
-		c.recentResets = append(c.recentResets, id)
-	} else {
-		c.recentResets[c.oldestReset%len(c.recentResets)] = id
-		c.oldestReset++
-	}
-	out := c.controlBufferLocked()
-	*out = appendReset(*out, id, code)
-}
-
-// wasResetLocked tells whether a frame of a closed stream may have been sent before the
-// client knew, and is to be ignored (RFC 9113, section 5.1).
-func (c *conn) wasResetLocked(id uint32) bool {
-	return slices.Contains(c.recentResets, id)
 }
 
 // leave lets the requests that are there end, and takes no more (RFC 9113, section 6.8).

@@ -18,15 +18,15 @@ type headerBlock struct {
 
 	// All below is about the block that is read.
 
-	id        uint32
-	endStream     bool // END_STREAM: no body follows
-	dependsOnItself    bool // the stream depends on itself
-	truncated bool // there were more fields than allowed, of which nothing is known
-	remaining      uint32
-	undecoded  []byte // fragments that have not been decoded
-	invalid   error
-	regular   []hpack.HeaderField
-	pseudo    pseudoFields
+	id              uint32
+	endStream       bool // END_STREAM: no body follows
+	dependsOnItself bool // the stream depends on itself
+	truncated       bool // there were more fields than allowed, of which nothing is known
+	remaining       uint32
+	undecoded       []byte // fragments that have not been decoded
+	invalid         error
+	regular         []hpack.HeaderField
+	pseudo          pseudoFields
 }
 
 // decoder is what is needed of an [hpack.Decoder].
@@ -40,8 +40,8 @@ type decoder interface {
 type pseudoFields struct{ method, scheme, authority, path, protocol pseudoField }
 
 type pseudoField struct {
-	value string
-	present  bool
+	value   string
+	present bool
 }
 
 var (

@@ -188,12 +188,12 @@ func (c *conn) write(p []byte) error {
 
 // part is what a handler gives to its connection at once.
 type responsePart struct {
-	headers     []hpack.HeaderField // nil: sent already
-	interim  bool                // head is not the final one (RFC 9110, section 15.2)
-	buffered, data     []byte              // the body, one after the other
-	trailers []hpack.HeaderField
-	end      bool // of the response
-	flush    bool // to the network
+	headers        []hpack.HeaderField // nil: sent already
+	interim        bool                // head is not the final one (RFC 9110, section 15.2)
+	buffered, data []byte              // the body, one after the other
+	trailers       []hpack.HeaderField
+	end            bool // of the response
+	flush          bool // to the network
 }
 
 // send appends frames to the output. It waits for windows and for room in the output,

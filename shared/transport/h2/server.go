@@ -13,26 +13,26 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Options bound what a client may do.
+// Options limit the resources of a client.
 type Options struct {
-	// MaxConcurrentStreams of a connection.
+	// MaxConcurrentStreams is the number of concurrent streams of a connection.
 	MaxConcurrentStreams int
-	// MaxUploadPerStream is how many bytes of a body may come before the handler reads
-	// them, and how large a frame may be; from 16 KiB to below 16 MiB.
+	// MaxUploadPerStream is the receive window of a stream and the maximum frame size, in
+	// bytes: from 16 KiB to below 16 MiB.
 	MaxUploadPerStream int
-	// IdleTimeout ends connections without requests; greater than 0.
+	// IdleTimeout closes connections without requests; it must be positive.
 	IdleTimeout time.Duration
 }
 
-// window is what all streams of a connection may send, in bytes.
+// connWindow returns the receive window of a connection, in bytes.
 func (o Options) connWindow() int64 {
 	return min(max(int64(o.MaxUploadPerStream)*int64(o.MaxConcurrentStreams), defaultWindow), maxWindow)
 }
 
-// Configure makes hs speak our HTTP/2 with clients that ask for it by ALPN. Call it before
-// the server serves. Its Shutdown waits for requests over HTTP/2, too. Of its fields Handler,
-// TLSConfig and MaxHeaderBytes hold for HTTP/2; there is no timeout for reading or
-// writing but those that handlers set.
+// Configure makes hs serve HTTP/2 with this package to clients that negotiate it by ALPN. It
+// must be called before the server starts. hs.Shutdown then waits for HTTP/2 requests, too. Of
+// the fields of hs, Handler, TLSConfig and MaxHeaderBytes apply to HTTP/2; only handlers set
+// read and write deadlines.
 func Configure(hs *http.Server, o Options) {
 	s := &server{Options: o, http: hs, conns: map[*conn]struct{}{}}
 	if hs.TLSConfig == nil {
@@ -50,37 +50,37 @@ func Configure(hs *http.Server, o Options) {
 	hs.RegisterOnShutdown(s.startShutdown)
 }
 
-// server knows the connections of an [http.Server].
+// server tracks the HTTP/2 connections of an [http.Server].
 type server struct {
 	Options
 	http    *http.Server
 	workers workers
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{} // guarded by mu
+	mu           sync.Mutex
+	conns        map[*conn]struct{} // guarded by mu
 	shuttingDown bool               // guarded by mu
 }
 
-// serve returns when the connection is over. Below is what nc writes to, state that of TLS;
-// nil where nc is no connection of TLS.
-func (s *server) serve(nc, below net.Conn, state *tls.ConnectionState, handler http.Handler) {
-	s.newConn(nc, below, state, handler).serve()
+// serve serves a connection until it ends. rawConn is the connection below TLS, and state the
+// TLS state; state is nil without TLS.
+func (s *server) serve(nc, rawConn net.Conn, state *tls.ConnectionState, handler http.Handler) {
+	s.newConn(nc, rawConn, state, handler).serve()
 }
 
-func (s *server) newConn(nc, below net.Conn, state *tls.ConnectionState, handler http.Handler) *conn {
+func (s *server) newConn(nc, rawConn net.Conn, state *tls.ConnectionState, handler http.Handler) *conn {
 	ctx := context.WithValue(context.Background(), http.ServerContextKey, s.http)
 	ctx = context.WithValue(ctx, http.LocalAddrContextKey, nc.LocalAddr())
 	c := &conn{
-		server: s, net: nc, rawConn: below, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
+		server: s, net: nc, rawConn: rawConn, tls: state, remote: nc.RemoteAddr().String(), handler: handler, ctx: ctx,
 		streams: map[uint32]*stream{}, awaitingWindow: map[*stream]struct{}{}, awaitingHeaderRoom: map[*stream]struct{}{}, lastActive: time.Now(),
 		sendWindow: defaultWindow, initialWindow: defaultWindow, maxFrameSize: defaultMaxFrame,
 	}
-	c.corked, _ = below.(*corkConn)
+	c.corked, _ = rawConn.(*corkConn)
 	c.hpackEncoder = hpack.NewEncoder(&c.hpackBuf)
 	return c
 }
 
-// add is called for a connection that has begun.
+// add registers a connection after its handshake.
 func (s *server) add(c *conn) {
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
@@ -97,7 +97,7 @@ func (s *server) remove(c *conn) {
 	delete(s.conns, c)
 }
 
-// leave is called when the server shuts down.
+// startShutdown asks all connections to end; [http.Server] calls it on Shutdown.
 func (s *server) startShutdown() {
 	s.mu.Lock()
 	s.shuttingDown = true
@@ -108,8 +108,8 @@ func (s *server) startShutdown() {
 	}
 }
 
-// maxHeaderList is what a header list may have in bytes (RFC 9113, section 6.5.2): of each
-// field 32 more than its characters.
+// maxHeaderList returns the advertised SETTINGS_MAX_HEADER_LIST_SIZE (RFC 9113, section 6.5.2),
+// which counts 32 bytes per field in addition to its name and value.
 func (s *server) maxHeaderList() uint32 {
 	n := s.http.MaxHeaderBytes
 	if n <= 0 {

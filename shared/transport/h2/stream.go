@@ -20,21 +20,22 @@ type stream struct {
 	cancel   context.CancelFunc
 	response response
 
-	// All below is guarded by conn.mu.
+	// The fields below are guarded by conn.mu.
 
-	err       error // why the stream is closed, of both sides
-	requestEnded   bool  // END_STREAM by the client
-	windowDelta     int64 // bytes of DATA that the client takes beyond conn.initial, less those sent
-	headerBytes      int64 // bytes of the header list
-	wake      sync.Cond
-	inSendQueue    bool
-	queued     bool  // for a handler of another stream to end
-	body      *body // nil for requests without
-	readTimer *time.Timer
-	writeTimer *time.Timer
+	err          error // why both sides are closed
+	requestEnded bool // the client has sent END_STREAM
+	windowDelta  int64 // the send window is conn.initialWindow+windowDelta
+	headerBytes  int64 // size of the header list and trailers
+	wake         sync.Cond
+	inSendQueue  bool
+	queued       bool // waiting for a running handler to end
+	body         *body // nil without a request body
+	readTimer    *time.Timer
+	writeTimer   *time.Timer
 }
 
-// headers opens a stream, or ends the body of one (RFC 9113, sections 5.1 and 8.1).
+// handleHeaders opens a stream, or ends a request body with trailers (RFC 9113, sections 5.1
+// and 8.1).
 func (c *conn) handleHeaders(f *headerBlock) error {
 	id := f.id
 	if f.dependsOnItself {
@@ -53,9 +54,9 @@ func (c *conn) handleHeaders(f *headerBlock) error {
 	case id <= c.lastStreamID:
 		return http2.ConnectionError(http2.ErrCodeStreamClosed)
 	case c.goAwaySent:
-		return nil // the client knows that it is not answered
+		return nil // GOAWAY has told the client that this stream is not processed
 	case c.err != nil:
-		return c.err // nobody would end it
+		return c.err // the connection no longer closes its streams
 	}
 	c.lastStreamID = id
 	size := int64(f.limit - f.remaining)
@@ -76,18 +77,19 @@ func (c *conn) handleHeaders(f *headerBlock) error {
 	return c.startHandlerLocked(s)
 }
 
-// windowLocked is how many bytes of DATA the client takes; less than 0 where SETTINGS have
-// taken back what was used already.
+// sendWindowLocked returns the send window of the stream, in bytes. It is negative after the
+// client has lowered SETTINGS_INITIAL_WINDOW_SIZE below what was already sent.
 func (s *stream) sendWindowLocked() int64 { return s.conn.initialWindow + s.windowDelta }
 
-// forgottenLocked is called when nobody holds the request of the stream any more.
+// releaseHeadersLocked returns the header bytes of the stream to the connection's budget. The
+// request must no longer be referenced.
 func (s *stream) releaseHeadersLocked() {
 	s.conn.headerBytes -= s.headerBytes
 	s.headerBytes = 0
 }
 
-// startLocked runs the handler of a stream, or lets it wait where a client has reset
-// streams whose handlers still run.
+// startHandlerLocked starts the handler of a stream. It queues the stream while handlers of
+// streams that the client has reset occupy all places.
 func (c *conn) startHandlerLocked(s *stream) error {
 	if c.runningHandlers < c.server.MaxConcurrentStreams {
 		c.runningHandlers++
@@ -115,13 +117,13 @@ func (s *stream) run() {
 	returned = true
 }
 
-// aborted resets the stream of a handler that has panicked or ended its goroutine.
-func (s *stream) abort(why any) {
+// abort resets the stream of a handler that panicked or called [runtime.Goexit].
+func (s *stream) abort(reason any) {
 	c := s.conn
-	if why != nil && why != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
+	if reason != nil && reason != http.ErrAbortHandler { //nolint:errorlint // net/http compares so
 		stack := make([]byte, 64<<10)
 		stack = stack[:runtime.Stack(stack, false)]
-		klog.Background().Error(nil, "handler has panicked", "client", c.remote, "panic", why, "stack", string(stack))
+		klog.Background().Error(nil, "handler has panicked", "client", c.remote, "panic", reason, "stack", string(stack))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +134,7 @@ func (s *stream) abort(why any) {
 	c.flushLocked()
 }
 
-// handlerDone lets the next one run.
+// handlerDone releases the place of a handler and starts the next queued one.
 func (c *conn) handlerDone(done *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +146,7 @@ func (c *conn) handlerDone(done *stream) {
 		c.queuedStreams = c.queuedStreams[1:]
 		if s.err != nil {
 			s.response.release()
-			continue // reset while it waited
+			continue // reset while queued
 		}
 		c.runningHandlers++
 		s.queued = false
@@ -153,7 +155,7 @@ func (c *conn) handlerDone(done *stream) {
 	}
 }
 
-// failedLocked is why nothing may be sent any more, or nil.
+// errLocked returns why nothing can be sent any more, or nil.
 func (s *stream) errLocked() error {
 	if s.err != nil {
 		return s.err
@@ -161,17 +163,17 @@ func (s *stream) errLocked() error {
 	return s.conn.err
 }
 
-// endLocked is called when all of the response is in the output.
+// responseSentLocked closes the stream once the whole response is in the output.
 func (s *stream) responseSentLocked() {
 	if s.requestEnded {
 		s.closeLocked(errStreamClosed)
 		return
 	}
-	// The client need not send the rest (RFC 9113, section 8.1).
+	// The client may stop sending the request (RFC 9113, section 8.1).
 	s.conn.resetStreamLocked(s.id, http2.ErrCodeNo)
 }
 
-// closeLocked forgets a stream. Whoever waits for it is woken.
+// closeLocked closes both sides of a stream and wakes all goroutines that wait for it.
 func (s *stream) closeLocked(err error) {
 	if s.err != nil {
 		return
@@ -184,7 +186,7 @@ func (s *stream) closeLocked(err error) {
 	if s.body != nil {
 		s.body.closeLocked()
 	}
-	if s.queued { // it never runs, and may wait long yet
+	if s.queued { // it will never run, but may stay queued for long
 		s.request, s.body = nil, nil
 		s.releaseHeadersLocked()
 	}
@@ -202,7 +204,7 @@ func (s *stream) closeLocked(err error) {
 	}
 }
 
-// deadline arms a timer of the stream, which calls f with the mutex held.
+// setDeadline sets a timer that calls f with the mutex locked.
 func (s *stream) setDeadline(timer **time.Timer, t time.Time, f func()) {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -217,14 +219,14 @@ func (s *stream) setDeadline(timer **time.Timer, t time.Time, f func()) {
 	armed = time.AfterFunc(time.Until(t), func() {
 		s.conn.mu.Lock()
 		defer s.conn.mu.Unlock()
-		if *timer == armed && s.err == nil { // it may have been set anew meanwhile
+		if *timer == armed && s.err == nil { // the timer may have been reset or stopped meanwhile
 			f()
 		}
 	})
 	*timer = armed
 }
 
-// tooLateLocked ends a stream whose time to be written is over.
+// writeDeadlineExceededLocked resets a stream whose write deadline has passed.
 func (s *stream) writeDeadlineExceededLocked() {
 	s.closeLocked(os.ErrDeadlineExceeded)
 	s.conn.resetStreamLocked(s.id, http2.ErrCodeInternal)

@@ -13,7 +13,7 @@ type workers struct {
 	// idle wait for work, who worked last at the end; guarded by mu, as is all below.
 	idle []*worker
 	// unused is how many of idle nobody has needed since the last look.
-	unused  int
+	unused        int
 	stopScheduled bool
 }
 

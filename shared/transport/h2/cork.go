@@ -22,7 +22,7 @@ func (l Listener) Accept() (net.Conn, error) {
 type corkConn struct {
 	net.Conn
 
-	mu   sync.Mutex
+	mu      sync.Mutex
 	pending *[]byte // records, nil where they are not held; guarded by mu
 }
 
