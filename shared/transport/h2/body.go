@@ -12,35 +12,36 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// body is what a client sends with a request. All is guarded by the connection's mutex.
+// body is a request body. The connection's mutex guards all fields.
 type body struct {
 	stream *stream
-	// chunks are what has come and has not been read; of the first one, read bytes have.
+	// chunks is the unread data; its first chunk is unread from offset.
 	chunks              [][]byte
 	offset              int
 	readable            sync.Cond
-	err                 error // after chunks; io.EOF at the end
-	recvWindow          int64 // bytes that the client may send
-	pendingWindowUpdate int64 // bytes that it has not been told it may send again
-	contentLength       int64 // content-length, -1 for none
+	err                 error // returned after chunks; io.EOF at the end
+	recvWindow          int64 // of the stream, in bytes
+	pendingWindowUpdate int64 // consumed bytes that no WINDOW_UPDATE has returned yet
+	contentLength       int64 // -1 if unknown
 	received            int64
-	trailer             http.Header // what has come of those announced; the handler gets it with io.EOF
-	// proceed: the client waits for 100 Continue.
+	trailer             http.Header // announced trailers, until the handler reads io.EOF
+	// expectContinue is set while the client waits for 100 Continue.
 	expectContinue bool
-	// closed by the handler, or because the stream is: what comes is dropped.
+	// closed is set once the handler has closed the body or the stream has ended. Further data
+	// is discarded.
 	closed bool
 }
 
-// leastChunk is the least that is allocated for bytes of a body, which may come one by one.
+// minChunk is the minimum allocation for data, which may arrive byte by byte.
 const minChunk = 512
 
 var errStreamClosed = errors.New("h2: the stream is closed")
 
-// data takes a part of a request's body (RFC 9113, section 6.1).
+// handleData handles a DATA frame (RFC 9113, section 6.1).
 func (c *conn) handleData(f *http2.DataFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	size := int64(f.Length) // with padding
+	size := int64(f.Length) // includes padding
 	if c.recvWindow -= size; c.recvWindow < 0 {
 		return http2.ConnectionError(http2.ErrCodeFlowControl)
 	}
@@ -96,7 +97,7 @@ func (b *body) appendLocked(p []byte) {
 	}
 }
 
-// endLocked is called at END_STREAM.
+// endStreamLocked handles END_STREAM.
 func (b *body) endStreamLocked() {
 	b.stream.requestEnded = true
 	if b.err == nil {
@@ -105,8 +106,8 @@ func (b *body) endStreamLocked() {
 	b.readable.Signal()
 }
 
-// trailersLocked ends a body (RFC 9113, section 8.1). Only what the request has announced
-// is taken over, and counts with its header.
+// handleTrailersLocked ends a body with trailers (RFC 9113, section 8.1). Only announced
+// trailers are kept; they count towards the header bytes of the request.
 func (s *stream) handleTrailersLocked(f *headerBlock) error {
 	switch {
 	case s.requestEnded:
@@ -169,7 +170,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// handOverLocked gives trailers to the handler, which may use its request until then.
+// publishTrailersLocked sets the trailers of the request once the handler has read the body:
+// until then the handler may use its request without locking.
 func (b *body) publishTrailersLocked() {
 	if errors.Is(b.err, io.EOF) {
 		maps.Copy(b.stream.request.Trailer, b.trailer)
@@ -177,7 +179,7 @@ func (b *body) publishTrailersLocked() {
 	}
 }
 
-// Close implements [io.Closer]. What comes later is dropped.
+// Close implements [io.Closer]. Data that arrives later is discarded.
 func (b *body) Close() error {
 	b.stream.conn.mu.Lock()
 	defer b.stream.conn.mu.Unlock()
@@ -200,7 +202,7 @@ func (b *body) discardLocked() {
 	b.readable.Broadcast()
 }
 
-// closeLocked is called when the stream is closed.
+// closeLocked ends the body with its stream.
 func (b *body) closeLocked() {
 	if !b.stream.requestEnded {
 		b.err = fmt.Errorf("read the request's body: %w", b.stream.err)
@@ -211,7 +213,8 @@ func (b *body) closeLocked() {
 	b.discardLocked()
 }
 
-// consumedLocked lets the client send n bytes more, when they are many.
+// returnWindowLocked returns n consumed bytes to the windows of the stream and the connection.
+// WINDOW_UPDATE follows once half of a window is consumed.
 func (b *body) returnWindowLocked(n int64) {
 	c := b.stream.conn
 	c.returnWindowLocked(n)
@@ -225,7 +228,7 @@ func (b *body) returnWindowLocked(n int64) {
 	b.pendingWindowUpdate = 0
 }
 
-// consumedLocked lets the client send n bytes more on the connection, when they are many.
+// returnWindowLocked returns n consumed bytes to the window of the connection.
 func (c *conn) returnWindowLocked(n int64) {
 	c.pendingWindowUpdate += n
 	if c.pendingWindowUpdate < c.server.connWindow()/2 || c.err != nil {

@@ -18,86 +18,88 @@ import (
 )
 
 const (
-	// linger is how long a connection that is over is read from: if it were closed at
-	// once, what is on the way to the client might not arrive.
+	// lingerTimeout bounds how long a closing connection is still read: closing it at once
+	// could reset it before the last frames arrive at the client.
 	lingerTimeout = time.Second
-	// prefaceWithin is how long a client may take to begin.
+	// prefaceTimeout bounds the time until the client's preface and SETTINGS arrive.
 	prefaceTimeout = 10 * time.Second
-	// defaultWindow and defaultMaxFrame hold until SETTINGS say something else (RFC 9113,
-	// section 6.5.2).
+	// defaultWindow and defaultMaxFrame apply until the first SETTINGS (RFC 9113, section 6.5.2).
 	defaultWindow, defaultMaxFrame = 64<<10 - 1, 16 << 10
 	maxWindow                      = 1<<31 - 1
 	headerTableSize                = 4 << 10
-	// waitingPerHandler bounds requests whose handlers wait for those of streams that are
-	// over already.
+	// maxQueuedPerStream times MaxConcurrentStreams is the maximum number of queued streams.
 	maxQueuedPerStream = 4
-	// headLists is how many of the longest header lists the requests of a connection may
-	// have together: a byte of a header block can stand for 4 KiB of them, and a client that
-	// takes no answer keeps its requests here.
+	// maxHeaderLists times the maximum header list is the limit for all requests of a
+	// connection: one byte of a header block can expand to 4 KiB, and a client that does not
+	// read responses keeps its requests in memory.
 	maxHeaderLists = 8
-	// maxWhy is how much is logged of what a client says when it goes.
+	// maxLoggedDebugData bounds the logged debug data of GOAWAY, in bytes.
 	maxLoggedDebugData = 256
 )
 
-// conn is a connection.
+// conn is a connection. Its serve goroutine reads; any goroutine may write.
 type conn struct {
 	server  *server
 	net     net.Conn
-	rawConn net.Conn  // that TLS writes to
-	corked  *corkConn // the same; nil where the listener is not [Listener]'s
+	rawConn net.Conn  // below TLS
+	corked  *corkConn // rawConn, or nil if the listener is not a [Listener]
 	tls     *tls.ConnectionState
 	remote  string
 	handler http.Handler
-	ctx     context.Context // of all requests; never ends
+	ctx     context.Context // parent of all request contexts; never canceled
 
-	// Those below belong to the goroutine that reads.
+	// The reading goroutine owns these fields.
 
 	framer        *http2.Framer
 	headers       *headerBlock
-	settingsAcked bool // our SETTINGS are
+	settingsAcked bool
 
-	mu            sync.Mutex
-	streams       map[uint32]*stream // that are not closed; guarded by mu
-	lastStreamID  uint32             // the client has opened; guarded by mu
-	err           error              // why the connection is over; guarded by mu
-	writeAfterErr bool               // what is in the output is written although it is over; guarded by mu
-	goAwaySent    bool               // GOAWAY has been sent; guarded by mu
-	lastActive    time.Time          // when the last stream was closed; guarded by mu
-	idleTimer     *time.Timer        // guarded by mu
+	mu sync.Mutex // guards all fields below
 
-	runningHandlers int       // that run, of closed streams, too; guarded by mu
-	headerBytes     int64     // bytes of the header lists of their requests, and of those that wait; guarded by mu
-	queuedStreams   []*stream // for a handler to end; guarded by mu
-	// reset are the last streams that were ended by us while the client might still send,
-	// at nextReset the oldest where there are as many as are remembered.
-	recentResets []uint32 // guarded by mu
-	oldestReset  int      // guarded by mu
+	streams       map[uint32]*stream // open and half-closed streams
+	lastStreamID  uint32             // highest stream ID that the client has opened
+	err           error              // why the connection has ended
+	writeAfterErr bool               // write the rest of the output although err is set
+	goAwaySent    bool
+	lastActive    time.Time // when the last stream was closed
+	idleTimer     *time.Timer
 
-	output *[]byte // frames to be written, nil for none; guarded by mu
-	// ahead are full outputs to be written before it, of aheadBytes; guarded by mu.
-	fullOutputs        []*[]byte
-	fullOutputBytes    int
-	writing            bool                 // somebody writes, or is about to; guarded by mu
-	flushScheduled     bool                 // timer will flush; guarded by mu
-	flushTimer         *time.Timer          // guarded by mu
-	sendQueue          []*stream            // that wait for room or for the connection's window; guarded by mu
-	sendWindow         int64                // bytes of DATA that the client takes; guarded by mu
-	initialWindow      int64                // window of new streams; guarded by mu
-	maxWindowDelta     int64                // no stream has been given more than that; guarded by mu
-	awaitingWindow     map[*stream]struct{} // streams that wait for their own window; guarded by mu
-	awaitingHeaderRoom map[*stream]struct{} // streams that wait for room for a head; guarded by mu
-	controlBytes       int                  // bytes of the output at most that did not wait for room; guarded by mu
-	maxFrameSize       uint32               // that the client takes; guarded by mu
-	peerMaxHeaderList  uint32               // bytes of a header list that the client takes, 0 for any; guarded by mu
-	hpackBuf           bytes.Buffer         // guarded by mu
-	hpackEncoder       *hpack.Encoder       // into block; guarded by mu
+	runningHandlers int       // including handlers of closed streams
+	headerBytes     int64     // header lists of running and queued requests
+	queuedStreams   []*stream // waiting for a running handler to end
+	// recentResets is a ring of the last streams that this server reset. Once it is full,
+	// oldestReset is the index of its oldest entry.
+	recentResets []uint32
+	oldestReset  int
 
-	recvWindow          int64 // bytes of DATA that the client may send; guarded by mu
-	pendingWindowUpdate int64 // bytes of DATA that it has not been told it may send again; guarded by mu
+	// Writing: fullOutputs come before output, which is nil while it is empty.
+	output          *[]byte
+	fullOutputs     []*[]byte
+	fullOutputBytes int
+	controlBytes    int  // upper bound of the bytes of output that did not wait for room
+	writing         bool // a goroutine writes or is about to
+	flushScheduled  bool // flushTimer is running
+	flushTimer      *time.Timer
+	hpackBuf        bytes.Buffer
+	hpackEncoder    *hpack.Encoder // writes to hpackBuf
+
+	// Flow control of responses.
+	sendQueue          []*stream            // waiting for output room or sendWindow, in order
+	sendWindow         int64                // of the connection, in bytes
+	initialWindow      int64                // SETTINGS_INITIAL_WINDOW_SIZE of the client
+	maxWindowDelta     int64                // upper bound of windowDelta of all streams
+	awaitingWindow     map[*stream]struct{} // waiting for their own window
+	awaitingHeaderRoom map[*stream]struct{} // waiting for output room for a header block
+	maxFrameSize       uint32               // SETTINGS_MAX_FRAME_SIZE of the client
+	peerMaxHeaderList  uint32               // SETTINGS_MAX_HEADER_LIST_SIZE of the client, 0 if unlimited
+
+	// Flow control of request bodies.
+	recvWindow          int64 // of the connection, in bytes
+	pendingWindowUpdate int64 // consumed bytes that no WINDOW_UPDATE has returned yet
 }
 
-// serve returns when the connection is over. Handlers may still run then; their contexts
-// have ended.
+// serve serves the connection until it ends. Handlers may still be running afterwards, with
+// canceled contexts.
 func (c *conn) serve() {
 	c.mu.Lock()
 	c.idleTimer = time.AfterFunc(c.server.IdleTimeout, c.onIdleTimeout)
@@ -119,7 +121,7 @@ func (c *conn) serve() {
 	c.close(err)
 }
 
-// begin exchanges prefaces (RFC 9113, section 3.4).
+// handshake exchanges connection prefaces (RFC 9113, section 3.4).
 func (c *conn) handshake() error {
 	if state := c.tls; state != nil && state.Version == tls.VersionTLS12 && !isAllowedCipher(state.CipherSuite) {
 		return http2.ConnectionError(http2.ErrCodeInadequateSecurity)
@@ -140,7 +142,7 @@ func (c *conn) handshake() error {
 	c.flushAsyncLocked()
 	c.mu.Unlock()
 
-	_ = c.net.SetReadDeadline(time.Now().Add(prefaceTimeout)) // on a connection that is closed reading fails, too
+	_ = c.net.SetReadDeadline(time.Now().Add(prefaceTimeout)) // an error also fails the read
 	in := bufio.NewReader(c.net)
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(in, preface); err != nil {
@@ -165,8 +167,8 @@ func (c *conn) handshake() error {
 	return c.handleSettings(settings)
 }
 
-// adequate tells of a cipher suite of TLS 1.2 whether HTTP/2 allows it (RFC 9113,
-// appendix A, forbids all but those with ephemeral keys and authenticated encryption).
+// isAllowedCipher reports whether HTTP/2 allows a cipher suite of TLS 1.2: RFC 9113, appendix A,
+// prohibits all but ephemeral key exchange with authenticated encryption.
 func isAllowedCipher(suite uint16) bool {
 	switch suite {
 	case tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -177,42 +179,42 @@ func isAllowedCipher(suite uint16) bool {
 	return false
 }
 
-// end tells the client why, if it is for the client to know, and closes the connection.
+// close sends GOAWAY if the client has violated the protocol, and closes the connection.
 func (c *conn) close(err error) {
-	code, tell := http2.ErrCodeNo, false
+	code, sendGoAway := http2.ErrCodeNo, false
 	var failed http2.ConnectionError
 	switch {
 	case errors.As(err, &failed):
-		code, tell = http2.ErrCode(failed), true
+		code, sendGoAway = http2.ErrCode(failed), true
 	case errors.Is(err, http2.ErrFrameTooLarge):
-		code, tell = http2.ErrCodeFrameSize, true
+		code, sendGoAway = http2.ErrCodeFrameSize, true
 	}
 	c.mu.Lock()
 	c.idleTimer.Stop()
 	if c.flushTimer != nil {
 		c.flushTimer.Stop()
 	}
-	if tell && c.err == nil {
-		why := ""
+	if sendGoAway && c.err == nil {
+		debug := ""
 		if c.framer != nil && c.framer.ErrorDetail() != nil {
-			why = c.framer.ErrorDetail().Error()
+			debug = c.framer.ErrorDetail().Error()
 		}
-		out := c.reserveLocked(frameHeader + 8 + len(why))
-		*out = appendGoAway(*out, c.lastStreamID, code, why)
-		_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout)) // it is closed soon, whatever happens
+		out := c.reserveLocked(frameHeader + 8 + len(debug))
+		*out = appendGoAway(*out, c.lastStreamID, code, debug)
+		_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout)) // an error also fails the write
 		c.flushLocked()
-		c.writeAfterErr = true // where somebody else writes
+		c.writeAfterErr = true // if another goroutine is writing
 	}
-	c.failLocked(fmt.Errorf("the connection is over: %w", err))
+	c.failLocked(fmt.Errorf("connection closed: %w", err))
 	c.mu.Unlock()
-	if tell {
+	if sendGoAway {
 		_ = c.net.SetReadDeadline(time.Now().Add(lingerTimeout))
-		_, _ = io.Copy(io.Discard, c.rawConn) // until the client has heard of it
+		_, _ = io.Copy(io.Discard, c.rawConn) // until the client closes or the deadline passes
 	}
-	_ = c.net.Close() // it is over, whatever that returns
+	_ = c.net.Close() // no error matters any more
 }
 
-// failLocked ends the connection. Whoever waits for it is woken.
+// failLocked ends the connection and wakes all goroutines that wait for it.
 func (c *conn) failLocked(err error) {
 	if c.err != nil {
 		return
@@ -222,12 +224,12 @@ func (c *conn) failLocked(err error) {
 		s.closeLocked(err)
 	}
 	c.sendQueue, c.queuedStreams = nil, nil
-	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // wakes who reads, and that one closes it
-	// It may be waiting for who writes, where TLS has to answer.
+	_ = c.net.SetReadDeadline(time.Unix(1, 0)) // ends serve, which closes the connection
+	// A read may wait for a write, because TLS sends alerts and key updates.
 	_ = c.net.SetWriteDeadline(time.Now().Add(lingerTimeout))
 }
 
-// leave lets the requests that are there end, and takes no more (RFC 9113, section 6.8).
+// goAway accepts no new streams and lets the open ones finish (RFC 9113, section 6.8).
 func (c *conn) goAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +249,7 @@ func (c *conn) goAwayLocked() {
 	}
 }
 
-// lingerLocked gives the client time to close the connection itself.
+// closeSoonLocked closes the connection after the client has had time to do so itself.
 func (c *conn) closeSoonLocked() {
 	c.idleTimer.Stop()
 	c.idleTimer = time.AfterFunc(lingerTimeout, func() {

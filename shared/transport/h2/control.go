@@ -4,21 +4,20 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// maxControls is how many bytes of frames that wait for nothing may be in the output: a
-// client that asks for so many and reads none is not waited for.
+// maxControlBytes bounds the frames in the output that do not wait for room, in bytes. The
+// connection of a client that causes more of them without reading is closed.
 const maxControlBytes = 1 << 20
 
-// controlLocked returns the output for a frame without data.
+// controlBufferLocked returns the output for a control frame.
 func (c *conn) controlBufferLocked() *[]byte {
-	const most = frameHeader + 8 // of their bytes
+	const most = frameHeader + 8 // bytes of the longest control frame
 	c.countControlLocked(most)
 	return c.reserveLocked(64)
 }
 
-// boundLocked is called for n bytes that do not wait for room in the output. It ends the
-// connection of a client that reads none of them. What handlers append is not counted, for
-// it waits: a connection between tiers carries the answers to many clients, and must not end
-// for those to one of them.
+// countControlLocked counts n bytes that do not wait for output room, and ends the connection
+// of a client that does not read them. Responses do not count, because they wait: a connection
+// between tiers carries the responses of many clients, and must not end because of one of them.
 func (c *conn) countControlLocked(n int) {
 	if c.controlBytes += n; c.controlBytes > maxControlBytes {
 		c.failLocked(http2.ConnectionError(http2.ErrCodeEnhanceYourCalm))

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Listener makes connections on which TLS is spoken write the records of a large answer
-// together, and not each with a system call.
+// Listener coalesces the TLS records of a large write into a single system call. It listens below
+// TLS.
 type Listener struct{ net.Listener }
 
 // Accept implements [net.Listener].
@@ -18,15 +18,15 @@ func (l Listener) Accept() (net.Conn, error) {
 	return &corkConn{Conn: c}, nil
 }
 
-// recordConn is below TLS, which gives it one record with every write.
+// corkConn is a connection below TLS, which writes each record separately.
 type corkConn struct {
 	net.Conn
 
 	mu      sync.Mutex
-	pending *[]byte // records, nil where they are not held; guarded by mu
+	pending *[]byte // buffered records, nil while not corked; guarded by mu
 }
 
-// heldRecords are buffers for an output with what TLS adds to it.
+// corkBuffers holds buffers for a full output and its TLS overhead.
 var corkBuffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, outputLimit+2*recordSize)
 	return &b
@@ -43,14 +43,14 @@ func (c *corkConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hold keeps records until release.
+// cork buffers writes until uncork.
 func (c *corkConn) cork() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pending = corkBuffers.Get().(*[]byte)
 }
 
-// release writes what was held.
+// uncork writes the buffered records.
 func (c *corkConn) uncork() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

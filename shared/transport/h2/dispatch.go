@@ -38,8 +38,8 @@ func (c *conn) handleFrame(f http2.Frame) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if f.ErrCode != http2.ErrCodeNo && !c.goAwaySent {
-			why := f.DebugData()
-			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "why", string(why[:min(len(why), maxLoggedDebugData)]))
+			debug := f.DebugData()
+			klog.Background().V(2).Info("HTTP/2 client has gone away", "client", c.remote, "code", f.ErrCode.String(), "debug", string(debug[:min(len(debug), maxLoggedDebugData)]))
 		}
 		c.goAwayLocked()
 		return nil

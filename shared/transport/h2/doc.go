@@ -1,39 +1,40 @@
-// Package h2 speaks HTTP/2 (RFC 9113) for an [http.Server], in the place of Go's own.
+// Package h2 serves HTTP/2 (RFC 9113) for an [http.Server] in place of Go's own server.
 //
-// Go's server gives every frame to one goroutine of the connection, which has another
-// one write it: an event to a watcher, and each half of a small answer, wait twice for
-// a processor. Here the goroutine of a handler appends its frames to the output of its
-// connection itself, and writes what is there, its own frames and those of others, if
-// nobody does so at the moment. A hundred watches that share a connection and are woken
-// together share records of TLS and system calls; an answer to a single request is one
-// record.
+// [Configure] installs it, and a [Listener] below TLS makes large writes cheaper. [ConfigureGo]
+// installs the server of golang.org/x/net/http2 with the same [Options] instead. The response
+// writers of this package also have the methods TryWrite, End and Abort, which a server of
+// watches uses without a goroutine per watch.
 //
-// # Who does what
+// In Go's server, one goroutine per connection schedules all frames and another one writes
+// them: an event for a watch, and each half of a small response, waits twice for a processor.
+// Here, the goroutine of a handler appends frames to the output of the connection and writes the
+// output, including the frames of other handlers, unless another goroutine is writing. A hundred
+// watches of a connection that wake up together share TLS records and system calls, and a small
+// response is a single record.
 //
-// The goroutine that [http.Server] starts for a connection reads frames and never writes:
-// what it has to answer (SETTINGS, PING, windows, resets) is written by whoever writes
-// next, or by a goroutine that is started for it. Each request has a goroutine for its
-// handler. Everything that both sides know is under the mutex of the connection, which
-// nobody holds while writing to the network. What a handler has not flushed is written
-// within a millisecond, if nothing follows. A handler that writes to the network is woken
-// by the end of the connection alone; others by their stream's, too. While a handler sleeps
-// others can write for it, if nobody would have to wait for that (TryWrite of a response).
+// # Goroutines
+//
+// The goroutine that [http.Server] starts for a connection reads frames and never writes: its
+// replies (SETTINGS, PING, WINDOW_UPDATE, RST_STREAM) are written by the next writer, or by a
+// goroutine that starts for this purpose. Each request has a goroutine for its handler. The
+// mutex of the connection guards the state that both share; it is never locked during network
+// I/O. Unflushed data is written after a millisecond. A handler that is writing to the network
+// wakes up only if the connection ends; other handlers also wake up if their stream ends.
 //
 // # Fairness
 //
-// A large answer fills the output to 64 KiB and waits until that is written. Who waits for
-// room in the output, or for the connection's window, waits in line, and takes what one
-// buffer holds when it is its turn. Who waits for the window of its own stream keeps
-// nobody else waiting. What is written for handlers that sleep waits for nothing: it fills
-// further outputs, 256 KiB in all, and is refused beyond.
+// A large response fills the output up to 64 KiB and waits until it is written. Streams that wait
+// for output room or for the window of the connection form a queue, and each takes one buffer in
+// its turn. A stream that waits for its own window blocks no other stream. TryWrite never waits:
+// it may fill further outputs up to 512 KiB, and fails beyond that.
 //
-// # What a client may cost
+// # Limits per client
 //
-// Streams at once, header lists of a request and of all that a connection has, bodies that
-// are not read (the windows), handlers of streams that the client has reset, waiting ones
-// among them, and frames that only ask for an answer are all bounded; a client that goes beyond is told so by RST_STREAM or by
-// GOAWAY with ENHANCE_YOUR_CALM. Priorities (RFC 9113, section 5.3) are read and not
-// followed. Server push and CONNECT with :protocol are not offered.
+// Bounded are: concurrent streams, the header lists of a request and of a connection, unread
+// request bodies (by windows), running and queued handlers of reset streams, and control frames
+// that require a reply. A client that exceeds a limit receives RST_STREAM, or GOAWAY with
+// ENHANCE_YOUR_CALM. Priorities (RFC 9113, section 5.3) are parsed and ignored. Server push and
+// extended CONNECT are not offered.
 //
-// Frames are parsed by golang.org/x/net/http2, headers compressed by its hpack.
+// Package golang.org/x/net/http2 parses the frames, and its package hpack compresses headers.
 package h2

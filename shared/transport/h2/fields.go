@@ -10,33 +10,34 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// fieldBlock is the header block of a HEADERS frame and those that continue it (RFC 9113,
-// section 4.3). It belongs to the goroutine that reads, which uses it again for the next.
+// headerBlock decodes the header block of a HEADERS frame and its CONTINUATION frames (RFC 9113,
+// section 4.3). The reading goroutine owns it and reuses it for the next block.
 type headerBlock struct {
 	decoder decoder
-	limit   uint32 // bytes of a header list, 32 more for each field than its characters
+	limit   uint32 // maximum header list, with 32 bytes of overhead per field
 
-	// All below is about the block that is read.
+	// The fields below describe the current block.
 
 	id              uint32
-	endStream       bool // END_STREAM: no body follows
-	dependsOnItself bool // the stream depends on itself
-	truncated       bool // there were more fields than allowed, of which nothing is known
+	endStream       bool // END_STREAM is set: no body follows
+	dependsOnItself bool // the priority depends on its own stream
+	truncated       bool // the list exceeded limit: its fields are incomplete
 	remaining       uint32
-	undecoded       []byte // fragments that have not been decoded
+	undecoded       []byte // fragments to decode with the next one
 	invalid         error
 	regular         []hpack.HeaderField
 	pseudo          pseudoFields
 }
 
-// decoder is what is needed of an [hpack.Decoder].
+// decoder is the part of [hpack.Decoder] that headerBlock uses.
 type decoder interface {
 	Write(fragment []byte) (int, error)
 	Close() error
 	SetEmitEnabled(bool)
 }
 
-// pseudoFields are those of requests (section 8.3.1, and RFC 8441, section 4).
+// pseudoFields are the pseudo-header fields of requests (RFC 9113, section 8.3.1, and RFC 8441,
+// section 4).
 type pseudoFields struct{ method, scheme, authority, path, protocol pseudoField }
 
 type pseudoField struct {
@@ -52,11 +53,11 @@ var (
 )
 
 const (
-	// leastFragment is how many bytes of a block are decoded at once, but for its end. The
-	// decoder begins again with each fragment of a long field: byte by byte, to read one
-	// would cost the square of its length.
+	// minFragment is the minimum number of bytes to decode at once, except at the end of a
+	// block. The decoder restarts a field with every fragment: decoding byte by byte would take
+	// quadratic time.
 	minFragment = 16 << 10
-	// fewFields is for how many fields a connection keeps room between its requests.
+	// maxRetainedFields is the capacity that a connection retains between requests.
 	maxRetainedFields = 256
 )
 
@@ -68,7 +69,7 @@ func newHeaderBlock(limit uint32) *headerBlock {
 	return b
 }
 
-// begin forgets the last block.
+// start resets the block for a new HEADERS frame.
 func (b *headerBlock) start(f *http2.HeadersFrame) {
 	b.reset()
 	*b = headerBlock{
@@ -78,7 +79,7 @@ func (b *headerBlock) start(f *http2.HeadersFrame) {
 	b.decoder.SetEmitEnabled(true)
 }
 
-// forget lets go of the fields of a block that has been used.
+// reset releases the fields of the block.
 func (b *headerBlock) reset() {
 	if cap(b.regular) > maxRetainedFields {
 		b.regular = nil
@@ -87,10 +88,10 @@ func (b *headerBlock) reset() {
 	b.regular, b.undecoded = b.regular[:0], nil
 }
 
-// read decodes a part of the block. Its errors end the connection, for what others have
-// put into the table is not known any more.
+// decode decodes a fragment of the block. An error other than a stream error ends the
+// connection, because the state of the compression is lost.
 func (b *headerBlock) decode(fragment []byte, last bool) error {
-	// What goes on after it has become too long, or invalid, is not decoded without end.
+	// Bound the work for a block that is invalid or too long.
 	if size := len(b.undecoded) + len(fragment); uint64(size) > 4*uint64(b.remaining) || b.invalid != nil {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	} else if len(b.undecoded) > 0 || !last && size < minFragment {
@@ -115,14 +116,14 @@ func (b *headerBlock) decode(fragment []byte, last bool) error {
 	return nil
 }
 
-// add is called for each field.
+// onField receives the decoded fields.
 func (b *headerBlock) onField(f hpack.HeaderField) {
 	if b.invalid = b.validate(f); b.invalid != nil {
 		b.decoder.SetEmitEnabled(false)
 		return
 	}
 	size := f.Size()
-	if f.Name == "trailer" { // each name in it makes a field
+	if f.Name == "trailer" { // every name in it becomes a map entry
 		size += uint32(strings.Count(f.Value, ",")) * hpack.HeaderField{}.Size()
 	}
 	if size > b.remaining {
@@ -140,7 +141,7 @@ func (b *headerBlock) onField(f hpack.HeaderField) {
 
 func (b *headerBlock) validate(f hpack.HeaderField) error {
 	switch {
-	case !httpguts.ValidHeaderFieldValue(f.Value): // which is not told, for it may be a secret
+	case !httpguts.ValidHeaderFieldValue(f.Value): // without the value, which may be a secret
 		return fmt.Errorf("%w: %q", errFieldValue, f.Name)
 	case f.IsPseudo() && len(b.regular) > 0:
 		return errPseudoOrder
@@ -154,7 +155,7 @@ func (b *headerBlock) validate(f hpack.HeaderField) error {
 	return nil
 }
 
-// of is the place of a pseudo-header field, nil if requests have no such.
+// lookup returns the pseudo-header field of that name, or nil if requests have none.
 func (p *pseudoFields) lookup(name string) *pseudoField {
 	switch name {
 	case ":method":
@@ -171,7 +172,7 @@ func (p *pseudoFields) lookup(name string) *pseudoField {
 	return nil
 }
 
-// validFieldName is as in RFC 9113, section 8.2.1.
+// validFieldName reports whether name is valid in HTTP/2 (RFC 9113, section 8.2.1).
 func validFieldName(name string) bool {
 	return httpguts.ValidHeaderFieldName(name) && strings.IndexFunc(name, func(r rune) bool { return 'A' <= r && r <= 'Z' }) < 0
 }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frameHeader is the size in bytes of what every frame begins with (RFC 9113, section 4.1).
+// frameHeader is the size of a frame header, in bytes (RFC 9113, section 4.1).
 const frameHeader = 9
 
 func appendFrameHeader(b []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
@@ -42,12 +42,13 @@ func appendGoAway(b []byte, lastID uint32, code http2.ErrCode, why string) []byt
 	return append(b, why...)
 }
 
-// appendWindowUpdate tells of n more bytes, for the connection where id is 0.
+// appendWindowUpdate appends a WINDOW_UPDATE frame; id 0 stands for the connection.
 func appendWindowUpdate(b []byte, id uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(appendFrameHeader(b, 4, http2.FrameWindowUpdate, 0, id), uint32(n))
 }
 
-// appendHeaders appends a header block in as many frames as it takes.
+// appendHeaders appends a header block as a HEADERS frame and as many CONTINUATION frames as
+// necessary.
 func appendHeaders(b []byte, id uint32, block []byte, end bool, maxFrame int) []byte {
 	kind, flags := http2.FrameHeaders, http2.Flags(0)
 	if end {
@@ -56,7 +57,7 @@ func appendHeaders(b []byte, id uint32, block []byte, end bool, maxFrame int) []
 	for {
 		n := min(len(block), maxFrame)
 		if n == len(block) {
-			flags |= http2.FlagHeadersEndHeaders // CONTINUATION has the same flag
+			flags |= http2.FlagHeadersEndHeaders // the same flag in CONTINUATION
 		}
 		b = append(appendFrameHeader(b, n, kind, flags, id), block[:n]...)
 		if block = block[n:]; len(block) == 0 {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// ConfigureGo is [Configure] with the server of golang.org/x/net/http2, which is told what
-// SecureServingInfo.Serve of k8s.io/apiserver tells it. The copy of it in net/http, which
-// would take its place, is mended only with a release of Go.
+// ConfigureGo is [Configure] with the server of golang.org/x/net/http2 and the settings of
+// SecureServingInfo.Serve of k8s.io/apiserver. The server of net/http is not used, because its
+// fixes require a new release of Go.
 func ConfigureGo(hs *http.Server, o Options) error {
 	return http2.ConfigureServer(hs, o.xnetServer()) //nolint:staticcheck // see above
 }

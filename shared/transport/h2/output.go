@@ -11,23 +11,22 @@ import (
 )
 
 const (
-	// outputFull is the size in bytes of the output at which it is written: four records.
+	// outputLimit is the size in bytes at which the output is written: four records.
 	outputLimit = 4 * recordSize
-	// record is the most that a record of TLS carries (RFC 8446, section 5.1). A DATA frame
-	// is made to fill exactly one with its header.
+	// recordSize is the maximum payload of a TLS record (RFC 8446, section 5.1). A DATA frame
+	// with its header fills at most one record.
 	recordSize = 16 << 10
-	// An output of less than few bytes waits for other goroutines of the connection that
-	// are ready.
+	// smallOutput is the size in bytes below which a writer yields to other goroutines first.
 	smallOutput = 4 << 10
-	// unflushed is how long the rest of what a handler has written is kept for what follows.
+	// flushDelay is how long unflushed data waits for more.
 	flushDelay = time.Millisecond
-	// outputPushed is how far the output may grow by what does not wait for it: a few changes
-	// that a hundred watches of a connection are to hear of.
+	// tryWriteLimit is the output size up to which TryWrite succeeds: a few events for a
+	// hundred watches of a connection.
 	tryWriteLimit = 8 * outputLimit
 )
 
-// Buffers of the output. A connection has one while there is something to be written; most
-// have little. A pointer is what a pool takes without allocating.
+// Buffers of the output. A connection holds one while it has data to write; most outputs are
+// small. The pools hold pointers, which do not allocate.
 var (
 	smallBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 2*smallOutput); return &b }}
 	largeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, outputLimit+recordSize); return &b }}
@@ -50,7 +49,7 @@ func putBuffer(b *[]byte) {
 	}
 }
 
-// pendingLocked is the number of bytes in the output.
+// pendingLocked returns the number of bytes in the output.
 func (c *conn) pendingLocked() int {
 	n := c.fullOutputBytes
 	if c.output != nil {
@@ -59,7 +58,7 @@ func (c *conn) pendingLocked() int {
 	return n
 }
 
-// takeLocked takes what is to be written next.
+// nextOutputLocked returns and removes the next buffer to write.
 func (c *conn) nextOutputLocked() *[]byte {
 	if len(c.fullOutputs) == 0 {
 		out := c.output
@@ -74,7 +73,7 @@ func (c *conn) nextOutputLocked() *[]byte {
 	return out
 }
 
-// spaceLocked returns the output with space for n more bytes.
+// reserveLocked returns the output with room for n more bytes.
 func (c *conn) reserveLocked(n int) *[]byte {
 	switch {
 	case c.output == nil:
@@ -88,8 +87,8 @@ func (c *conn) reserveLocked(n int) *[]byte {
 	return c.output
 }
 
-// flushLocked writes what is in the output, unless somebody does: who writes also sees
-// to what comes meanwhile. The mutex is not held while it writes.
+// flushLocked writes the output, unless another goroutine is writing, which then writes the new
+// data as well. It unlocks the mutex while it writes.
 func (c *conn) flushLocked() {
 	if c.writing || c.pendingLocked() == 0 || c.err != nil {
 		return
@@ -98,13 +97,13 @@ func (c *conn) flushLocked() {
 	c.yieldLocked()
 	c.writeLocked()
 	if c.pendingLocked() > 0 && (c.err == nil || c.writeAfterErr) {
-		go c.drain() // who has written its own part is not kept for the others'
+		go c.drain() // do not keep this goroutine for the data of others
 		return
 	}
 	c.writing = false
 }
 
-// flushLaterLocked is flushLocked for who must not wait for the network.
+// flushAsyncLocked is flushLocked for callers that must not block.
 func (c *conn) flushAsyncLocked() {
 	if c.writing || c.pendingLocked() == 0 || c.err != nil {
 		return
@@ -113,9 +112,8 @@ func (c *conn) flushAsyncLocked() {
 	go c.drain()
 }
 
-// flushInTimeLocked sees to it that what is in the output is written soon, although the
-// handler has not asked for it: more of a large answer may follow at once, or the handler
-// may wait for something.
+// scheduleFlushLocked flushes after a delay: a handler that has not flushed may write more, or
+// may be waiting for something else.
 func (c *conn) scheduleFlushLocked() {
 	switch {
 	case c.flushScheduled || c.writing || c.pendingLocked() == 0 || c.err != nil:
@@ -133,7 +131,7 @@ func (c *conn) scheduleFlushLocked() {
 	c.flushScheduled = true
 }
 
-// drain writes until the output is empty. Its caller has set writing.
+// drain writes until the output is empty. The caller has set writing.
 func (c *conn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,9 +142,9 @@ func (c *conn) drain() {
 	c.writing = false
 }
 
-// letOthersLocked lets goroutines that are ready append theirs to an output that is
-// short: a change wakes hundreds of watches, of which many share a connection. On an idle
-// server nobody is ready, and nothing waits.
+// yieldLocked lets runnable goroutines append to a small output first: one change wakes hundreds
+// of watches, and many of them share a connection. An idle server has no runnable goroutines, so
+// this costs nothing.
 func (c *conn) yieldLocked() {
 	if len(c.streams) == 0 || c.pendingLocked() >= smallOutput {
 		return
@@ -156,7 +154,7 @@ func (c *conn) yieldLocked() {
 	c.mu.Lock()
 }
 
-// writeLocked writes the output once. Its caller has set writing.
+// writeLocked writes one buffer of the output. The caller has set writing.
 func (c *conn) writeLocked() {
 	out := c.nextOutputLocked()
 	c.controlBytes = min(c.controlBytes, c.pendingLocked())
@@ -171,7 +169,7 @@ func (c *conn) writeLocked() {
 	c.wakeSendersLocked()
 }
 
-// write makes one system call of all records, where the listener has been wrapped by
+// write writes p, with a single system call for all TLS records if the connection comes from a
 // [Listener].
 func (c *conn) write(p []byte) error {
 	if c.corked == nil || len(p) <= recordSize {
@@ -186,18 +184,18 @@ func (c *conn) write(p []byte) error {
 	return err
 }
 
-// part is what a handler gives to its connection at once.
+// responsePart is a part of a response to send at once.
 type responsePart struct {
-	headers        []hpack.HeaderField // nil: sent already
-	interim        bool                // head is not the final one (RFC 9110, section 15.2)
-	buffered, data []byte              // the body, one after the other
+	headers        []hpack.HeaderField // nil if already sent
+	interim        bool                // headers are informational (RFC 9110, section 15.2)
+	buffered, data []byte              // the body: buffered before data
 	trailers       []hpack.HeaderField
-	end            bool // of the response
-	flush          bool // to the network
+	end            bool // end of the response
+	flush          bool // flush to the network
 }
 
-// send appends frames to the output. It waits for windows and for room in the output,
-// and may write it.
+// send appends frames to the output. It waits for flow control and for output room, and may
+// write the output.
 func (s *stream) send(p responsePart) error {
 	c := s.conn
 	c.mu.Lock()
@@ -259,7 +257,7 @@ func (s *stream) send(p responsePart) error {
 	return nil
 }
 
-// trySend is send for pieces of size bytes that need not wait.
+// trySend appends pieces of size bytes, or returns false if it would have to wait.
 func (s *stream) trySend(pieces [][]byte, size int) bool {
 	c := s.conn
 	c.mu.Lock()
@@ -279,19 +277,19 @@ func (s *stream) trySend(pieces [][]byte, size int) bool {
 		}
 	}
 	if c.pendingLocked() >= outputLimit/2 {
-		c.flushAsyncLocked() // there is room again for those who come next
+		c.flushAsyncLocked() // make room for the next streams
 	}
 	return true
 }
 
-// Flush has the output sent, and does not wait for that.
+// Flush starts to write the output and does not wait for it.
 func (c *conn) Flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.flushAsyncLocked()
 }
 
-// allowanceLocked waits until some of want bytes may be appended, and returns how many.
+// waitForWindowLocked waits until part of want bytes may be sent, and returns how many.
 func (s *stream) waitForWindowLocked(want int) (int, error) {
 	c := s.conn
 	for {
@@ -304,7 +302,7 @@ func (s *stream) waitForWindowLocked(want int) (int, error) {
 		if room && window > 0 && (len(c.sendQueue) == 0 || c.sendQueue[0] == s) {
 			return int(min(int64(want), window, c.sendWindow, int64(c.maxFrameSize), recordSize-frameHeader)), nil
 		}
-		// What a client has not got yet cannot make it open its window.
+		// The client opens its window only after it has received the output.
 		if (!room || window <= 0) && !c.writing && c.pendingLocked() > 0 {
 			c.flushLocked()
 			continue
@@ -321,8 +319,7 @@ func (s *stream) waitForWindowLocked(want int) (int, error) {
 	}
 }
 
-// leaveLineLocked is called by who needs nothing of the connection any more, or has had
-// its turn.
+// leaveSendQueueLocked removes the stream from the send queue and wakes the next one.
 func (s *stream) leaveSendQueueLocked() {
 	c := s.conn
 	if s.inSendQueue {
@@ -334,8 +331,8 @@ func (s *stream) leaveSendQueueLocked() {
 	c.wakeSendersLocked()
 }
 
-// passTurnLocked wakes the first of those who wait for the connection, if there is
-// something for it, and all who have a head to append.
+// wakeSendersLocked wakes the first stream of the send queue if it can send, and all streams that
+// wait for header room.
 func (c *conn) wakeSendersLocked() {
 	if c.pendingLocked() >= outputLimit {
 		return
@@ -348,8 +345,8 @@ func (c *conn) wakeSendersLocked() {
 	}
 }
 
-// appendDataLocked appends a frame of n bytes, of a and then of b, and returns what is left
-// of them.
+// appendDataLocked appends a DATA frame with n bytes of a followed by b, and returns the rest of
+// both.
 func (c *conn) appendDataLocked(s *stream, a, b []byte, n int, end bool) (restA, restB []byte) {
 	var flags http2.Flags
 	if end {

@@ -16,20 +16,20 @@ import (
 
 var errMalformed = errors.New("h2: malformed request")
 
-// malformed is the error of a stream whose request is (RFC 9113, section 8.1.1).
+// malformed returns the stream error of a malformed request (RFC 9113, section 8.1.1).
 func (s *stream) malformed() error {
 	return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeProtocol, Cause: errMalformed}
 }
 
-// blank is copied for each request, for that is how one gets its context.
+// emptyRequest is copied with WithContext for each request.
 var emptyRequest http.Request
 
-// newRequest makes the request of a header block (RFC 9113, section 8.3.1).
+// newRequest builds the request from a header block (RFC 9113, section 8.3.1).
 func (s *stream) newRequest(f *headerBlock) error {
 	method, path := f.pseudo.method.value, f.pseudo.path.value
 	scheme, authority := f.pseudo.scheme.value, f.pseudo.authority.value
 	if f.pseudo.protocol.value != "" {
-		return s.malformed() // SETTINGS do not offer it (RFC 8441, section 4)
+		return s.malformed() // extended CONNECT is not offered (RFC 8441, section 4)
 	}
 	regular := f.regular
 	length := int64(-1)
@@ -39,9 +39,9 @@ func (s *stream) newRequest(f *headerBlock) error {
 	expects := false
 	var host []string
 	var trailer http.Header
-	var cookies []string // if there are several fields of them
+	var cookies []string // if there is more than one Cookie field
 	header := make(http.Header, len(regular))
-	values := make([]string, 0, len(regular)) // of all fields that come once
+	values := make([]string, 0, len(regular)) // backing array of single values
 	for _, field := range regular {
 		switch field.Name {
 		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
@@ -96,7 +96,7 @@ func (s *stream) newRequest(f *headerBlock) error {
 	if len(host) == 1 && authority == "" {
 		authority = host[0]
 	}
-	// Section 8.3.1: what is behind us must not take the request for another server's.
+	// Section 8.3.1: other servers must not interpret the target differently.
 	if method == "" || len(host) > 1 || len(host) == 1 && host[0] != authority || !httpguts.ValidHostHeader(authority) {
 		return s.malformed()
 	}
@@ -135,8 +135,7 @@ func (s *stream) newRequest(f *headerBlock) error {
 	return nil
 }
 
-// announce notes the names of trailers, but for those that must not be (RFC 9110,
-// section 6.5.1).
+// addTrailerNames adds the announced trailer names that are allowed (RFC 9110, section 6.5.1).
 func addTrailerNames(trailer http.Header, names string) http.Header {
 	for name := range strings.SplitSeq(names, ",") {
 		key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
@@ -151,13 +150,13 @@ func addTrailerNames(trailer http.Header, names string) http.Header {
 	return trailer
 }
 
-// headersTooLarge answers requests whose header list is longer than SETTINGS allow, and
-// of which nothing is known for sure.
+// headersTooLarge answers requests whose header list exceeds the limit; their headers are
+// incomplete.
 func headersTooLarge(w http.ResponseWriter, _ *http.Request) {
 	http.Error(w, "request header fields too large", http.StatusRequestHeaderFieldsTooLarge)
 }
 
-// names are header fields in both spellings. Others are converted each time.
+// headerNames maps common header names between their canonical and lower-case forms.
 var headerNames = sync.OnceValue(func() (n struct{ canonical, lower map[string]string }) {
 	n.canonical, n.lower = map[string]string{}, map[string]string{}
 	for _, key := range []string{
@@ -173,7 +172,7 @@ var headerNames = sync.OnceValue(func() (n struct{ canonical, lower map[string]s
 	return n
 })
 
-// canonical is how net/http spells the name of a header field.
+// canonical returns the canonical form of a lower-case header name, as in net/http.
 func canonical(lower string) string {
 	if key, ok := headerNames().canonical[lower]; ok {
 		return key
@@ -181,7 +180,7 @@ func canonical(lower string) string {
 	return textproto.CanonicalMIMEHeaderKey(lower)
 }
 
-// lower is how HTTP/2 spells the name of a header field (RFC 9113, section 8.2.1).
+// lower returns the lower-case form of a header name, as in HTTP/2 (RFC 9113, section 8.2.1).
 func lower(key string) string {
 	if low, ok := headerNames().lower[key]; ok {
 		return low

@@ -17,32 +17,31 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// response is the [http.ResponseWriter] of a stream. It belongs to the goroutine of the
-// handler, and can be flushed, told of the end of the connection ([http.CloseNotifier],
-// which k8s.io/apiserver wants), and used with [http.ResponseController].
+// response is the [http.ResponseWriter] of a stream. The handler's goroutine owns it. It
+// implements [http.Flusher], [http.CloseNotifier], which k8s.io/apiserver requires, and the
+// methods of [http.ResponseController].
 type response struct {
 	stream  *stream
 	handler http.Handler
 	header  http.Header
 
 	status   int             // 0 before WriteHeader
-	pending  *pendingHeaders // of WriteHeader, until it is sent
+	pending  *pendingHeaders // from WriteHeader until sent
 	trailers []string
-	declared int64 // content-length by the handler, -1 for none
+	declared int64 // Content-Length set by the handler, or -1
 	written  int64
 	isHEAD   bool
 
-	buf         *[]byte // of pieces; nil for none
-	headersSent bool    // the head is; set with conn.mu held, under which others than the handler read it
-	finished    bool    // it has been ended, or its handler has returned
+	buf         *[]byte // unsent data, nil if none
+	headersSent bool    // written with conn.mu locked, so that other goroutines can read it under conn.mu
+	finished    bool    // ended explicitly or by the handler's return
 }
 
 var (
 	writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeBufferSize); return &b }}
 )
 
-// piece is the size in bytes up to which what a handler writes is gathered until it
-// flushes or returns.
+// writeBufferSize is the size of the buffer that collects small writes, in bytes.
 const writeBufferSize = 4 << 10
 
 var errFinished = errors.New("h2: written after the handler has returned")
@@ -66,7 +65,7 @@ func (r *response) WriteHeader(status int) {
 	}
 	h := r.snapshotHeaders(status)
 	if status < 200 {
-		_ = r.stream.send(responsePart{headers: h.fields, interim: true, flush: true}) // that the client is gone is told by the next one
+		_ = r.stream.send(responsePart{headers: h.fields, interim: true, flush: true}) // a later write returns the error
 		h.release()
 		return
 	}
@@ -83,7 +82,7 @@ func (r *response) WriteHeader(status int) {
 			}
 		}
 	}
-	slices.Sort(r.trailers) // there may be as many as a header of somebody behind us has room for
+	slices.Sort(r.trailers) // a proxied backend can announce many
 	r.trailers = slices.Compact(r.trailers)
 	if httpguts.HeaderValuesContainsToken(r.header["Connection"], "close") {
 		r.stream.conn.goAway()
@@ -131,7 +130,7 @@ func (r *response) WriteString(p string) (int, error) {
 	return len(p), nil
 }
 
-// count checks that n more bytes may be written.
+// checkWrite returns an error if n more bytes must not be written.
 func (r *response) checkWrite(n int) error {
 	if r.finished {
 		return errFinished
@@ -149,7 +148,7 @@ func (r *response) checkWrite(n int) error {
 	return nil
 }
 
-// fits tells whether n more bytes can be gathered, and has a buffer for them.
+// reserve reports whether the buffer has room for n more bytes, and allocates it if necessary.
 func (r *response) reserve(n int) bool {
 	if r.buf == nil {
 		if n > writeBufferSize {
@@ -160,7 +159,7 @@ func (r *response) reserve(n int) bool {
 	return len(*r.buf)+n <= writeBufferSize
 }
 
-// keep gathers what the answer to HEAD does not send: its Content-Type is told by it.
+// sniff retains the beginning of the body of a response to HEAD, to detect its Content-Type.
 func (r *response) sniff(p []byte) {
 	if !r.headersSent && r.reserve(0) {
 		*r.buf = append(*r.buf, p[:min(len(p), writeBufferSize-len(*r.buf))]...)
@@ -174,7 +173,7 @@ func (r *response) buffered() []byte {
 	return *r.buf
 }
 
-// forward gives what has been gathered, and p, to the connection.
+// sendBuffered sends the buffered data and p.
 func (r *response) sendBuffered(p []byte, flush bool) error {
 	send := responsePart{buffered: r.buffered(), data: p, flush: flush}
 	if !r.headersSent {
@@ -195,10 +194,10 @@ func (r *response) sendBuffered(p []byte, flush bool) error {
 	return err
 }
 
-// TryWrite gives pieces of the body to the connection, all of them or, where that would
-// have to wait for the client or for others, none. They are sent when flush is called, or
-// before. It may be called in any goroutine, by one at a time and while the handler does
-// not use the response, which it must have flushed.
+// TryWrite appends pieces of the body to the output without blocking: all of them, or none if it
+// would have to wait for flow control, output room or other writers. They are sent by the
+// returned flush at the latest. The handler must have flushed the response and must not use it
+// concurrently; any goroutine may then call TryWrite, one at a time.
 func (r *response) TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool) {
 	if !r.headersSent || r.buf != nil || r.isHEAD || r.finished || r.declared >= 0 {
 		return nil, false
@@ -229,7 +228,7 @@ func (r *response) releaseBuffer() {
 	}
 }
 
-// drop gives back what a response holds that is not finished.
+// release releases the buffers of an unfinished response.
 func (r *response) release() {
 	r.finished = true
 	r.releaseHeaders()
@@ -237,9 +236,9 @@ func (r *response) release() {
 }
 
 // Flush implements [http.Flusher].
-func (r *response) Flush() { _ = r.FlushError() } // the interface has no error
+func (r *response) Flush() { _ = r.FlushError() }
 
-// FlushError is what [http.ResponseController] calls.
+// FlushError flushes the response for [http.ResponseController].
 func (r *response) FlushError() error {
 	if r.finished {
 		return errFinished
@@ -250,15 +249,15 @@ func (r *response) FlushError() error {
 	return r.sendBuffered(nil, true)
 }
 
-// End ends the response while the handler still runs. It may be called in any goroutine, if
-// the handler does not use the response at the same time, nor afterwards; the stream is
-// closed then, and the context of its request ends.
+// End ends the response and closes its stream, which cancels the request context, while the
+// handler is still running. Any goroutine may call it, provided that the handler does not use the
+// response concurrently or afterwards.
 func (r *response) End() { r.finish() }
 
-// Abort resets the stream, as a handler that panics does. What is said of End holds.
+// Abort resets the stream like a panic of the handler, under the conditions of End.
 func (r *response) Abort() { r.stream.abort(http.ErrAbortHandler) }
 
-// finish ends the response when the handler has returned.
+// finish ends the response after the handler has returned.
 func (r *response) finish() {
 	if r.finished {
 		return
@@ -281,11 +280,11 @@ func (r *response) finish() {
 	if r.isHEAD {
 		last.buffered = nil
 	}
-	_ = r.stream.send(last) // nobody is left to hear of it
+	_ = r.stream.send(last) // the handler has returned: nobody can handle the error
 	r.release()
 }
 
-// proceedLocked sends 100 Continue, unless the final head is on its way.
+// sendContinueLocked sends 100 Continue, unless the final headers were sent.
 func (r *response) sendContinueLocked() {
 	if r.headersSent || r.stream.errLocked() != nil {
 		return
@@ -303,7 +302,7 @@ func (r *response) CloseNotify() <-chan bool {
 	return gone
 }
 
-// SetReadDeadline is what [http.ResponseController] calls.
+// SetReadDeadline sets the deadline of body reads for [http.ResponseController].
 func (r *response) SetReadDeadline(t time.Time) error {
 	s := r.stream
 	if s.body == nil {
@@ -318,11 +317,11 @@ func (r *response) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline is what [http.ResponseController] calls.
+// SetWriteDeadline sets the deadline of the response for [http.ResponseController].
 func (r *response) SetWriteDeadline(t time.Time) error {
 	r.stream.setDeadline(&r.stream.writeTimer, t, r.stream.writeDeadlineExceededLocked)
 	return nil
 }
 
-// EnableFullDuplex is what [http.ResponseController] calls: HTTP/2 always is.
+// EnableFullDuplex implements [http.ResponseController]: HTTP/2 is always full-duplex.
 func (r *response) EnableFullDuplex() error { return nil }

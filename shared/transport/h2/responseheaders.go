@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// head is what WriteHeader knows of a header block. The handler may change its headers
-// afterwards.
+// pendingHeaders is a snapshot of the headers at WriteHeader. The handler may change its header
+// map afterwards.
 type pendingHeaders struct {
 	fields                                   []hpack.HeaderField
 	hasType, hasEncoding, hasLength, hasDate bool
@@ -23,7 +23,7 @@ type pendingHeaders struct {
 
 var pendingHeadersPool = sync.Pool{New: func() any { return &pendingHeaders{fields: make([]hpack.HeaderField, 0, 16)} }}
 
-// newHead takes over the headers as they are.
+// snapshotHeaders copies the current headers.
 func (r *response) snapshotHeaders(status int) *pendingHeaders {
 	h := pendingHeadersPool.Get().(*pendingHeaders)
 	h.fields = append(h.fields, hpack.HeaderField{Name: ":status", Value: statusText(status)})
@@ -67,7 +67,7 @@ func appendFields(fields []hpack.HeaderField, key string, values []string) []hpa
 	}
 	for _, value := range values {
 		if httpguts.ValidHeaderFieldValue(value) {
-			// What is never the same again would only push others out of the table.
+			// An audit ID is unique: indexing it would only evict other entries from the table.
 			fields = append(fields, hpack.HeaderField{Name: name, Value: value, Sensitive: name == "audit-id"})
 		}
 	}
@@ -81,8 +81,8 @@ func statusText(status int) string {
 	return strconv.Itoa(status)
 }
 
-// complete adds what the head lacks when the first bytes of the body are known: all of
-// them where length is not negative.
+// completeHeaders adds the headers that WriteHeader left to the first bytes of the body: its
+// length, unless it is negative, its type, and the date.
 func (r *response) completeHeaders(body []byte, length int64) []hpack.HeaderField {
 	h := r.pending
 	allowed := bodyAllowed(r.status)
@@ -98,7 +98,8 @@ func (r *response) completeHeaders(body []byte, length int64) []hpack.HeaderFiel
 	return h.fields
 }
 
-// bodyAllowed is as in RFC 9110, section 6.4.1.
+// bodyAllowed reports whether a response with this status may have a body (RFC 9110, section
+// 6.4.1).
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -108,7 +109,7 @@ var cachedDate atomic.Pointer[struct {
 	text   string
 }]
 
-// date is the time as in RFC 9110, section 6.6.1.
+// httpDate returns the current time for the Date header (RFC 9110, section 6.6.1).
 func httpDate() string {
 	now := time.Now()
 	if d := cachedDate.Load(); d != nil && d.second == now.Unix() {
@@ -122,7 +123,7 @@ func httpDate() string {
 	return text
 }
 
-// trailing are the trailers: those that were announced, and those that have the prefix.
+// trailerFields returns the announced trailers and those with [http.TrailerPrefix].
 func (r *response) trailerFields() []hpack.HeaderField {
 	var fields []hpack.HeaderField
 	for _, key := range r.trailers {
@@ -136,7 +137,8 @@ func (r *response) trailerFields() []hpack.HeaderField {
 	return fields
 }
 
-// roomForHeadLocked waits until the output has room: a head can be much longer than it.
+// waitForHeaderRoomLocked waits until the output is below its limit. It does not wait for more,
+// because a header block may be much longer than the limit.
 func (s *stream) waitForHeaderRoomLocked() error {
 	c := s.conn
 	for c.pendingLocked() >= outputLimit {
@@ -154,8 +156,8 @@ func (s *stream) waitForHeaderRoomLocked() error {
 	return s.errLocked()
 }
 
-// tooLongLocked reports whether a header list is longer than the client accepts. A client may
-// answer such a list by closing the whole connection (RFC 9113, section 10.5.1).
+// exceedsPeerLimitLocked reports whether a header list is longer than the client accepts. A
+// client may close the whole connection for such a list (RFC 9113, section 10.5.1).
 func (c *conn) exceedsPeerLimitLocked(fields []hpack.HeaderField) bool {
 	if c.peerMaxHeaderList == 0 {
 		return false
@@ -167,16 +169,16 @@ func (c *conn) exceedsPeerLimitLocked(fields []hpack.HeaderField) bool {
 	return size > c.peerMaxHeaderList
 }
 
-// appendHeadLocked appends a header block. Blocks must be appended in the order in which
-// they are compressed.
+// appendHeadersLocked compresses and appends a header block. Compression is stateful: blocks must
+// be sent in the order of compression.
 func (c *conn) appendHeadersLocked(id uint32, fields []hpack.HeaderField, end bool) {
 	c.hpackBuf.Reset()
 	for _, f := range fields {
-		_ = c.hpackEncoder.WriteField(f) // to a buffer
+		_ = c.hpackEncoder.WriteField(f) // never fails for a buffer
 	}
 	out := c.reserveLocked(frameHeader + c.hpackBuf.Len())
 	*out = appendHeaders(*out, id, c.hpackBuf.Bytes(), end, int(c.maxFrameSize))
 	if c.hpackBuf.Cap() > 2*smallOutput {
-		c.hpackBuf = bytes.Buffer{} // it is kept for as long as the connection
+		c.hpackBuf = bytes.Buffer{} // do not retain a large buffer
 	}
 }

@@ -23,12 +23,12 @@ type stream struct {
 	// The fields below are guarded by conn.mu.
 
 	err          error // why both sides are closed
-	requestEnded bool // the client has sent END_STREAM
+	requestEnded bool  // the client has sent END_STREAM
 	windowDelta  int64 // the send window is conn.initialWindow+windowDelta
 	headerBytes  int64 // size of the header list and trailers
 	wake         sync.Cond
 	inSendQueue  bool
-	queued       bool // waiting for a running handler to end
+	queued       bool  // waiting for a running handler to end
 	body         *body // nil without a request body
 	readTimer    *time.Timer
 	writeTimer   *time.Timer

@@ -5,34 +5,32 @@ import (
 	"time"
 )
 
-// workers run the handlers of streams. A goroutine that is new begins with a small stack,
-// which is copied to a larger one while a request goes through its handler, and given back
-// when it is answered; so those that have run one wait for another. The zero value is ready.
+// workers runs handlers on reused goroutines: a new goroutine starts with a small stack, and
+// handling a request would copy it to a larger one every time. The zero value is ready to use.
 type workers struct {
-	mu sync.Mutex
-	// idle wait for work, who worked last at the end; guarded by mu, as is all below.
+	mu sync.Mutex // guards all fields below
+
+	// idle is a stack: the worker that became idle last is used first.
 	idle []*worker
-	// unused is how many of idle nobody has needed since the last look.
+	// unused is the minimum length of idle since the last stopUnused.
 	unused        int
 	stopScheduled bool
 }
 
-// worker is a goroutine that works, or waits for work.
+// worker is a goroutine that runs tasks.
 type worker struct{ tasks chan task }
 
-// work is what a worker does: it runs to its end.
+// task is run by a worker.
 type task interface{ run() }
 
 const (
-	// maxIdle workers wait; a stack that is not used is halved by each collection of
-	// garbage.
+	// maxIdle bounds the idle workers. The garbage collector halves unused stacks.
 	maxIdle = 256
-	// idleTime is how long a worker waits at least, and at most twice as long: a server
-	// that stops has none soon.
+	// idleTimeout is the interval of stopUnused: idle workers stop after one to two intervals.
 	idleTimeout = 100 * time.Millisecond
 )
 
-// do has some worker do the work, and does not wait for it.
+// do runs w on a worker and does not wait for it.
 func (p *workers) do(w task) {
 	if idle := p.popIdle(); idle != nil {
 		idle.tasks <- w
@@ -55,16 +53,16 @@ func (p *workers) popIdle() *worker {
 	return idle
 }
 
-// begin is what a new worker does.
+// run runs a new worker until it is stopped.
 func (p *workers) run(first task) {
-	own := &worker{make(chan task, 1)}
-	own.tasks <- first
-	for own.runNext() && p.addIdle(own) {
+	w := &worker{make(chan task, 1)}
+	w.tasks <- first
+	for w.runNext() && p.addIdle(w) {
 	}
 }
 
-// one does the next work, of which nothing is held afterwards. It returns false if there is
-// none to come.
+// runNext runs the next task, and retains no reference to it. It returns false once the worker
+// is stopped.
 func (w *worker) runNext() bool {
 	next, ok := <-w.tasks
 	if ok {
@@ -73,14 +71,14 @@ func (w *worker) runNext() bool {
 	return ok
 }
 
-// wait puts a worker among the idle ones. It returns false if there are enough.
-func (p *workers) addIdle(own *worker) bool {
+// addIdle adds a worker to the idle ones. It returns false if there are enough.
+func (p *workers) addIdle(w *worker) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.idle) == maxIdle {
 		return false
 	}
-	p.idle = append(p.idle, own)
+	p.idle = append(p.idle, w)
 	if !p.stopScheduled {
 		p.stopScheduled = true
 		time.AfterFunc(idleTimeout, p.stopUnused)
@@ -88,19 +86,19 @@ func (p *workers) addIdle(own *worker) bool {
 	return true
 }
 
-// look sends home the workers that were idle all the time since the last look.
+// stopUnused stops the workers that were idle throughout the last interval.
 func (p *workers) stopUnused() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	home := p.idle[:p.unused]
-	for _, idle := range home {
+	unused := p.idle[:p.unused]
+	for _, idle := range unused {
 		close(idle.tasks)
 	}
-	kept := copy(p.idle, p.idle[p.unused:])
-	clear(p.idle[kept:])
-	p.idle = p.idle[:kept]
-	p.unused = kept
-	if p.stopScheduled = kept > 0; p.stopScheduled {
+	remaining := copy(p.idle, p.idle[p.unused:])
+	clear(p.idle[remaining:])
+	p.idle = p.idle[:remaining]
+	p.unused = remaining
+	if p.stopScheduled = remaining > 0; p.stopScheduled {
 		time.AfterFunc(idleTimeout, p.stopUnused)
 	}
 }
