@@ -27,17 +27,17 @@ type body struct {
 	// the latest one, in last, has closed then is the source itself: it may be in the
 	// middle of a read, waiting for a client that has seen the response and sends
 	// nothing more, and a transport waits for that read before it lets a response go.
-	settled atomic.Bool
-	last    atomic.Pointer[attempt]
+	answered atomic.Bool
+	latest    atomic.Pointer[attempt]
 	// done is set when the handler returns: the server's body must not be read
 	// any more then, though a transport may still hold an attempt.
-	done atomic.Bool
+	handlerDone atomic.Bool
 
 	mu sync.Mutex
 	// kept is all that was read, unless lost: then the body cannot be replayed.
-	kept []byte
-	lost bool
-	end  error
+	replay []byte
+	tooLarge bool
+	readErr  error
 }
 
 // newBody returns nil for a request without a body.
@@ -55,7 +55,7 @@ func hasBody(req *http.Request) bool {
 // leaveBody is called when req has been answered and its body may not have come yet.
 // net/http reads the rest of a body of HTTP/1.1 before it sends the answer, however long that
 // takes.
-func leaveBody(w http.ResponseWriter, req *http.Request) {
+func limitBodyRead(w http.ResponseWriter, req *http.Request) {
 	if req.ProtoMajor == 1 && hasBody(req) {
 		// Where there is no connection there is nobody to wait for.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
@@ -63,33 +63,33 @@ func leaveBody(w http.ResponseWriter, req *http.Request) {
 }
 
 // attempt returns the body from its beginning, or false if that is gone.
-func (b *body) attempt() (io.ReadCloser, bool) {
+func (b *body) newAttempt() (io.ReadCloser, bool) {
 	if b == nil {
 		return nil, true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := &attempt{body: b}
-	b.last.Store(a)
-	return a, !b.lost
+	b.latest.Store(a)
+	return a, !b.tooLarge
 }
 
 // settle says that the latest attempt has been answered.
-func (b *body) settle() {
+func (b *body) markAnswered() {
 	if b == nil {
 		return
 	}
-	b.settled.Store(true)
-	if a := b.last.Load(); a != nil && a.closed.Load() {
-		b.leave()
+	b.answered.Store(true)
+	if a := b.latest.Load(); a != nil && a.closed.Load() {
+		b.closeSource()
 	}
 }
 
 // leave ends a read of the source that is under way, at once or after a while. It does not
 // wait for that.
-func (b *body) leave() {
+func (b *body) closeSource() {
 	if b.req.ProtoMajor == 1 {
-		leaveBody(b.w, b.req) // Close would wait for the read.
+		limitBodyRead(b.w, b.req) // Close would wait for the read.
 		return
 	}
 	_ = b.source.Close() // Nobody reads it any more.
@@ -97,7 +97,7 @@ func (b *body) leave() {
 
 func (b *body) finish() {
 	if b != nil {
-		b.done.Store(true)
+		b.handlerDone.Store(true)
 	}
 }
 
@@ -114,27 +114,27 @@ func (a *attempt) Read(p []byte) (int, error) {
 	b := a.body
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a.closed.Load() || b.done.Load() {
+	if a.closed.Load() || b.handlerDone.Load() {
 		return 0, errBodyDone
 	}
-	if a.position < len(b.kept) {
-		n := copy(p, b.kept[a.position:])
+	if a.position < len(b.replay) {
+		n := copy(p, b.replay[a.position:])
 		a.position += n
 		return n, nil
 	}
-	if b.end != nil {
-		return 0, b.end
+	if b.readErr != nil {
+		return 0, b.readErr
 	}
 	// The lock is held while the client sends: a later attempt must see what
 	// this read takes from the source.
 	n, err := b.source.Read(p)
 	a.position += n
-	b.end = err
-	if len(b.kept)+n > replayLimit {
-		b.lost, b.kept = true, nil
+	b.readErr = err
+	if len(b.replay)+n > replayLimit {
+		b.tooLarge, b.replay = true, nil
 	}
-	if !b.lost {
-		b.kept = append(b.kept, p[:n]...)
+	if !b.tooLarge {
+		b.replay = append(b.replay, p[:n]...)
 	}
 	return n, err
 }
@@ -142,40 +142,40 @@ func (a *attempt) Read(p []byte) (int, error) {
 // Close may be called during a Read.
 func (a *attempt) Close() error {
 	a.closed.Store(true)
-	if a.body.settled.Load() && a.body.last.Load() == a {
-		a.body.leave()
+	if a.body.answered.Load() && a.body.latest.Load() == a {
+		a.body.closeSource()
 	}
 	return nil
 }
 
 // answerBody is the body of an answer. One that is closed before its end resets its stream.
 // Close may be called during a Read.
-type answerBody struct {
+type responseBody struct {
 	io.ReadCloser
 	conn  *conn
-	head  atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
-	whole atomic.Bool
+	headerBytes  atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
+	complete atomic.Bool
 }
 
-func newAnswerBody(body io.ReadCloser, conn *conn, head int64) *answerBody {
-	a := &answerBody{ReadCloser: body, conn: conn}
-	a.head.Store(head)
+func newResponseBody(body io.ReadCloser, conn *conn, head int64) *responseBody {
+	a := &responseBody{ReadCloser: body, conn: conn}
+	a.headerBytes.Store(head)
 	return a
 }
 
-func (a *answerBody) Read(p []byte) (int, error) {
+func (a *responseBody) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	if err != nil {
-		a.whole.Store(err == io.EOF)
+		a.complete.Store(err == io.EOF)
 	}
 	return n, err
 }
 
-func (a *answerBody) Close() error {
-	if head := a.head.Swap(0); a.whole.Swap(true) {
-		a.conn.answered(head)
+func (a *responseBody) Close() error {
+	if head := a.headerBytes.Swap(0); a.complete.Swap(true) {
+		a.conn.streamDone(head)
 	} else {
-		a.conn.reset(head)
+		a.conn.streamReset(head)
 	}
 	return a.ReadCloser.Close()
 }

@@ -7,9 +7,9 @@ type candidate struct {
 	// inFlight counts the requests of the kind in question.
 	inFlight int64
 	// tried counts the attempts that this request has made there.
-	tried int
+	attempts int
 	// refused means that this request could not get a connection there.
-	refused bool
+	unreachable bool
 }
 
 // choose returns the index of the best candidate, or -1 if all have refused. Of
@@ -19,7 +19,7 @@ func choose(candidates []candidate, start int) int {
 	best := -1
 	for i := range candidates {
 		at := (start + i) % len(candidates)
-		if !candidates[at].refused && (best < 0 || better(candidates[at], candidates[best])) {
+		if !candidates[at].unreachable && (best < 0 || better(candidates[at], candidates[best])) {
 			best = at
 		}
 	}
@@ -27,8 +27,8 @@ func choose(candidates []candidate, start int) int {
 }
 
 func better(a, b candidate) bool {
-	if a.tried != b.tried {
-		return a.tried < b.tried
+	if a.attempts != b.attempts {
+		return a.attempts < b.attempts
 	}
 	if a.condition != b.condition {
 		return a.condition < b.condition

@@ -20,17 +20,17 @@ type credentials struct {
 	client pki.Pair
 
 	mu      sync.Mutex
-	stamps  [3]stamp
-	current tlsMaterial
+	versions  [3]fileVersion
+	current tlsFiles
 }
 
-type tlsMaterial struct {
+type tlsFiles struct {
 	roots *x509.CertPool
 	cert  tls.Certificate
 }
 
 // stamp tells one version of a file from another.
-type stamp struct {
+type fileVersion struct {
 	modified time.Time
 	size     int64
 }
@@ -49,15 +49,15 @@ func newCredentials(c Config) (*credentials, error) {
 func (c *credentials) refresh() (changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var stamps [3]stamp
+	var stamps [3]fileVersion
 	for i, name := range []string{c.caFile, c.client.CertFile, c.client.KeyFile} {
 		info, err := os.Stat(name)
 		if err != nil {
 			return false, fmt.Errorf("read front-proxy credentials: %w", err)
 		}
-		stamps[i] = stamp{info.ModTime(), info.Size()}
+		stamps[i] = fileVersion{info.ModTime(), info.Size()}
 	}
-	if stamps == c.stamps {
+	if stamps == c.versions {
 		return false, nil
 	}
 	roots, err := pki.LoadPool(c.caFile)
@@ -68,7 +68,7 @@ func (c *credentials) refresh() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read front-proxy credentials: %w", err)
 	}
-	c.stamps, c.current = stamps, tlsMaterial{roots, cert}
+	c.versions, c.current = stamps, tlsFiles{roots, cert}
 	return true, nil
 }
 

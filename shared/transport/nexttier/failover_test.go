@@ -454,14 +454,14 @@ func TestChoose(t *testing.T) {
 		want       int
 	}{
 		{"none", nil, 3, -1},
-		{"all refused", []candidate{{refused: true}, {refused: true}}, 0, -1},
+		{"all refused", []candidate{{unreachable: true}, {unreachable: true}}, 0, -1},
 		{"in turn", []candidate{{}, {}, {}}, 4, 1},
 		{"least in flight", []candidate{{inFlight: 3}, {inFlight: 1}, {inFlight: 2}}, 0, 1},
 		{"ready before idle", []candidate{{condition: unready}, {inFlight: 9}}, 0, 1},
 		{"unready before down", []candidate{{condition: down}, {condition: unready, inFlight: 9}}, 0, 1},
-		{"down rather than none", []candidate{{condition: down}, {refused: true}}, 1, 0},
-		{"not yet tried before ready", []candidate{{tried: 1}, {condition: down}}, 0, 1},
-		{"tried rather than refused", []candidate{{tried: 1}, {refused: true}}, 1, 0},
+		{"down rather than none", []candidate{{condition: down}, {unreachable: true}}, 1, 0},
+		{"not yet tried before ready", []candidate{{attempts: 1}, {condition: down}}, 0, 1},
+		{"tried rather than refused", []candidate{{attempts: 1}, {unreachable: true}}, 1, 0},
 		{"trusting before idle", []candidate{{distrusts: true}, {inFlight: 9}}, 0, 1},
 	}
 	for _, c := range cases {
@@ -551,7 +551,7 @@ func TestRequestsTheServerDidNotProcessAreSentAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer p.running.Wait()
+			defer p.goroutines.Wait()
 			defer p.shutdown()
 			f := startFront(t, p)
 			a := f.do(t, f.request(t, http.MethodPost, "/api/v1/pods", strings.NewReader(strings.Repeat("x", replayLimit))))
@@ -574,7 +574,7 @@ func TestRequestsTheServerDidNotProcessAreSentAgain(t *testing.T) {
 			io.ErrUnexpectedEOF, http2.StreamError{StreamID: 1, Code: http2.ErrCodeInternal}, http2.StreamError{Code: http2.ErrCodeCancel},
 			errors.New("http2: server sent GOAWAY and closed the connection; LastStreamID=1"),
 		} {
-			if unprocessed(err) {
+			if isUnprocessed(err) {
 				t.Errorf("%v counts as unprocessed", err)
 			}
 		}
@@ -591,7 +591,7 @@ func TestServerThatRefusesEveryStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.running.Wait()
+	defer p.goroutines.Wait()
 	defer p.shutdown()
 	unavailable(t, startFront(t, p), http.MethodPost)
 	if streams.Load() != maxRefusals {

@@ -29,12 +29,12 @@ func (e *brokenError) Unwrap() error { return e.cause }
 var errDistrusted = errors.New("the front-proxy certificate was refused")
 
 // errTooLong says that a request has longer headers than the next tier accepts.
-var errTooLong = status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
+var errHeaderTooLarge = newStatusError(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
 
 // errNoPath says that a request has no path, as CONNECT and the absolute form of HTTP/1.1 may
 // have none. HTTP/2 would send "/" in its place (RFC 9113, section 8.3.1), which is a path
 // that the next tier serves.
-var errNoPath = status(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource", 0)
+var errNoPath = newStatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource", 0)
 
 // retryAfter is what clients are told to wait, in seconds.
 const retryAfter = 1
@@ -46,23 +46,23 @@ func (p *Proxy) statusFor(req *http.Request, err error) *apierrors.StatusError {
 	var unavailable *unavailableError
 	switch {
 	case errors.Is(err, errDistrusted):
-		return status(http.StatusServiceUnavailable, metav1.StatusReasonInternalError,
+		return newStatusError(http.StatusServiceUnavailable, metav1.StatusReasonInternalError,
 			fmt.Sprintf("the %s tier does not trust the tier in front of it: this is no fault of the client", p.config.Tier), 0)
 	case errors.Is(req.Context().Err(), context.DeadlineExceeded):
-		return status(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
+		return newStatusError(http.StatusGatewayTimeout, metav1.StatusReasonTimeout,
 			fmt.Sprintf("the %s tier did not answer within the time of the request", p.config.Tier), 0)
 	case errors.As(err, &unavailable):
-		return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+		return newStatusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			fmt.Sprintf("the %s tier is not available", p.config.Tier), retryAfter)
-	case safe(req.Method):
-		return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+	case isSafe(req.Method):
+		return newStatusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			fmt.Sprintf("the connection to the %s tier broke", p.config.Tier), retryAfter)
 	}
-	return status(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+	return newStatusError(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 		fmt.Sprintf("the connection to the %s tier broke: the request may or may not have been carried out", p.config.Tier), 0)
 }
 
-func status(code int32, reason metav1.StatusReason, message string, retryAfterSeconds int32) *apierrors.StatusError {
+func newStatusError(code int32, reason metav1.StatusReason, message string, retryAfterSeconds int32) *apierrors.StatusError {
 	s := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusFailure,

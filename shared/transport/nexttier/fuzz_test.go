@@ -31,10 +31,10 @@ func FuzzIdentity(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, uid, one, other, key, value, forged, forgery string) {
 		who := &user.DefaultInfo{Name: name, UID: uid, Groups: []string{one, other}, Extra: map[string][]string{key: {value}}}
 		header := http.Header{}
-		if !sender.claims(http.CanonicalHeaderKey(forged)) {
+		if !sender.isIdentityHeader(http.CanonicalHeaderKey(forged)) {
 			header[forged] = []string{forgery}
 		}
-		if err := sender.assert(header, who); err != nil {
+		if err := sender.setHeaders(header, who); err != nil {
 			return
 		}
 		// What HTTP may do on the way: space around a value is lost, and names change case.

@@ -107,7 +107,7 @@ func TestLargeCredentialsAreRefusedHere(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 	credential := &handover.Credential{Authorization: []string{strings.Repeat("x", maxHeaders)}}
 	ctx := handover.With(apirequest.WithUser(req.Context(), alice), credential)
-	if _, err := sentBy(t, alice, req.WithContext(ctx)); err != errTooLong {
+	if _, err := sentBy(t, alice, req.WithContext(ctx)); err != errHeaderTooLarge {
 		t.Errorf("got %v", err)
 	}
 }

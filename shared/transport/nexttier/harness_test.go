@@ -334,7 +334,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 func conditionOf(p *Proxy, address string) condition {
 	for _, r := range *p.replicas.Load() {
-		if r.address == address && r.known.Load() {
+		if r.address == address && r.conditionKnown.Load() {
 			return condition(r.condition.Load())
 		}
 	}

@@ -41,7 +41,7 @@ func newIdentity(h Headers) *identity {
 
 // claims reports whether the canonical header name is one that only a front
 // proxy may send.
-func (i *identity) claims(name string) bool {
+func (i *identity) isIdentityHeader(name string) bool {
 	if _, ok := i.exact[name]; ok {
 		return true
 	}
@@ -63,11 +63,11 @@ func CheckUser(u user.Info) error {
 	switch {
 	case name == "":
 		return errors.New("the user has no name")
-	case !valid(name), !valid(u.GetUID()), !allValid(u.GetGroups()):
+	case !isValidValue(name), !isValidValue(u.GetUID()), !areValidValues(u.GetGroups()):
 		return errors.New("the user's name, UID or groups have characters that no header can carry")
 	}
 	for key, values := range u.GetExtra() {
-		if !allValid(values) {
+		if !areValidValues(values) {
 			return fmt.Errorf("the user's extra %q has characters that no header can carry", key)
 		}
 	}
@@ -75,7 +75,7 @@ func CheckUser(u user.Info) error {
 }
 
 // assert adds the headers for u.
-func (i *identity) assert(h http.Header, u user.Info) error {
+func (i *identity) setHeaders(h http.Header, u user.Info) error {
 	if err := CheckUser(u); err != nil {
 		return err
 	}
@@ -98,12 +98,12 @@ func (i *identity) assert(h http.Header, u user.Info) error {
 
 // valid reports whether a value arrives as it is sent. HTTP/1.1, which upgraded connections
 // use, loses space around it (RFC 9112, section 5.1): "admin " would become "admin".
-func valid(value string) bool {
+func isValidValue(value string) bool {
 	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
 }
 
-func allValid(values []string) bool {
-	return !slices.ContainsFunc(values, func(v string) bool { return !valid(v) })
+func areValidValues(values []string) bool {
+	return !slices.ContainsFunc(values, func(v string) bool { return !isValidValue(v) })
 }
 
 // escapeExtraKey renders a key of the user's extra as part of a header name: the

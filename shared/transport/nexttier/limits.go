@@ -20,22 +20,22 @@ import (
 // Clients are of four sorts, none of which can take from another: strangers, whom nobody
 // has authenticated; the tiers themselves; the rest of the cluster's machinery; and everyone
 // else. Members of system:masters are not limited, as in kube-apiserver.
-type limits struct{ strangers, own, system, everyone shares }
+type limits struct{ unauthenticated, tiers, system, users shares }
 
 // newLimits returns limits by which one user may have as many requests as alone while nobody
 // else has any.
 func newLimits(alone int) *limits {
 	l := &limits{}
-	l.strangers.init(max(1, alone/10))
-	l.own.init(max(1, alone/4))
+	l.unauthenticated.init(max(1, alone/10))
+	l.tiers.init(max(1, alone/4))
 	l.system.init(alone)
-	l.everyone.init(alone)
+	l.users.init(alone)
 	return l
 }
 
 // take returns a share for one more request of u, which must be given back, or false if u
 // has as many as it may have.
-func (l *limits) take(u user.Info, info *apirequest.RequestInfo) (share, bool) {
+func (l *limits) acquire(u user.Info, info *apirequest.RequestInfo) (share, bool) {
 	if l == nil {
 		return share{}, true
 	}
@@ -45,9 +45,9 @@ func (l *limits) take(u user.Info, info *apirequest.RequestInfo) (share, bool) {
 		if info != nil {
 			name = info.Resource
 		}
-		return l.own.take(name, name)
+		return l.tiers.acquire(name, name)
 	}
-	sort, group := &l.everyone, user.AllAuthenticated
+	sort, group := &l.users, user.AllAuthenticated
 	if strings.HasPrefix(name, "system:") && !strings.HasPrefix(name, serviceaccount.ServiceAccountUsernamePrefix) {
 		sort = &l.system
 	}
@@ -56,14 +56,14 @@ func (l *limits) take(u user.Info, info *apirequest.RequestInfo) (share, bool) {
 		case g == user.SystemPrivilegedGroup:
 			return share{}, true
 		case g == user.AllUnauthenticated:
-			return l.strangers.take(name, name)
+			return l.unauthenticated.acquire(name, name)
 		case g == systemServiceAccounts:
 			sort, group = &l.system, g
 		case g == user.NodesGroup, strings.HasPrefix(g, serviceaccount.ServiceAccountGroupPrefix):
 			group = g
 		}
 	}
-	return sort.take(name, group)
+	return sort.acquire(name, group)
 }
 
 // systemServiceAccounts is the group of those in the namespace kube-system.
@@ -75,31 +75,31 @@ const systemServiceAccounts = serviceaccount.ServiceAccountGroupPrefix + "kube-s
 // one of n+2 parts each, and two parts are left for whoever comes next. Many users who stay
 // could take it all, so a user that has none gets one even beyond the capacity.
 type shares struct {
-	alone int
+	soloLimit int
 
 	mu    sync.Mutex
-	taken int // guarded by mu
+	inUse int // guarded by mu
 	// users and groups count what each has; guarded by mu.
 	users, groups counts
 }
 
-func (s *shares) init(alone int) { s.alone, s.users, s.groups = alone, counts{}, counts{} }
+func (s *shares) init(alone int) { s.soloLimit, s.users, s.groups = alone, counts{}, counts{} }
 
 // share is a part of shares. The zero one is a part of nothing.
 type share struct {
-	of          *shares
+	pool          *shares
 	user, group *int // guarded by of.mu
 }
 
 // take takes a share.
-func (s *shares) take(user, group string) (share, bool) {
-	u, g := maphash.String(seed, user), maphash.String(seed, group)
+func (s *shares) acquire(user, group string) (share, bool) {
+	u, g := maphash.String(hashSeed, user), maphash.String(hashSeed, group)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	taken := share{s, s.users.of(u), s.groups.of(g)}
-	capacity := 3 * s.alone
-	free := capacity - s.taken
-	first := *taken.user == 0 && *taken.group < s.alone && s.taken < 2*capacity
+	taken := share{s, s.users.counter(u), s.groups.counter(g)}
+	capacity := 3 * s.soloLimit
+	free := capacity - s.inUse
+	first := *taken.user == 0 && *taken.group < s.soloLimit && s.inUse < 2*capacity
 	if !first && (2**taken.user >= free || *taken.group >= free) {
 		return share{}, false
 	}
@@ -107,16 +107,16 @@ func (s *shares) take(user, group string) (share, bool) {
 	return taken, true
 }
 
-func (s share) giveBack() {
-	if s.of != nil {
-		s.of.mu.Lock()
+func (s share) release() {
+	if s.pool != nil {
+		s.pool.mu.Lock()
 		s.addLocked(-1)
-		s.of.mu.Unlock()
+		s.pool.mu.Unlock()
 	}
 }
 
 func (s share) addLocked(n int) {
-	s.of.taken += n
+	s.pool.inUse += n
 	*s.user += n
 	*s.group += n
 }
@@ -124,15 +124,15 @@ func (s share) addLocked(n int) {
 // counts are numbers by the hash of a name, which can be long.
 type counts map[uint64]*int
 
-var seed = maphash.MakeSeed()
+var hashSeed = maphash.MakeSeed()
 
 // mostCounts is how many numbers are kept, most of which are 0.
-const mostCounts = 4096
+const maxCounters = 4096
 
-func (c counts) of(key uint64) *int {
+func (c counts) counter(key uint64) *int {
 	n, ok := c[key]
 	if !ok {
-		if len(c) >= mostCounts {
+		if len(c) >= maxCounters {
 			maps.DeleteFunc(c, func(_ uint64, n *int) bool { return *n == 0 })
 		}
 		n = new(int)
@@ -145,20 +145,20 @@ func (c counts) of(key uint64) *int {
 // concurrently.
 type slot struct {
 	mu   sync.Mutex
-	held share // guarded by mu
+	current share // guarded by mu
 }
 
 // free gives back what is held, if it has not been.
-func (s *slot) free() { s.exchange(share{}) }
+func (s *slot) release() { s.replace(share{}) }
 
 // exchange gives back what is held and holds other instead; if nothing was held, it gives
 // other back.
-func (s *slot) exchange(other share) {
+func (s *slot) replace(other share) {
 	s.mu.Lock()
-	held := s.held
-	if held.of != nil {
-		s.held, other = other, held
+	held := s.current
+	if held.pool != nil {
+		s.current, other = other, held
 	}
 	s.mu.Unlock()
-	other.giveBack()
+	other.release()
 }

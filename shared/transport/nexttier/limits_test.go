@@ -21,7 +21,7 @@ import (
 // greedy takes all that a user gets.
 func greedy(l *limits, u user.Info) (held []share) {
 	for {
-		s, ok := l.take(u, nil)
+		s, ok := l.acquire(u, nil)
 		if !ok {
 			return held
 		}
@@ -94,16 +94,16 @@ func TestSharesLeaveRoom(t *testing.T) {
 		l := newLimits(alone)
 		own := someone(tierclient.UserPrefix+"core", user.SystemPrivilegedGroup)
 		for ok := true; ok; {
-			_, ok = l.take(own, &apirequest.RequestInfo{Resource: "tokenreviews"})
+			_, ok = l.acquire(own, &apirequest.RequestInfo{Resource: "tokenreviews"})
 		}
-		if _, ok := l.take(own, &apirequest.RequestInfo{Resource: "roles"}); !ok {
+		if _, ok := l.acquire(own, &apirequest.RequestInfo{Resource: "roles"}); !ok {
 			t.Error("reviews of tokens keep informers waiting")
 		}
 	})
 	t.Run("system:masters", func(t *testing.T) {
 		l := newLimits(1)
 		for range 100 {
-			if _, ok := l.take(someone("admin", user.SystemPrivilegedGroup), nil); !ok {
+			if _, ok := l.acquire(someone("admin", user.SystemPrivilegedGroup), nil); !ok {
 				t.Fatal("an administrator is limited")
 			}
 		}
@@ -111,17 +111,17 @@ func TestSharesLeaveRoom(t *testing.T) {
 	t.Run("what is given back", func(t *testing.T) {
 		l := newLimits(alone)
 		for _, s := range greedy(l, someone("a")) {
-			s.giveBack()
+			s.release()
 		}
-		for i := range 2 * mostCounts {
-			s, ok := l.take(someone("u"+strconv.Itoa(i)), nil)
+		for i := range 2 * maxCounters {
+			s, ok := l.acquire(someone("u"+strconv.Itoa(i)), nil)
 			if !ok {
 				t.Fatalf("user %d has nothing", i)
 			}
-			s.giveBack()
+			s.release()
 		}
-		if e := &l.everyone; e.taken != 0 || len(e.users) > mostCounts {
-			t.Errorf("%d are taken, %d users are remembered", e.taken, len(e.users))
+		if e := &l.users; e.inUse != 0 || len(e.users) > maxCounters {
+			t.Errorf("%d are taken, %d users are remembered", e.inUse, len(e.users))
 		}
 	})
 }
@@ -129,19 +129,19 @@ func TestSharesLeaveRoom(t *testing.T) {
 // TestSlotIsGivenBackOnce, whoever comes first.
 func TestSlotIsGivenBackOnce(t *testing.T) {
 	l, slow := newLimits(10), newLimits(10)
-	held, _ := l.take(someone("a"), nil)
-	s := slot{held: held}
-	later, _ := slow.take(someone("a"), nil)
-	s.exchange(later)
-	if l.everyone.taken != 0 || slow.everyone.taken != 1 {
-		t.Errorf("%d and %d are taken", l.everyone.taken, slow.everyone.taken)
+	held, _ := l.acquire(someone("a"), nil)
+	s := slot{current: held}
+	later, _ := slow.acquire(someone("a"), nil)
+	s.replace(later)
+	if l.users.inUse != 0 || slow.users.inUse != 1 {
+		t.Errorf("%d and %d are taken", l.users.inUse, slow.users.inUse)
 	}
-	s.free()
-	s.free()
-	later, _ = slow.take(someone("a"), nil)
-	s.exchange(later) // too late
-	if slow.everyone.taken != 0 {
-		t.Errorf("%d are taken", slow.everyone.taken)
+	s.release()
+	s.release()
+	later, _ = slow.acquire(someone("a"), nil)
+	s.replace(later) // too late
+	if slow.users.inUse != 0 {
+		t.Errorf("%d are taken", slow.users.inUse)
 	}
 }
 
@@ -212,11 +212,11 @@ func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 	f := startFront(t, p)
 	for _, want := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
 		if want == http.StatusTooManyRequests {
-			held, ok := p.limits.take(alice, nil)
+			held, ok := p.limits.acquire(alice, nil)
 			if !ok {
 				t.Fatal("the slot has not been given back")
 			}
-			defer held.giveBack()
+			defer held.release()
 		}
 		answers := speak(t, f, "POST /api/v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 		res, err := http.ReadResponse(answers, nil)
@@ -262,10 +262,10 @@ func TestAnswersThatAreNotReadKeepNobodyWaiting(t *testing.T) {
 	}
 	eventually(t, "slow answers have given up their slots", func() bool { return attack.get(t, "/api").code == http.StatusOK })
 	eventually(t, "all count as slow", func() bool {
-		s := &p.slow.everyone
+		s := &p.slowLimits.users
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.taken == c.MaxInFlight
+		return s.inUse == c.MaxInFlight
 	})
 }
 
@@ -310,13 +310,13 @@ func BenchmarkLimits(b *testing.B) {
 		"administrator":   someone("admin", user.SystemPrivilegedGroup),
 	} {
 		run := func(b *testing.B, l *limits) {
-			held, ok := l.take(u, info)
+			held, ok := l.acquire(u, info)
 			if !ok {
 				b.Fatal("refused")
 			}
-			place := &slot{held: held}
-			place.free()
-			place.free()
+			place := &slot{current: held}
+			place.release()
+			place.release()
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

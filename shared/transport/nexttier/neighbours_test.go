@@ -84,7 +84,7 @@ func (n *neighbourhood) leave(count int, path string) {
 // closed for it; where streams are reset in bulk, a few are made anew.
 func TestNeighboursAreLeftInPeace(t *testing.T) {
 	// More than all connections may have streams.
-	const departures = (shortConnections + 1) * fullConnection
+	const departures = (shortConnections + 1) * assumedMaxStreams
 	// More than shortConnections take together, of 8 MiB each.
 	const longRequests = 40
 	long := http.Header{}
@@ -127,7 +127,7 @@ func TestNeighboursAreLeftInPeace(t *testing.T) {
 		"headers of HTTP/2":                {behave: fine, attack: http1("GET /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\nHttp2-Settings: x\r\nUpgrade: h2c\r\nKeep-Alive: 1\r\nProxy-Connection: x\r\nTe: gzip\r\n\r\n")},
 		"odd trailers":                     {behave: fine, attack: http1("POST /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTrailer: Content-Length, X-A, :path\r\n\r\n1\r\nx\r\n0\r\nContent-Length: 5\r\nX-A: \x01\r\n\r\n")},
 		"body breaks off": {behave: func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }, attack: func(n *neighbourhood) {
-			for range resetLimit / 2 {
+			for range maxResetStreams / 2 {
 				reader, writer := io.Pipe()
 				go func() { _, _ = io.WriteString(writer, "half"); _ = writer.CloseWithError(io.ErrUnexpectedEOF) }()
 				n.ask(http.MethodPost, "/api", nil, reader)
@@ -150,7 +150,7 @@ func TestNeighboursAreLeftInPeace(t *testing.T) {
 			h["bad name"], h["X-Bad"], h["Trailer"], h["Te"], h[":status"] = []string{"x"}, []string{"\x01\r\n"}, []string{"Content-Length, :x"}, []string{"x"}, []string{"x"}
 			h["Content-Length"] = []string{"3"}
 		}), attack: func(n *neighbourhood) {
-			for range resetLimit / 2 {
+			for range maxResetStreams / 2 {
 				n.ask(http.MethodGet, "/api", nil, nil)
 			}
 		}},
@@ -190,12 +190,12 @@ func TestNeighboursAreLeftInPeace(t *testing.T) {
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}, attack: func(n *neighbourhood) {
-			for range resetLimit / 2 {
+			for range maxResetStreams / 2 {
 				n.ask(http.MethodPost, "/api", nil, nil)
 			}
 		}},
-		"clients leave": {stays: true, anew: departures / resetLimit, attack: func(n *neighbourhood) { n.leave(departures, "/api") }},
-		"watches leave": {stays: true, anew: departures / resetLimit, attack: func(n *neighbourhood) { n.leave(departures, "/api?watch=1") }},
+		"clients leave": {stays: true, anew: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api") }},
+		"watches leave": {stays: true, anew: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api?watch=1") }},
 		"answers are not read": {behave: func(w http.ResponseWriter, _ *http.Request) {
 			for range 64 {
 				_, _ = w.Write(make([]byte, 1<<20))
@@ -304,7 +304,7 @@ func TestServersThatGoAwayOften(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.running.Wait()
+	defer p.goroutines.Wait()
 	defer p.shutdown()
 	f := startFront(t, p)
 	for range 10 {

@@ -21,13 +21,13 @@ type pool struct {
 	connect func(ctx context.Context) (*http.ClientConn, error)
 	// background is where connections are made: not in the name of the request
 	// that asked first, for others wait for it too. It ends with the proxy.
-	background context.Context
-	timeout    time.Duration
+	ctx context.Context
+	dialTimeout    time.Duration
 	// spread is how many connections are opened before a request joins another
 	// one on its connection. Beyond it, one is opened only when all are full.
-	spread int
+	minConns int
 	// running counts the goroutines that connect.
-	running *sync.WaitGroup
+	goroutines *sync.WaitGroup
 
 	mu      sync.Mutex
 	conns   []*conn
@@ -35,8 +35,8 @@ type pool struct {
 	closed  bool
 	// outcome is closed and replaced whenever a connection attempt ends;
 	// failures counts those that failed, lastErr is the last one's error.
-	outcome  chan struct{}
-	failures int
+	dialDone  chan struct{}
+	dialFailures int
 	lastErr  error
 }
 
@@ -44,50 +44,50 @@ type pool struct {
 // requests. The handlers of such streams may go on for a while; a server of net/http, or of
 // ours, ends a connection that has four times as many waiting as it may have streams, with
 // everything on it (CVE-2023-44487).
-const resetLimit = 32
+const maxResetStreams = 32
 
 // maxHeads is how many bytes of header fields a connection may carry at which it gets no more
 // requests: a server of ours refuses those for which it would hold more than eight times
 // [maxHeaders], and whoever sends long ones must not have others refused.
-const maxHeads = 4 * maxHeaders
+const maxConnHeaderBytes = 4 * maxHeaders
 
 // conn is a connection of a pool.
 type conn struct {
 	*http.ClientConn
 	pool   *pool
-	resets atomic.Int32
+	resetStreams atomic.Int32
 	// heads are the bytes of header fields that the server may hold, lost those of streams
 	// that were reset.
-	heads, lost atomic.Int64
+	headerBytes, resetHeaderBytes atomic.Int64
 }
 
 // reset notes that a stream has ended before its time, whose request had so many bytes of
 // header fields.
-func (c *conn) reset(head int64) {
-	if c.resets.Add(1) == resetLimit || c.lost.Add(head) >= maxHeads/2 {
+func (c *conn) streamReset(head int64) {
+	if c.resetStreams.Add(1) == maxResetStreams || c.resetHeaderBytes.Add(head) >= maxConnHeaderBytes/2 {
 		c.pool.retire(c)
 	}
 }
 
 // answered notes that a request has been answered, or not been sent.
-func (c *conn) answered(head int64) { c.heads.Add(-head) }
+func (c *conn) streamDone(head int64) { c.headerBytes.Add(-head) }
 
 // left is how many requests the connection takes without letting one wait for a handler.
-func (c *conn) left() int {
-	if c.heads.Load() >= maxHeads {
+func (c *conn) available() int {
+	if c.headerBytes.Load() >= maxConnHeaderBytes {
 		return 0
 	}
-	return c.Available() - int(c.resets.Load())
+	return c.Available() - int(c.resetStreams.Load())
 }
 
 // full reports whether a connection with nothing left has as many streams as a server is
 // taken to allow, or as long ones. One that has fewer is about to close.
 func (c *conn) full() bool {
-	return c.InFlight()+int(c.resets.Load()) >= fullConnection || c.heads.Load() >= maxHeads
+	return c.InFlight()+int(c.resetStreams.Load()) >= assumedMaxStreams || c.headerBytes.Load() >= maxConnHeaderBytes
 }
 
 // fullConnection is the number of streams a server is taken to allow on a connection.
-const fullConnection = 100
+const assumedMaxStreams = 100
 
 // acquire returns a connection with a stream reserved on it for a request with so many bytes
 // of header fields: the caller must call RoundTrip or Release on it, and then answered or
@@ -104,18 +104,18 @@ func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) 
 		}
 		conn, open := p.reserveLocked()
 		alone := conn != nil && conn.InFlight() == 1 // our own reservation
-		if conn == nil && p.dialing == 0 || conn != nil && !alone && open+p.dialing < p.spread {
+		if conn == nil && p.dialing == 0 || conn != nil && !alone && open+p.dialing < p.minConns {
 			p.dialing++
-			p.running.Go(p.dial)
+			p.goroutines.Go(p.dial)
 		}
 		if conn != nil {
-			conn.heads.Add(head)
+			conn.headerBytes.Add(head)
 			return conn, nil
 		}
 		if impatient == nil {
 			impatient = time.After(patience)
 		}
-		outcome, failures := p.outcome, p.failures
+		outcome, failures := p.dialDone, p.dialFailures
 		p.mu.Unlock()
 		var ended error
 		select {
@@ -129,7 +129,7 @@ func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) 
 		if ended != nil {
 			return nil, ended
 		}
-		if p.failures != failures {
+		if p.dialFailures != failures {
 			return nil, p.lastErr
 		}
 	}
@@ -143,7 +143,7 @@ func (p *pool) reserveLocked() (best *conn, open int) {
 	p.conns = slices.DeleteFunc(p.conns, func(c *conn) bool { return c.Err() != nil })
 	least := -1
 	for _, c := range p.conns {
-		if c.left() <= 0 {
+		if c.available() <= 0 {
 			if c.full() {
 				open++
 			}
@@ -162,7 +162,7 @@ func (p *pool) reserveLocked() (best *conn, open int) {
 }
 
 func (p *pool) dial() {
-	ctx, cancel := context.WithTimeout(p.background, p.timeout)
+	ctx, cancel := context.WithTimeout(p.ctx, p.dialTimeout)
 	defer cancel()
 	made, err := p.connect(ctx)
 	p.mu.Lock()
@@ -170,20 +170,20 @@ func (p *pool) dial() {
 	p.dialing--
 	switch {
 	case err != nil:
-		p.failures++
+		p.dialFailures++
 		p.lastErr = err
 	case p.closed:
 		_ = made.Close()
 	default:
 		p.conns = append(p.conns, &conn{ClientConn: made, pool: p})
 	}
-	close(p.outcome)
-	p.outcome = make(chan struct{})
+	close(p.dialDone)
+	p.dialDone = make(chan struct{})
 }
 
 // renew lets the present connections finish what they carry and makes new ones
 // for everything else.
-func (p *pool) renew() {
+func (p *pool) replaceConns() {
 	p.mu.Lock()
 	conns := p.conns
 	p.conns = nil
@@ -206,7 +206,7 @@ func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.renew()
+	p.replaceConns()
 }
 
 // size is the number of connections kept.

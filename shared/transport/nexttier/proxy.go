@@ -31,26 +31,26 @@ type Proxy struct {
 	config   Config
 	targets  []target
 	identity *identity
-	creds    *credentials
+	credentials    *credentials
 	metrics  *metrics
 	streams  openStreams
 	// challenge is the header value of [distrust.Challenge].
 	challenge []string
 
 	// background ends with Run; running counts the goroutines that end with it.
-	background context.Context
-	end        context.CancelFunc
-	running    sync.WaitGroup
+	ctx context.Context
+	cancel        context.CancelFunc
+	goroutines    sync.WaitGroup
 
 	// replicas is replaced as a whole, under resolving.
 	replicas  atomic.Pointer[[]*replica]
 	resolving sync.Mutex
 	// turn makes equally good replicas take turns.
-	turn atomic.Uint32
+	nextStart atomic.Uint32
 	// limits are for requests in flight, slow for answers that their clients do not read.
-	limits, slow *limits
+	limits, slowLimits *limits
 	// kick asks Run to look after things at once.
-	kick chan struct{}
+	wake chan struct{}
 }
 
 // New returns the proxy for config. It reads the credentials, and reports
@@ -65,14 +65,14 @@ func New(config Config) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{
-		config: c, targets: targets, identity: newIdentity(c.Headers), creds: creds,
-		challenge: []string{rand.Text()}, kick: make(chan struct{}, 1),
+		config: c, targets: targets, identity: newIdentity(c.Headers), credentials: creds,
+		challenge: []string{rand.Text()}, wake: make(chan struct{}, 1),
 	}
 	if c.MaxInFlight > 0 {
-		p.limits, p.slow = newLimits(c.MaxInFlight), newLimits(slowAnswers)
+		p.limits, p.slowLimits = newLimits(c.MaxInFlight), newLimits(slowAnswers)
 	}
-	p.background, p.end = context.WithCancel(context.Background())
-	p.streams.init(p.background, &p.running)
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.streams.init(p.ctx, &p.goroutines)
 	var replicas []*replica
 	for _, t := range targets {
 		if t.fixed() {
@@ -81,7 +81,7 @@ func New(config Config) (*Proxy, error) {
 	}
 	p.replicas.Store(&replicas)
 	if p.metrics, err = newMetrics(p); err != nil {
-		p.end()
+		p.cancel()
 		return nil, err
 	}
 	return p, nil
@@ -100,13 +100,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	info, _ := apirequest.RequestInfoFrom(req.Context())
-	held, ok := p.limits.take(u, info)
+	held, ok := p.limits.acquire(u, info)
 	if !ok {
-		p.fail(w, req, k, status(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Too many requests, please try again later.", retryAfter))
+		p.fail(w, req, k, newStatusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Too many requests, please try again later.", retryAfter))
 		return
 	}
-	x := exchange{kind: k, place: &slot{held: held}, user: u}
-	defer x.place.free()
+	x := exchange{kind: k, slot: &slot{current: held}, user: u}
+	defer x.slot.release()
 	out, err := p.outgoing(req, u, k)
 	if err != nil {
 		p.fail(w, req, k, err)
@@ -124,13 +124,13 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer r.inFlight[k].Add(-1)
-	b.settle()
+	b.markAnswered()
 	p.metrics.answered(k, res.StatusCode)
 	if k == stream {
-		x.place.free() // It has begun; to go on is for the tier that serves it to allow.
-		s := p.streams.open(req.Context(), res.Body)
-		defer p.streams.forget(s)
-		x.ended = s.ended.Load
+		x.slot.release() // It has begun; to go on is for the tier that serves it to allow.
+		s := p.streams.add(req.Context(), res.Body)
+		defer p.streams.remove(s)
+		x.endedHere = s.endedHere.Load
 	}
 	p.relay(w, req, res, x)
 }
@@ -143,23 +143,23 @@ func (p *Proxy) fail(w http.ResponseWriter, req *http.Request, k kind, err error
 		p.config.Logger.V(2).Info("request not passed on", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
 	p.metrics.failed(k, req, err)
-	leaveBody(w, req)
+	limitBodyRead(w, req)
 	p.config.OnError(w, req, answer)
 }
 
 // choice is the replicas that one request may go to, and what it found there.
-type choice struct {
+type selection struct {
 	kind       kind
 	replicas   []*replica
 	candidates []candidate
-	few        [4]candidate // what candidates is a part of, usually
+	buf        [4]candidate // what candidates is a part of, usually
 	start      int
 	// patience is what is left of the time that the request waits for
 	// connections; moveOn is the most it waits for one replica if there are more.
-	patience, moveOn time.Duration
+	dialBudget, maxDialWait time.Duration
 }
 
-func (p *Proxy) choices(ctx context.Context, k kind) *choice {
+func (p *Proxy) selectReplicas(ctx context.Context, k kind) *selection {
 	replicas := *p.replicas.Load()
 	if len(replicas) == 0 {
 		// Nothing is known of any name yet; a request does not wait for Run.
@@ -168,14 +168,14 @@ func (p *Proxy) choices(ctx context.Context, k kind) *choice {
 		cancel()
 		replicas = *p.replicas.Load()
 	}
-	c := &choice{
+	c := &selection{
 		kind:     k,
 		replicas: replicas,
-		start:    int(p.turn.Add(1) & 0xffff),
-		patience: p.config.GiveUpAfter,
-		moveOn:   p.config.MoveOnAfter,
+		start:    int(p.nextStart.Add(1) & 0xffff),
+		dialBudget: p.config.GiveUpAfter,
+		maxDialWait:   p.config.MoveOnAfter,
 	}
-	if c.candidates = c.few[:]; len(replicas) > len(c.few) {
+	if c.candidates = c.buf[:]; len(replicas) > len(c.buf) {
 		c.candidates = make([]candidate, len(replicas))
 	}
 	c.candidates = c.candidates[:len(replicas)]
@@ -183,18 +183,18 @@ func (p *Proxy) choices(ctx context.Context, k kind) *choice {
 }
 
 // wait is how long to wait for a connection to the replica at an index.
-func (c *choice) wait(at int) time.Duration {
+func (c *selection) dialWait(at int) time.Duration {
 	for i := range c.candidates {
-		if i != at && !c.candidates[i].refused {
-			return min(c.patience, c.moveOn)
+		if i != at && !c.candidates[i].unreachable {
+			return min(c.dialBudget, c.maxDialWait)
 		}
 	}
-	return c.patience
+	return c.dialBudget
 }
 
 // next returns the index of the replica to try, or -1 if there is none left.
-func (c *choice) next() int {
-	if c.patience <= 0 {
+func (c *selection) next() int {
+	if c.dialBudget <= 0 {
 		return -1
 	}
 	for i, r := range c.replicas {
@@ -210,8 +210,8 @@ func (c *choice) next() int {
 // of out's context.
 func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *replica, error) {
 	ctx := out.Context()
-	choice := p.choices(ctx, k)
-	head := headSize(out)
+	choice := p.selectReplicas(ctx, k)
+	head := headerSize(out)
 	var last error = &unavailableError{errors.New("no address is known")}
 	for attempts, refusals := 0, 0; attempts-refusals < maxAttempts && refusals < maxRefusals; {
 		at := choice.next()
@@ -220,25 +220,25 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		}
 		r := choice.replicas[at]
 		before := time.Now()
-		conn, err := r.pools[k].acquire(ctx, head, choice.wait(at))
+		conn, err := r.pools[k].acquire(ctx, head, choice.dialWait(at))
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, context.Cause(ctx)
 			}
-			choice.patience -= time.Since(before)
-			choice.candidates[at].refused = true
-			p.lost(r, err)
+			choice.dialBudget -= time.Since(before)
+			choice.candidates[at].unreachable = true
+			p.markDown(r, err)
 			last = &unavailableError{fmt.Errorf("connect to %s: %w", r.address, err)}
 			continue
 		}
-		reader, whole := b.attempt()
+		reader, whole := b.newAttempt()
 		if !whole {
 			conn.Release()
-			conn.answered(head)
+			conn.streamDone(head)
 			return nil, nil, last
 		}
 		attempts++
-		choice.candidates[at].tried++
+		choice.candidates[at].attempts++
 		try := out
 		if attempts > 1 {
 			// A transport may look at the request of a failed attempt a little longer.
@@ -252,12 +252,12 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		r.inFlight[k].Add(1)
 		res, err := conn.RoundTrip(try)
 		if err == nil {
-			res.Body = newAnswerBody(res.Body, conn, head)
-			if !p.distrusted(r, res) {
+			res.Body = newResponseBody(res.Body, conn, head)
+			if !p.checkDistrust(r, res) {
 				return res, r, nil
 			}
 		} else {
-			conn.reset(head)
+			conn.streamReset(head)
 		}
 		r.inFlight[k].Add(-1)
 		switch {
@@ -265,17 +265,17 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 			_ = res.Body.Close()
 			last = errDistrusted
 			// Who is known not to be believed has had nothing carried out.
-			if !distrust.Marked(res.Header, p.challenge[0]) && !safe(out.Method) {
+			if !distrust.Marked(res.Header, p.challenge[0]) && !isSafe(out.Method) {
 				return nil, nil, last
 			}
 		case ctx.Err() != nil:
 			return nil, nil, context.Cause(ctx)
-		case tooLong(err):
-			return nil, nil, errTooLong
-		case unprocessed(err):
+		case isHeaderTooLarge(err):
+			return nil, nil, errHeaderTooLarge
+		case isUnprocessed(err):
 			refusals++
 			last = &unavailableError{fmt.Errorf("request refused by %s: %w", r.address, err)}
-		case safe(out.Method):
+		case isSafe(out.Method):
 			last = &brokenError{fmt.Errorf("request to %s: %w", r.address, err)}
 		default:
 			return nil, nil, &brokenError{fmt.Errorf("request to %s: %w", r.address, err)}
@@ -287,10 +287,10 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 // distrusted reports whether res says that r does not believe the front-proxy
 // certificate, and remembers it. A 401 that is not marked is the client's, unless r is
 // known to believe nobody: one that is older than the mark.
-func (p *Proxy) distrusted(r *replica, res *http.Response) bool {
+func (p *Proxy) checkDistrust(r *replica, res *http.Response) bool {
 	switch {
 	case res.StatusCode == http.StatusUnauthorized && distrust.Marked(res.Header, p.challenge[0]):
-		p.distrusts(r)
+		p.markDistrusting(r)
 		return true
 	case res.StatusCode == http.StatusUnauthorized:
 		return r.distrusts.Load()
@@ -301,10 +301,10 @@ func (p *Proxy) distrusted(r *replica, res *http.Response) bool {
 }
 
 // distrusts notes that r does not believe the front-proxy certificate.
-func (p *Proxy) distrusts(r *replica) {
+func (p *Proxy) markDistrusting(r *replica) {
 	if r.distrusts.CompareAndSwap(false, true) {
 		p.config.Logger.Error(errDistrusted, "next tier answered 401 to an asserted identity", "address", r.address)
-		p.lookSoon()
+		p.maintainSoon()
 	}
 }
 
@@ -315,7 +315,7 @@ func (p *Proxy) Name() string { return "next-tier-" + p.config.Tier }
 // is a health check of k8s.io/apiserver.
 func (p *Proxy) Check(*http.Request) error {
 	for _, r := range *p.replicas.Load() {
-		if r.known.Load() && condition(r.condition.Load()) != down && !r.distrusts.Load() {
+		if r.conditionKnown.Load() && condition(r.condition.Load()) != down && !r.distrusts.Load() {
 			return nil
 		}
 	}

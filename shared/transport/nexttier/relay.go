@@ -17,8 +17,8 @@ import (
 const (
 	// copySize is the size of the buffers that bodies are copied with, idleSize
 	// that of the ones that wait for the next event of a watch, in bytes.
-	copySize = 64 << 10
-	idleSize = 4 << 10
+	copyBufferSize = 64 << 10
+	idleBufferSize = 4 << 10
 )
 
 // auditID is the header auditinternal.HeaderAuditID as net/http spells it.
@@ -32,16 +32,16 @@ const (
 	slowAnswers = 100
 )
 
-var copyBuffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }}
 
 // exchange is a request that is being answered.
 type exchange struct {
 	kind kind
 	// place is held until all of the answer is here.
-	place *slot
+	slot *slot
 	user  user.Info
 	// ended reports whether it was this server that ended the body of a stream.
-	ended func() bool
+	endedHere func() bool
 }
 
 // relay passes a response on. It panics with [http.ErrAbortHandler] when the
@@ -51,7 +51,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	header := w.Header()
 	for name, values := range res.Header {
 		switch {
-		case hopByHop(name), name == distrust.Echo:
+		case isHopByHop(name), name == distrust.Echo:
 		case name == "Warning":
 			// This tier may have warned as well.
 			header[name] = append(header[name], values...)
@@ -74,22 +74,22 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	}
 	w.WriteHeader(res.StatusCode)
 
-	c := copying{kind: x.kind, length: res.ContentLength, flush: func() {}, whole: x.place.free, partly: func() {}}
+	c := bodyCopier{kind: x.kind, length: res.ContentLength, flush: func() {}, onEnd: x.slot.release, onPartial: func() {}}
 	if x.kind == stream || res.ContentLength < 0 {
 		c.flush = flusher(w)
 	}
 	if x.kind == stream {
 		c.flush() // A watch has begun, though nothing may happen for a long time.
 	} else {
-		var reading patience
-		c.partly = func() { reading.begin(p, w, req, x) }
-		defer reading.end()
+		var reading slowClientTimer
+		c.onPartial = func() { reading.start(p, w, req, x) }
+		defer reading.stop()
 	}
 	err := c.copy(w, res.Body)
 	var gone *writeError
 	switch {
 	case err == nil:
-	case errors.As(err, &gone), x.kind == stream && (x.ended() || errors.Is(req.Context().Err(), context.Canceled)):
+	case errors.As(err, &gone), x.kind == stream && (x.endedHere() || errors.Is(req.Context().Err(), context.Canceled)):
 		// The client has gone, or the server ends its watches: nothing is missing
 		// that anybody would miss.
 		return
@@ -120,40 +120,40 @@ func flusher(w http.ResponseWriter) func() {
 }
 
 // patience bounds how long a slow client holds its place.
-type patience struct {
+type slowClientTimer struct {
 	timer *time.Timer
 	// unbound lets the writer wait for the client of the next request on the connection.
-	unbound func()
+	clearDeadline func()
 }
 
 // begin is called before the first part of an answer is written that is not all here. A
 // client that has not read it within slowAfter holds a share of the slow answers instead
 // of its place, if there is one for it, and none has longer than its request.
-func (y *patience) begin(p *Proxy, w http.ResponseWriter, req *http.Request, x exchange) {
+func (y *slowClientTimer) start(p *Proxy, w http.ResponseWriter, req *http.Request, x exchange) {
 	y.timer = time.AfterFunc(slowAfter, func() {
-		if slow, ok := p.slow.take(x.user, nil); ok {
-			x.place.exchange(slow)
+		if slow, ok := p.slowLimits.acquire(x.user, nil); ok {
+			x.slot.replace(slow)
 		}
 	})
 	if deadline, ok := req.Context().Deadline(); ok {
 		controller := http.NewResponseController(w)
 		if controller.SetWriteDeadline(deadline) == nil {
-			y.unbound = func() { _ = controller.SetWriteDeadline(time.Time{}) }
+			y.clearDeadline = func() { _ = controller.SetWriteDeadline(time.Time{}) }
 		}
 	}
 }
 
-func (y *patience) end() {
+func (y *slowClientTimer) stop() {
 	if y.timer != nil {
 		y.timer.Stop()
 	}
-	if y.unbound != nil {
-		y.unbound()
+	if y.clearDeadline != nil {
+		y.clearDeadline()
 	}
 }
 
 // copying is how a body is copied.
-type copying struct {
+type bodyCopier struct {
 	kind kind
 	// length is that of the body, or negative.
 	length int64
@@ -161,13 +161,13 @@ type copying struct {
 	flush func()
 	// whole is called when all has been read, before the last of it is written. If that is
 	// not with the first read, partly is called before.
-	whole, partly func()
+	onEnd, onPartial func()
 }
 
 // copy copies until the end. A stream that is idle holds a small buffer; it gets a large one
 // while it fills the small one.
-func (c copying) copy(w io.Writer, body io.Reader) error {
-	var large *[copySize]byte
+func (c bodyCopier) copy(w io.Writer, body io.Reader) error {
+	var large *[copyBufferSize]byte
 	defer func() {
 		if large != nil {
 			copyBuffers.Put(large)
@@ -175,9 +175,9 @@ func (c copying) copy(w io.Writer, body io.Reader) error {
 	}()
 	var buffer []byte
 	if c.kind == stream {
-		buffer = make([]byte, idleSize)
+		buffer = make([]byte, idleBufferSize)
 	} else {
-		large = copyBuffers.Get().(*[copySize]byte)
+		large = copyBuffers.Get().(*[copyBufferSize]byte)
 		buffer = large[:]
 	}
 	small := buffer
@@ -185,9 +185,9 @@ func (c copying) copy(w io.Writer, body io.Reader) error {
 		n, err := body.Read(buffer)
 		switch first := read == 0; {
 		case err == io.EOF, read+int64(n) == c.length:
-			c.whole()
+			c.onEnd()
 		case first && n > 0:
-			c.partly()
+			c.onPartial()
 		}
 		read += int64(n)
 		if n > 0 {
@@ -203,9 +203,9 @@ func (c copying) copy(w io.Writer, body io.Reader) error {
 			return err
 		case c.kind != stream:
 		case large == nil && n == len(buffer):
-			large = copyBuffers.Get().(*[copySize]byte)
+			large = copyBuffers.Get().(*[copyBufferSize]byte)
 			buffer = large[:]
-		case large != nil && n <= idleSize:
+		case large != nil && n <= idleBufferSize:
 			copyBuffers.Put(large)
 			large, buffer = nil, small
 		}

@@ -13,7 +13,7 @@ const (
 	shortConnections = 4
 	// answerWindow bounds the bytes of the answer to a short request that its client has not
 	// read. Go's default would be 4 MiB.
-	answerWindow = 256 << 10
+	responseWindow = 256 << 10
 	// streamWindow is what a stream may hold that its client has not read, in
 	// bytes.
 	streamWindow = 64 << 10
@@ -53,7 +53,7 @@ type replica struct {
 
 	condition atomic.Int32
 	// known is set once the condition is more than a guess.
-	known atomic.Bool
+	conditionKnown atomic.Bool
 	// distrusts is set while the replica refuses the front-proxy certificate.
 	distrusts atomic.Bool
 	inFlight  [kinds]atomic.Int64
@@ -61,16 +61,16 @@ type replica struct {
 	// a row that got no answer, belongs to the one probe that has set probing.
 	nextProbe time.Time
 	probing   atomic.Bool
-	missed    int
+	missedProbes    int
 }
 
 func (p *Proxy) newReplica(t target, ip string) *replica {
-	r := &replica{target: t, ip: ip, address: net.JoinHostPort(ip, t.port), creds: p.creds}
+	r := &replica{target: t, ip: ip, address: net.JoinHostPort(ip, t.port), creds: p.credentials}
 	for i, settings := range []struct {
 		spread int
 		http2  http.HTTP2Config
 	}{
-		short:  {shortConnections, http.HTTP2Config{MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: answerWindow}},
+		short:  {shortConnections, http.HTTP2Config{MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: responseWindow}},
 		stream: {1, http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow}},
 	} {
 		settings.http2.SendPingTimeout, settings.http2.PingTimeout = pingAfter, pingTimeout
@@ -90,23 +90,23 @@ func (p *Proxy) newReplica(t target, ip string) *replica {
 			connect: func(ctx context.Context) (*http.ClientConn, error) {
 				conn, err := transport.NewClientConn(ctx, "https", r.address)
 				if err == nil {
-					p.answered(r)
+					p.markReachable(r)
 				}
 				return conn, err
 			},
-			outcome:    make(chan struct{}),
-			background: p.background,
-			timeout:    p.config.DialTimeout,
-			spread:     settings.spread,
-			running:    &p.running,
+			dialDone:    make(chan struct{}),
+			ctx: p.ctx,
+			dialTimeout:    p.config.DialTimeout,
+			minConns:     settings.spread,
+			goroutines:    &p.goroutines,
 		}
 	}
 	return r
 }
 
-func (r *replica) renew() {
+func (r *replica) replaceConns() {
 	for _, pool := range r.pools {
-		pool.renew()
+		pool.replaceConns()
 	}
 }
 

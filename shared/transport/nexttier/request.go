@@ -98,7 +98,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	header := make(http.Header, len(req.Header)+8)
 	size := len(req.URL.Path) + len(req.URL.RawQuery)
 	for name, values := range req.Header {
-		if len(values) > 0 && !dropped(name) && !p.identity.claims(name) {
+		if len(values) > 0 && !isDropped(name) && !p.identity.isIdentityHeader(name) {
 			header[name] = values
 			size += fieldSize * len(values)
 			for _, value := range values {
@@ -112,7 +112,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		}
 	}
 	if size > maxHeaders {
-		return nil, errTooLong
+		return nil, errHeaderTooLarge
 	}
 	removeNominated(header, req.Header["Connection"])
 	if values, ok := header["Sec-Websocket-Protocol"]; ok {
@@ -133,12 +133,12 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		// Otherwise the transport would invent one.
 		header["User-Agent"] = []string{""}
 	}
-	forwarded(header, req)
+	setForwarded(header, req)
 	if id, ok := audit.AuditIDFrom(req.Context()); ok && id != "" {
 		header[auditinternal.HeaderAuditID] = []string{string(id)}
 	}
 	header[distrust.Challenge] = p.challenge
-	if err := p.identify(req.Context(), header, u); err != nil {
+	if err := p.setIdentity(req.Context(), header, u); err != nil {
 		return nil, err
 	}
 
@@ -157,7 +157,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 }
 
 // headSize is how many bytes the path and headers of a request have, as HTTP/2 counts them.
-func headSize(out *http.Request) int64 {
+func headerSize(out *http.Request) int64 {
 	size := len(out.URL.Path) + len(out.URL.RawQuery)
 	for name, values := range out.Header {
 		size += (fieldSize + len(name)) * len(values)
@@ -169,9 +169,9 @@ func headSize(out *http.Request) int64 {
 }
 
 // identify adds what the next tier knows the user by.
-func (p *Proxy) identify(ctx context.Context, header http.Header, u user.Info) error {
+func (p *Proxy) setIdentity(ctx context.Context, header http.Header, u user.Info) error {
 	if !p.config.HandOver {
-		if err := p.identity.assert(header, u); err != nil {
+		if err := p.identity.setHeaders(header, u); err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("assert the identity: %w", err))
 		}
 		return nil
@@ -188,19 +188,19 @@ func (p *Proxy) identify(ctx context.Context, header http.Header, u user.Info) e
 
 // dropped reports whether a header of a request stays here: it concerns one hop,
 // or is the client's credential.
-func dropped(name string) bool {
+func isDropped(name string) bool {
 	switch name {
 	case "Authorization",
 		// The server answers 100 Continue itself once the body is read.
 		"Expect":
 		return true
 	}
-	return hopByHop(name)
+	return isHopByHop(name)
 }
 
 // hopByHop are the headers that concern one connection (RFC 9110 section 7.6.1,
 // and what is in use besides).
-func hopByHop(name string) bool {
+func isHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
 		"Proxy-Authenticate", "Proxy-Authorization":
@@ -244,7 +244,7 @@ func withoutBearerToken(values []string) []string {
 
 // forwarded says where the request came from, in the headers that audit and the
 // proxies of pods and Services read.
-func forwarded(h http.Header, req *http.Request) {
+func setForwarded(h http.Header, req *http.Request) {
 	values := make([]string, 3)
 	if ip, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
 		if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {

@@ -13,7 +13,7 @@ import (
 // (RFC 9113 sections 8.7 and 6.8), or the connection had ended before anything
 // was written. net/http has no exported form of the last two but their texts,
 // which a test holds against the real thing.
-func unprocessed(err error) bool {
+func isUnprocessed(err error) bool {
 	var streamErr http2.StreamError
 	if errors.As(err, &streamErr) {
 		return streamErr.Code == http2.ErrCodeRefusedStream
@@ -33,13 +33,13 @@ func unprocessed(err error) bool {
 
 // tooLong reports whether err says that the next tier does not accept headers as long as the
 // request has, for which it has not been sent.
-func tooLong(err error) bool {
+func isHeaderTooLarge(err error) bool {
 	return strings.HasSuffix(err.Error(), "http2: request header list larger than peer's advertised limit")
 }
 
 // safe reports whether the method changes nothing (RFC 9110 section 9.2.1), so
 // that a request may be carried out twice.
-func safe(method string) bool {
+func isSafe(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:
 		return true

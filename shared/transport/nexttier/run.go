@@ -14,7 +14,7 @@ import (
 
 const (
 	// eager is how many times as often a replica that is down is probed.
-	eager = 8
+	downProbeFactor = 8
 	// probeTimeout bounds one probe.
 	probeTimeout = time.Second
 )
@@ -25,17 +25,17 @@ const (
 // requests get 503. End it after the server has drained its requests. It is
 // called once, and returns nil.
 func (p *Proxy) Run(ctx context.Context) error {
-	defer p.running.Wait()
+	defer p.goroutines.Wait()
 	defer p.shutdown()
-	ticker := time.NewTicker(p.config.ProbeInterval / eager)
+	ticker := time.NewTicker(p.config.ProbeInterval / downProbeFactor)
 	defer ticker.Stop()
-	var k keeper
+	var k maintenance
 	for {
-		k.look(p, time.Now())
+		k.run(p, time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.kick:
+		case <-p.wake:
 			k.resolveAt = time.Time{}
 		case <-ticker.C:
 		}
@@ -43,16 +43,16 @@ func (p *Proxy) Run(ctx context.Context) error {
 }
 
 // lookSoon makes Run look after names and credentials now.
-func (p *Proxy) lookSoon() {
+func (p *Proxy) maintainSoon() {
 	select {
-	case p.kick <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
 // shutdown closes everything.
 func (p *Proxy) shutdown() {
-	p.end()
+	p.cancel()
 	p.streams.close()
 	p.resolving.Lock()
 	defer p.resolving.Unlock()
@@ -62,35 +62,35 @@ func (p *Proxy) shutdown() {
 }
 
 // keeper is the memory of Run.
-type keeper struct {
+type maintenance struct {
 	resolveAt   time.Time
 	resolving   chan struct{}
-	credentials string // the last complaint about them
+	lastCredentialsError string // the last complaint about them
 }
 
 // look does what is due at now. What takes time is done in goroutines.
-func (k *keeper) look(p *Proxy, now time.Time) {
-	switch changed, err := p.creds.refresh(); {
-	case err != nil && err.Error() != k.credentials:
-		k.credentials = err.Error()
+func (k *maintenance) run(p *Proxy, now time.Time) {
+	switch changed, err := p.credentials.refresh(); {
+	case err != nil && err.Error() != k.lastCredentialsError:
+		k.lastCredentialsError = err.Error()
 		p.config.Logger.Error(err, "front-proxy credentials kept as they were")
 	case err == nil:
-		k.credentials = ""
+		k.lastCredentialsError = ""
 		if changed {
 			p.config.Logger.Info("front-proxy credentials changed")
 			for _, r := range *p.replicas.Load() {
-				r.renew()
+				r.replaceConns()
 				r.nextProbe = time.Time{}
 			}
 		}
 	}
-	if !now.Before(k.resolveAt) && k.idle() {
+	if !now.Before(k.resolveAt) && k.resolverIdle() {
 		k.resolveAt = now.Add(p.config.ResolveInterval)
 		done := make(chan struct{})
 		k.resolving = done
-		p.running.Go(func() {
+		p.goroutines.Go(func() {
 			defer close(done)
-			ctx, cancel := context.WithTimeout(p.background, p.config.ResolveInterval)
+			ctx, cancel := context.WithTimeout(p.ctx, p.config.ResolveInterval)
 			defer cancel()
 			p.resolve(ctx)
 		})
@@ -101,9 +101,9 @@ func (k *keeper) look(p *Proxy, now time.Time) {
 		}
 		r.nextProbe = now.Add(p.config.ProbeInterval)
 		if condition(r.condition.Load()) == down {
-			r.nextProbe = now.Add(p.config.ProbeInterval / eager)
+			r.nextProbe = now.Add(p.config.ProbeInterval / downProbeFactor)
 		}
-		p.running.Go(func() {
+		p.goroutines.Go(func() {
 			defer r.probing.Store(false)
 			p.probe(r)
 		})
@@ -111,7 +111,7 @@ func (k *keeper) look(p *Proxy, now time.Time) {
 }
 
 // idle reports whether no lookup is under way.
-func (k *keeper) idle() bool {
+func (k *maintenance) resolverIdle() bool {
 	select {
 	case <-k.resolving:
 		return true
@@ -125,7 +125,7 @@ func (k *keeper) idle() bool {
 func (p *Proxy) resolve(ctx context.Context) {
 	p.resolving.Lock()
 	defer p.resolving.Unlock()
-	if p.background.Err() != nil {
+	if p.ctx.Err() != nil {
 		return
 	}
 	old := *p.replicas.Load()
@@ -133,13 +133,13 @@ func (p *Proxy) resolve(ctx context.Context) {
 	for _, t := range p.targets {
 		keep := func(r *replica) bool { return r.target == t }
 		if t.fixed() {
-			found = append(found, only(old, keep)...)
+			found = append(found, filter(old, keep)...)
 			continue
 		}
 		addresses, err := p.config.Resolver.LookupHost(ctx, t.host)
 		if err != nil {
 			p.config.Logger.V(2).Info("name not resolved", "host", t.host, "err", err)
-			found = append(found, only(old, keep)...)
+			found = append(found, filter(old, keep)...)
 			continue
 		}
 		slices.Sort(addresses)
@@ -147,7 +147,7 @@ func (p *Proxy) resolve(ctx context.Context) {
 			if _, err := netip.ParseAddr(ip); err != nil {
 				continue
 			}
-			known := only(old, func(r *replica) bool { return r.target == t && r.ip == ip })
+			known := filter(old, func(r *replica) bool { return r.target == t && r.ip == ip })
 			if len(known) == 0 {
 				known = []*replica{p.newReplica(t, ip)}
 				p.config.Logger.Info("replica found", "address", known[0].address)
@@ -164,7 +164,7 @@ func (p *Proxy) resolve(ctx context.Context) {
 	}
 }
 
-func only(replicas []*replica, keep func(*replica) bool) []*replica {
+func filter(replicas []*replica, keep func(*replica) bool) []*replica {
 	var kept []*replica
 	for _, r := range replicas {
 		if keep(r) {
@@ -176,16 +176,16 @@ func only(replicas []*replica, keep func(*replica) bool) []*replica {
 
 // probe asks r whether it is ready, over a connection that requests use too.
 func (p *Proxy) probe(r *replica) {
-	ctx, cancel := context.WithTimeout(p.background, probeTimeout)
+	ctx, cancel := context.WithTimeout(p.ctx, probeTimeout)
 	defer cancel()
 	conn, err := r.pools[short].acquire(ctx, 0, probeTimeout)
 	if err != nil {
-		p.lost(r, err)
+		p.markDown(r, err)
 		return
 	}
 	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
 	if !p.config.HandOver { // or the probe is this tier's own
-		if err := p.identity.assert(header, p.config.ProbeUser); err != nil {
+		if err := p.identity.setHeaders(header, p.config.ProbeUser); err != nil {
 			conn.Release()
 			p.config.Logger.Error(err, "probe user cannot be asserted")
 			return
@@ -198,56 +198,56 @@ func (p *Proxy) probe(r *replica) {
 		Header: header,
 	}).WithContext(ctx))
 	if err != nil {
-		conn.reset(0)
+		conn.streamReset(0)
 		// If the replica hangs, new requests shall find out on new connections, in
 		// the time that a connection may take. Not at the first failure, for one
 		// that is only slow would have handshakes on top of its load.
-		if r.missed++; r.missed == 2 {
-			r.renew()
+		if r.missedProbes++; r.missedProbes == 2 {
+			r.replaceConns()
 		}
-		p.lost(r, err)
+		p.markDown(r, err)
 		return
 	}
-	r.missed = 0
+	r.missedProbes = 0
 	defer res.Body.Close()
 	// Read, so that the stream ends in order; readyz is short.
 	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)
 	// Nobody but authentication answers a probe with 401.
-	if !p.distrusted(r, res) && res.StatusCode == http.StatusUnauthorized {
-		p.distrusts(r)
+	if !p.checkDistrust(r, res) && res.StatusCode == http.StatusUnauthorized {
+		p.markDistrusting(r)
 	}
 	found := unready
 	if res.StatusCode == http.StatusOK {
 		found = ready
 	}
-	p.became(r, found, nil)
+	p.setCondition(r, found, nil)
 }
 
 // lost notes that r could not be reached.
-func (p *Proxy) lost(r *replica, err error) {
-	if p.background.Err() == nil {
-		p.became(r, down, err)
+func (p *Proxy) markDown(r *replica, err error) {
+	if p.ctx.Err() == nil {
+		p.setCondition(r, down, err)
 	}
 }
 
 // answered notes that a connection to r could be made.
-func (p *Proxy) answered(r *replica) {
+func (p *Proxy) markReachable(r *replica) {
 	if condition(r.condition.Load()) == down {
-		p.became(r, unready, nil)
-		p.lookSoon() // The probe that tells whether it is ready.
+		p.setCondition(r, unready, nil)
+		p.maintainSoon() // The probe that tells whether it is ready.
 	}
 }
 
 // became notes the condition of r, and logs it where it is another one.
-func (p *Proxy) became(r *replica, now condition, err error) {
+func (p *Proxy) setCondition(r *replica, now condition, err error) {
 	before := condition(r.condition.Swap(int32(now)))
-	first := !r.known.Swap(true)
+	first := !r.conditionKnown.Swap(true)
 	if before == now && (!first || now == ready) {
 		return
 	}
 	if now == down {
 		p.metrics.ejected.Inc()
-		p.lookSoon() // Its name may stand for another address by now.
+		p.maintainSoon() // Its name may stand for another address by now.
 		p.config.Logger.Info("replica is down", "address", r.address, "err", err)
 		return
 	}

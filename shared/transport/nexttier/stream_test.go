@@ -80,7 +80,7 @@ func TestEventsArriveAtOnceAndTheEndIsTheEnd(t *testing.T) {
 					t.Fatalf("got %q, %v", got, err)
 				}
 			}
-			for _, event := range []string{"small\n", strings.Repeat("x", idleSize-1) + "\n", strings.Repeat("y", copySize*3) + "\n", "small again\n"} {
+			for _, event := range []string{"small\n", strings.Repeat("x", idleBufferSize-1) + "\n", strings.Repeat("y", copyBufferSize*3) + "\n", "small again\n"} {
 				go func() { feed.events <- event }()
 				if got, err := lines.ReadString('\n'); err != nil || got != event {
 					t.Fatalf("got %d bytes, %v, want %d", len(got), err, len(event))
@@ -232,7 +232,7 @@ func TestStalledWatchHoldsLittleAndStallsNobody(t *testing.T) {
 		t.Errorf("the watches have %d connections, so this proves nothing", size)
 	}
 	// The window, one copy buffer, and what the server's writer holds.
-	if n := written[0].Load(); n > streamWindow+copySize+32<<10 {
+	if n := written[0].Load(); n > streamWindow+copyBufferSize+32<<10 {
 		t.Errorf("the stalled watch has taken %d bytes", n)
 	}
 	cancel()

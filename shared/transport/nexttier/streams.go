@@ -17,36 +17,36 @@ type openStreams struct {
 	running    *sync.WaitGroup
 
 	mu      sync.Mutex
-	bodies  map[*openStream]struct{}
+	open  map[*openStream]struct{}
 	signals map[<-chan struct{}]struct{}
-	over    bool
+	closed    bool
 }
 
 type openStream struct {
 	body  io.Closer
-	ended atomic.Bool
+	endedHere atomic.Bool
 }
 
 func (s *openStream) end() {
-	s.ended.Store(true)
+	s.endedHere.Store(true)
 	_ = s.body.Close()
 }
 
 func (o *openStreams) init(background context.Context, running *sync.WaitGroup) {
 	o.background, o.running = background, running
-	o.bodies, o.signals = map[*openStream]struct{}{}, map[<-chan struct{}]struct{}{}
+	o.open, o.signals = map[*openStream]struct{}{}, map[<-chan struct{}]struct{}{}
 }
 
 // open registers the body of a stream. The caller must forget it.
-func (o *openStreams) open(ctx context.Context, body io.Closer) *openStream {
+func (o *openStreams) add(ctx context.Context, body io.Closer) *openStream {
 	s := &openStream{body: body}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over {
+	if o.closed {
 		s.end()
 		return s
 	}
-	o.bodies[s] = struct{}{}
+	o.open[s] = struct{}{}
 	signal := apirequest.ServerShutdownSignalFrom(ctx)
 	if signal == nil {
 		return s
@@ -65,18 +65,18 @@ func (o *openStreams) open(ctx context.Context, body io.Closer) *openStream {
 	return s
 }
 
-func (o *openStreams) forget(s *openStream) {
+func (o *openStreams) remove(s *openStream) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.bodies, s)
+	delete(o.open, s)
 }
 
 // close ends every stream, and every one that is opened from now on.
 func (o *openStreams) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over = true
-	for s := range o.bodies {
+	o.closed = true
+	for s := range o.open {
 		s.end()
 	}
 }

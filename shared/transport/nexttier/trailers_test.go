@@ -22,7 +22,7 @@ func TestManyTrailersAreCheap(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	began := time.Now()
-	p.relay(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), res, exchange{kind: short, place: &slot{}})
+	p.relay(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil), res, exchange{kind: short, slot: &slot{}})
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("%d trailers took %v", len(res.Trailer), took)
 	}

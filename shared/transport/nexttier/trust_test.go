@@ -217,7 +217,7 @@ func TestUnreadableCredentialsKeepTheOldOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range *p.replicas.Load() {
-		r.renew() // New connections, with what is known.
+		r.replaceConns() // New connections, with what is known.
 	}
 	if a := f.get(t, "/api"); a.code != 200 {
 		t.Errorf("answer %+v", a)

@@ -34,12 +34,12 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	// Whoever goes first, the client or this server: the connection goes too.
 	closeConn := func() { _ = conn.Close() }
 	defer context.AfterFunc(ctx, closeConn)()
-	defer context.AfterFunc(p.background, closeConn)()
+	defer context.AfterFunc(p.ctx, closeConn)()
 
 	out.URL.Host, out.Host = r.target.authority, r.target.authority
 	b := newBody(w, req)
 	defer b.finish()
-	if reader, _ := b.attempt(); reader != nil {
+	if reader, _ := b.newAttempt(); reader != nil {
 		out.Body = reader
 	}
 	if err := out.Write(conn); err != nil {
@@ -52,7 +52,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		p.fail(w, req, upgrade, &brokenError{fmt.Errorf("request to %s: %w", r.address, err)})
 		return
 	}
-	if p.distrusted(r, res) {
+	if p.checkDistrust(r, res) {
 		p.fail(w, req, upgrade, errDistrusted)
 		return
 	}
@@ -61,7 +61,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		p.relay(w, req, res, x)
 		return
 	}
-	x.place.free() // It has begun.
+	x.slot.release() // It has begun.
 	if asked, got := upgradeProtocol(req.Header), res.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
 		p.fail(w, req, upgrade, apierrors.NewInternalError(fmt.Errorf("the next tier switched to %q when %q was asked for", got, asked)))
 		return
@@ -72,7 +72,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		return
 	}
 	defer client.Close()
-	if err := writeSwitch(client, res); err != nil {
+	if err := writeSwitchingProtocols(client, res); err != nil {
 		return // The client has gone, and there is no HTTP to tell it anything.
 	}
 	// Only what is buffered may be read through the buffer: the server's reader
@@ -84,7 +84,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 
 // dialUpgrade connects to some replica with HTTP/1.1.
 func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
-	choice := p.choices(ctx, upgrade)
+	choice := p.selectReplicas(ctx, upgrade)
 	last := errors.New("no address is known")
 	for {
 		at := choice.next()
@@ -93,25 +93,25 @@ func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
 		}
 		r := choice.replicas[at]
 		before := time.Now()
-		dial, cancel := context.WithTimeout(ctx, choice.wait(at))
-		conn, err := p.creds.dial(dial, r.address, r.target.serverName, "http/1.1")
+		dial, cancel := context.WithTimeout(ctx, choice.dialWait(at))
+		conn, err := p.credentials.dial(dial, r.address, r.target.serverName, "http/1.1")
 		cancel()
 		if err == nil {
-			p.answered(r)
+			p.markReachable(r)
 			return conn, r, nil
 		}
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
-		choice.patience -= time.Since(before)
-		choice.candidates[at].refused = true
-		p.lost(r, err)
+		choice.dialBudget -= time.Since(before)
+		choice.candidates[at].unreachable = true
+		p.markDown(r, err)
 		last = fmt.Errorf("connect to %s: %w", r.address, err)
 	}
 }
 
 // writeSwitch writes the 101 response to a connection that was taken over.
-func writeSwitch(client io.Writer, res *http.Response) error {
+func writeSwitchingProtocols(client io.Writer, res *http.Response) error {
 	var head strings.Builder
 	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n", res.StatusCode, http.StatusText(res.StatusCode))
 	if err := res.Header.Write(&head); err != nil {
