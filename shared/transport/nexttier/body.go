@@ -28,14 +28,14 @@ type body struct {
 	// middle of a read, waiting for a client that has seen the response and sends
 	// nothing more, and a transport waits for that read before it lets a response go.
 	answered atomic.Bool
-	latest    atomic.Pointer[attempt]
+	latest   atomic.Pointer[attempt]
 	// done is set when the handler returns: the server's body must not be read
 	// any more then, though a transport may still hold an attempt.
 	handlerDone atomic.Bool
 
 	mu sync.Mutex
 	// kept is all that was read, unless lost: then the body cannot be replayed.
-	replay []byte
+	replay   []byte
 	tooLarge bool
 	readErr  error
 }
@@ -152,9 +152,9 @@ func (a *attempt) Close() error {
 // Close may be called during a Read.
 type responseBody struct {
 	io.ReadCloser
-	conn  *conn
-	headerBytes  atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
-	complete atomic.Bool
+	conn        *conn
+	headerBytes atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
+	complete    atomic.Bool
 }
 
 func newResponseBody(body io.ReadCloser, conn *conn, head int64) *responseBody {

@@ -1,20 +1,19 @@
 package nexttier
 
-// candidate is what the choice of a replica depends on.
+// candidate holds the properties of a replica that choose compares.
 type candidate struct {
 	condition condition
 	distrusts bool
-	// inFlight counts the requests of the kind in question.
+	// inFlight counts the requests of the same kind.
 	inFlight int64
-	// tried counts the attempts that this request has made there.
+	// attempts counts the attempts of this request.
 	attempts int
-	// refused means that this request could not get a connection there.
+	// unreachable is set if this request could not connect.
 	unreachable bool
 }
 
-// choose returns the index of the best candidate, or -1 if all have refused. Of
-// several that are equally good it takes the first from start on, so that a
-// caller who counts start up goes round.
+// choose returns the index of the best candidate, or -1 if all are unreachable. Of equal
+// candidates it returns the first from start on: incrementing start makes a round robin.
 func choose(candidates []candidate, start int) int {
 	best := -1
 	for i := range candidates {

@@ -13,15 +13,15 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// credentials are the files of the mutual TLS, and what was last read from them.
-// They are safe for concurrent use.
+// credentials holds the files for mutual TLS and their last valid contents. It is safe for
+// concurrent use.
 type credentials struct {
 	caFile string
 	client pki.Pair
 
-	mu      sync.Mutex
-	versions  [3]fileVersion
-	current tlsFiles
+	mu       sync.Mutex
+	versions [3]fileVersion
+	current  tlsFiles
 }
 
 type tlsFiles struct {
@@ -29,7 +29,7 @@ type tlsFiles struct {
 	cert  tls.Certificate
 }
 
-// stamp tells one version of a file from another.
+// fileVersion distinguishes versions of a file.
 type fileVersion struct {
 	modified time.Time
 	size     int64
@@ -43,9 +43,9 @@ func newCredentials(c Config) (*credentials, error) {
 	return creds, nil
 }
 
-// refresh reads the files if they have changed, and reports whether what they
-// hold is new. While they cannot be used, as between the replacement of a
-// certificate and that of its key, what was read before stays in use.
+// refresh reloads the files if they have changed, and reports whether it did. While they are not
+// valid, for example between the replacement of the certificate and of its key, the last valid
+// contents stay in use.
 func (c *credentials) refresh() (changed bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,8 +72,8 @@ func (c *credentials) refresh() (changed bool, err error) {
 	return true, nil
 }
 
-// dial makes one TLS connection with the present credentials. There are no
-// sessions to resume: a resumed one would carry the certificate it began with.
+// dial makes a TLS connection with the current credentials. It does not resume sessions: a
+// resumed session would use the certificate of the original one.
 func (c *credentials) dial(ctx context.Context, address, serverName, protocol string) (*tls.Conn, error) {
 	c.mu.Lock()
 	material := c.current

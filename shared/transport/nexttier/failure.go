@@ -12,36 +12,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// unavailableError says that no replica could be had: the request has not been
-// sent.
+// unavailableError means that the request was not sent, because no replica is available.
 type unavailableError struct{ cause error }
 
 func (e *unavailableError) Error() string { return e.cause.Error() }
 func (e *unavailableError) Unwrap() error { return e.cause }
 
-// brokenError says that the request was sent and no response came back.
+// brokenError means that the request was sent, but no response arrived.
 type brokenError struct{ cause error }
 
 func (e *brokenError) Error() string { return e.cause.Error() }
 func (e *brokenError) Unwrap() error { return e.cause }
 
-// errDistrusted says that the next tier refused the front-proxy certificate.
+// errDistrusted means that the next tier refused the front-proxy certificate.
 var errDistrusted = errors.New("the front-proxy certificate was refused")
 
-// errTooLong says that a request has longer headers than the next tier accepts.
+// errHeaderTooLarge means that the request has longer headers than the next tier accepts.
 var errHeaderTooLarge = newStatusError(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown, "the header fields of the request are too large", 0)
 
-// errNoPath says that a request has no path, as CONNECT and the absolute form of HTTP/1.1 may
-// have none. HTTP/2 would send "/" in its place (RFC 9113, section 8.3.1), which is a path
-// that the next tier serves.
+// errNoPath means that the request has no path, as in CONNECT and in the absolute form of
+// HTTP/1.1. HTTP/2 would send "/" instead (RFC 9113, section 8.3.1), which the next tier serves.
 var errNoPath = newStatusError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource", 0)
 
-// retryAfter is what clients are told to wait, in seconds.
+// retryAfter is the value of Retry-After, in seconds.
 const retryAfter = 1
 
-// statusFor turns what went wrong with req into what its client is told; the
-// table is in the package comment. The message never holds the error itself,
-// for that has addresses in it; the log does.
+// statusFor returns the error for the client; the package comment has the table. The message
+// does not contain err, which has addresses in it; err is logged instead.
 func (p *Proxy) statusFor(req *http.Request, err error) *apierrors.StatusError {
 	var unavailable *unavailableError
 	switch {
@@ -76,8 +73,7 @@ func newStatusError(code int32, reason metav1.StatusReason, message string, retr
 	return &apierrors.StatusError{ErrStatus: s}
 }
 
-// writeStatus is the default of [Config.OnError]. JSON is what every client
-// reads in an error, whatever it asked for.
+// writeStatus is the default of [Config.OnError]. All clients can read errors in JSON.
 func writeStatus(w http.ResponseWriter, _ *http.Request, err *apierrors.StatusError) {
 	data, encodeErr := json.Marshal(err.ErrStatus)
 	if encodeErr != nil {
@@ -91,5 +87,5 @@ func writeStatus(w http.ResponseWriter, _ *http.Request, err *apierrors.StatusEr
 		h.Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
 	}
 	w.WriteHeader(int(err.ErrStatus.Code))
-	_, _ = w.Write(data) // The client may have gone; nothing is left to do then.
+	_, _ = w.Write(data) // the client may have gone
 }

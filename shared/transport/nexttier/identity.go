@@ -12,10 +12,10 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// identity asserts users in headers, and removes what others assert.
+// identity sets and removes identity headers.
 type identity struct {
 	names Headers
-	// exact and prefixes, canonical, are what never travels on as it came in.
+	// exact and prefixes are the canonical names to remove from incoming requests.
 	exact    map[string]struct{}
 	prefixes []string
 }
@@ -39,15 +39,13 @@ func newIdentity(h Headers) *identity {
 	return i
 }
 
-// claims reports whether the canonical header name is one that only a front
-// proxy may send.
+// isIdentityHeader reports whether only a front proxy may send a header of this canonical name.
 func (i *identity) isIdentityHeader(name string) bool {
 	if _, ok := i.exact[name]; ok {
 		return true
 	}
 	for _, prefix := range i.prefixes {
-		// Names that are no valid tokens stay as they are typed; the case of the
-		// prefix must not matter then either.
+		// Invalid names are not canonicalized, so compare prefixes case-insensitively.
 		if len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
 			return true
 		}
@@ -55,9 +53,8 @@ func (i *identity) isIdentityHeader(name string) bool {
 	return false
 }
 
-// CheckUser returns an error if u cannot be said in headers: a user without a name, or with
-// characters that a header value must not have. Leaving out what cannot be said would make
-// the user another one.
+// CheckUser returns an error if headers cannot represent u: it has no name, or a value with
+// characters that are invalid in headers. Omitting such a value would change the identity.
 func CheckUser(u user.Info) error {
 	name := u.GetName()
 	switch {
@@ -74,7 +71,7 @@ func CheckUser(u user.Info) error {
 	return nil
 }
 
-// assert adds the headers for u.
+// setHeaders sets the headers that assert u.
 func (i *identity) setHeaders(h http.Header, u user.Info) error {
 	if err := CheckUser(u); err != nil {
 		return err
@@ -89,15 +86,15 @@ func (i *identity) setHeaders(h http.Header, u user.Info) error {
 	for key, values := range u.GetExtra() {
 		if len(values) > 0 {
 			name := textproto.CanonicalMIMEHeaderKey(i.names.ExtraPrefix[0] + escapeExtraKey(key))
-			// Clipped, so that two keys of one name do not write into the user.
+			// Clip it: appending must not modify the user if two keys have the same name.
 			h[name] = append(slices.Clip(h[name]), values...)
 		}
 	}
 	return nil
 }
 
-// valid reports whether a value arrives as it is sent. HTTP/1.1, which upgraded connections
-// use, loses space around it (RFC 9112, section 5.1): "admin " would become "admin".
+// isValidValue reports whether a header value arrives unchanged. HTTP/1.1, which upgraded
+// connections use, trims spaces (RFC 9112, section 5.1): "admin " would become "admin".
 func isValidValue(value string) bool {
 	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
 }
@@ -106,9 +103,8 @@ func areValidValues(values []string) bool {
 	return !slices.ContainsFunc(values, func(v string) bool { return !isValidValue(v) })
 }
 
-// escapeExtraKey renders a key of the user's extra as part of a header name: the
-// receiver takes the lower case of the name, then decodes %XX. So everything
-// that is no token character is encoded, and upper case too, which would be lost.
+// escapeExtraKey escapes a key of the user's extra for use in a header name. The receiver
+// converts the name to lower case and then decodes %XX, so upper case is escaped, too.
 func escapeExtraKey(key string) string {
 	const hex = "0123456789ABCDEF"
 	escaped := make([]byte, 0, 64)

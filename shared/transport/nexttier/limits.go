@@ -13,17 +13,15 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// limits keep any one client from filling the hop. Which request is served first is decided
-// by the priority and fairness of the tier that serves a request; it would not get to see one
-// whose place here is taken.
+// limits keep one client from occupying the whole hop. The priority and fairness of the serving
+// tier decides the order of requests, but it does not see requests that do not get through.
 //
-// Clients are of four sorts, none of which can take from another: strangers, whom nobody
-// has authenticated; the tiers themselves; the rest of the cluster's machinery; and everyone
-// else. Members of system:masters are not limited, as in kube-apiserver.
+// Four classes of clients have separate limits: unauthenticated clients, the tiers themselves,
+// system components, and all other users. Members of system:masters are not limited, as in
+// kube-apiserver.
 type limits struct{ unauthenticated, tiers, system, users shares }
 
-// newLimits returns limits by which one user may have as many requests as alone while nobody
-// else has any.
+// newLimits returns limits that allow soloLimit requests to a user while there are no others.
 func newLimits(alone int) *limits {
 	l := &limits{}
 	l.unauthenticated.init(max(1, alone/10))
@@ -33,15 +31,15 @@ func newLimits(alone int) *limits {
 	return l
 }
 
-// take returns a share for one more request of u, which must be given back, or false if u
-// has as many as it may have.
+// acquire returns a share for a request of u, which the caller must release. It returns false if
+// u has no share left.
 func (l *limits) acquire(u user.Info, info *apirequest.RequestInfo) (share, bool) {
 	if l == nil {
 		return share{}, true
 	}
 	name := u.GetName()
 	if strings.HasPrefix(name, tierclient.UserPrefix) {
-		// Strangers can have tokens reviewed. That must not keep informers waiting.
+		// Unauthenticated clients cause token reviews, which must not delay informers.
 		if info != nil {
 			name = info.Resource
 		}
@@ -66,32 +64,32 @@ func (l *limits) acquire(u user.Info, info *apirequest.RequestInfo) (share, bool
 	return sort.acquire(name, group)
 }
 
-// systemServiceAccounts is the group of those in the namespace kube-system.
+// systemServiceAccounts is the group of the ServiceAccounts in kube-system.
 const systemServiceAccounts = serviceaccount.ServiceAccountGroupPrefix + "kube-system"
 
-// shares divide a capacity among users, and among groups of users. Nobody has a fixed part:
-// a user may take one more while it has less than half of what is free, a group while it has
-// less than what is free. So a user alone gets a third of all, n users who come and go get
-// one of n+2 parts each, and two parts are left for whoever comes next. Many users who stay
-// could take it all, so a user that has none gets one even beyond the capacity.
+// shares divides a capacity among users and groups of users. There are no fixed parts: a user may
+// acquire another share while it has less than half of the free capacity, and a group while it
+// has less than the free capacity. A single user therefore gets a third of the total, each of n
+// busy users one of n+2 parts, and two parts remain for newcomers. Many users together could
+// occupy everything, so a user without a share gets one even beyond the capacity.
 type shares struct {
 	soloLimit int
 
 	mu    sync.Mutex
 	inUse int // guarded by mu
-	// users and groups count what each has; guarded by mu.
+	// users and groups count the shares of each; guarded by mu.
 	users, groups counts
 }
 
 func (s *shares) init(alone int) { s.soloLimit, s.users, s.groups = alone, counts{}, counts{} }
 
-// share is a part of shares. The zero one is a part of nothing.
+// share is one share of a pool. The zero share belongs to no pool.
 type share struct {
-	pool          *shares
-	user, group *int // guarded by of.mu
+	pool        *shares
+	user, group *int // guarded by pool.mu
 }
 
-// take takes a share.
+// acquire acquires a share.
 func (s *shares) acquire(user, group string) (share, bool) {
 	u, g := maphash.String(hashSeed, user), maphash.String(hashSeed, group)
 	s.mu.Lock()
@@ -121,12 +119,12 @@ func (s share) addLocked(n int) {
 	*s.group += n
 }
 
-// counts are numbers by the hash of a name, which can be long.
+// counts are counters by the hash of a name, because names can be long.
 type counts map[uint64]*int
 
 var hashSeed = maphash.MakeSeed()
 
-// mostCounts is how many numbers are kept, most of which are 0.
+// maxCounters bounds the counters, most of which are 0.
 const maxCounters = 4096
 
 func (c counts) counter(key uint64) *int {
@@ -141,18 +139,17 @@ func (c counts) counter(key uint64) *int {
 	return n
 }
 
-// slot is the share that a request holds at the moment. Its methods may be called
-// concurrently.
+// slot holds the current share of a request. It is safe for concurrent use.
 type slot struct {
-	mu   sync.Mutex
+	mu      sync.Mutex
 	current share // guarded by mu
 }
 
-// free gives back what is held, if it has not been.
+// release releases the current share, if there is one.
 func (s *slot) release() { s.replace(share{}) }
 
-// exchange gives back what is held and holds other instead; if nothing was held, it gives
-// other back.
+// replace releases the current share and holds other instead. If there is no current share, it
+// releases other.
 func (s *slot) replace(other share) {
 	s.mu.Lock()
 	held := s.current

@@ -15,64 +15,63 @@ var (
 	errNoConnection = errors.New("no connection within the time a request waits for one")
 )
 
-// pool holds the HTTP/2 connections of one kind to one replica.
+// pool holds the HTTP/2 connections to a replica for one kind of requests.
 type pool struct {
-	// connect makes a connection; it is given the time that making it may take.
+	// connect makes a connection; its context is bounded by dialTimeout.
 	connect func(ctx context.Context) (*http.ClientConn, error)
-	// background is where connections are made: not in the name of the request
-	// that asked first, for others wait for it too. It ends with the proxy.
-	ctx context.Context
-	dialTimeout    time.Duration
-	// spread is how many connections are opened before a request joins another
-	// one on its connection. Beyond it, one is opened only when all are full.
+	// ctx is the parent of the contexts of connect. It is the proxy's and not a request's,
+	// because several requests wait for one connection.
+	ctx         context.Context
+	dialTimeout time.Duration
+	// minConns is the number of connections to open before requests share one. Beyond it, a
+	// connection is opened only when all are full.
 	minConns int
-	// running counts the goroutines that connect.
+	// goroutines counts the running dials.
 	goroutines *sync.WaitGroup
 
 	mu      sync.Mutex
 	conns   []*conn
 	dialing int
 	closed  bool
-	// outcome is closed and replaced whenever a connection attempt ends;
-	// failures counts those that failed, lastErr is the last one's error.
-	dialDone  chan struct{}
+	// dialDone is closed and replaced whenever a dial ends. dialFailures counts failed dials,
+	// and lastErr is the last error.
+	dialDone     chan struct{}
 	dialFailures int
-	lastErr  error
+	lastErr      error
 }
 
-// resetLimit is how many streams of a connection may be reset before it gets no more
-// requests. The handlers of such streams may go on for a while; a server of net/http, or of
-// ours, ends a connection that has four times as many waiting as it may have streams, with
-// everything on it (CVE-2023-44487).
+// maxResetStreams is the number of reset streams after which a connection gets no more requests.
+// Their handlers may still be running: the servers of net/http and of package h2 close a
+// connection on which four times its maximum number of streams wait for a handler
+// (CVE-2023-44487).
 const maxResetStreams = 32
 
-// maxHeads is how many bytes of header fields a connection may carry at which it gets no more
-// requests: a server of ours refuses those for which it would hold more than eight times
-// [maxHeaders], and whoever sends long ones must not have others refused.
+// maxConnHeaderBytes is the size of the headers of all requests in flight above which a
+// connection gets no more requests. Package h2 refuses streams beyond eight times [maxHeaders];
+// a client that sends long headers must not cause this for others.
 const maxConnHeaderBytes = 4 * maxHeaders
 
 // conn is a connection of a pool.
 type conn struct {
 	*http.ClientConn
-	pool   *pool
+	pool         *pool
 	resetStreams atomic.Int32
-	// heads are the bytes of header fields that the server may hold, lost those of streams
-	// that were reset.
+	// headerBytes is the size of the request headers that the server may hold in memory, and
+	// resetHeaderBytes the part of them on reset streams.
 	headerBytes, resetHeaderBytes atomic.Int64
 }
 
-// reset notes that a stream has ended before its time, whose request had so many bytes of
-// header fields.
+// streamReset records that a stream with this many bytes of request headers was reset.
 func (c *conn) streamReset(head int64) {
 	if c.resetStreams.Add(1) == maxResetStreams || c.resetHeaderBytes.Add(head) >= maxConnHeaderBytes/2 {
 		c.pool.retire(c)
 	}
 }
 
-// answered notes that a request has been answered, or not been sent.
+// streamDone records that a request was answered completely or not sent.
 func (c *conn) streamDone(head int64) { c.headerBytes.Add(-head) }
 
-// left is how many requests the connection takes without letting one wait for a handler.
+// available returns how many more requests the connection takes without queueing them.
 func (c *conn) available() int {
 	if c.headerBytes.Load() >= maxConnHeaderBytes {
 		return 0
@@ -80,20 +79,18 @@ func (c *conn) available() int {
 	return c.Available() - int(c.resetStreams.Load())
 }
 
-// full reports whether a connection with nothing left has as many streams as a server is
-// taken to allow, or as long ones. One that has fewer is about to close.
+// full reports whether a connection without available streams is fully used. If not, it is about
+// to close.
 func (c *conn) full() bool {
 	return c.InFlight()+int(c.resetStreams.Load()) >= assumedMaxStreams || c.headerBytes.Load() >= maxConnHeaderBytes
 }
 
-// fullConnection is the number of streams a server is taken to allow on a connection.
+// assumedMaxStreams is the assumed maximum number of concurrent streams of a server.
 const assumedMaxStreams = 100
 
-// acquire returns a connection with a stream reserved on it for a request with so many bytes
-// of header fields: the caller must call RoundTrip or Release on it, and then answered or
-// reset. It returns an error when an attempt to
-// connect has failed that the caller waited for, when patience is over, or when
-// ctx has ended.
+// acquire returns a connection with a reserved stream for a request with headers of this size.
+// The caller must call RoundTrip or Release, and then streamDone or streamReset. acquire returns
+// an error if a dial that it waits for fails, after the timeout, or when ctx ends.
 func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +100,7 @@ func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) 
 			return nil, errPoolClosed
 		}
 		conn, open := p.reserveLocked()
-		alone := conn != nil && conn.InFlight() == 1 // our own reservation
+		alone := conn != nil && conn.InFlight() == 1 // only this reservation
 		if conn == nil && p.dialing == 0 || conn != nil && !alone && open+p.dialing < p.minConns {
 			p.dialing++
 			p.goroutines.Go(p.dial)
@@ -135,10 +132,8 @@ func (p *pool) acquire(ctx context.Context, head int64, patience time.Duration) 
 	}
 }
 
-// reserveLocked takes a stream on the least used connection that has one left,
-// and counts the connections that still take requests. On the way it forgets
-// the ones that have ended; those that only finish what they carry close
-// themselves when they are done.
+// reserveLocked reserves a stream on the least used connection, and counts the connections that
+// accept requests. It removes closed connections; draining ones close themselves.
 func (p *pool) reserveLocked() (best *conn, open int) {
 	p.conns = slices.DeleteFunc(p.conns, func(c *conn) bool { return c.Err() != nil })
 	least := -1
@@ -154,7 +149,7 @@ func (p *pool) reserveLocked() (best *conn, open int) {
 			best, least = c, n
 		}
 	}
-	// It may have ended, or filled up from outside, since the look.
+	// It may have closed or filled up in the meantime.
 	if best != nil && best.Reserve() != nil {
 		return nil, open
 	}
@@ -181,8 +176,7 @@ func (p *pool) dial() {
 	p.dialDone = make(chan struct{})
 }
 
-// renew lets the present connections finish what they carry and makes new ones
-// for everything else.
+// replaceConns lets the current connections drain; further requests get new ones.
 func (p *pool) replaceConns() {
 	p.mu.Lock()
 	conns := p.conns
@@ -193,7 +187,7 @@ func (p *pool) replaceConns() {
 	}
 }
 
-// retire does as renew for one connection.
+// retire lets one connection drain.
 func (p *pool) retire(c *conn) {
 	p.mu.Lock()
 	p.conns = slices.DeleteFunc(p.conns, func(other *conn) bool { return other == c })
@@ -201,7 +195,7 @@ func (p *pool) retire(c *conn) {
 	closeWhenIdle(c.ClientConn)
 }
 
-// close does as renew and refuses requests from now on.
+// close lets the connections drain and refuses further requests.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -209,7 +203,7 @@ func (p *pool) close() {
 	p.replaceConns()
 }
 
-// size is the number of connections kept.
+// size returns the number of connections.
 func (p *pool) size() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

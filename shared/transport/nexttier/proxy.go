@@ -28,19 +28,19 @@ const (
 // run it with [Proxy.Run]; it serves before Run is called, but then learns what
 // has become of its replicas only from requests.
 type Proxy struct {
-	config   Config
-	targets  []target
-	identity *identity
-	credentials    *credentials
-	metrics  *metrics
-	streams  openStreams
+	config      Config
+	targets     []target
+	identity    *identity
+	credentials *credentials
+	metrics     *metrics
+	streams     openStreams
 	// challenge is the header value of [distrust.Challenge].
 	challenge []string
 
 	// background ends with Run; running counts the goroutines that end with it.
-	ctx context.Context
-	cancel        context.CancelFunc
-	goroutines    sync.WaitGroup
+	ctx        context.Context
+	cancel     context.CancelFunc
+	goroutines sync.WaitGroup
 
 	// replicas is replaced as a whole, under resolving.
 	replicas  atomic.Pointer[[]*replica]
@@ -169,11 +169,11 @@ func (p *Proxy) selectReplicas(ctx context.Context, k kind) *selection {
 		replicas = *p.replicas.Load()
 	}
 	c := &selection{
-		kind:     k,
-		replicas: replicas,
-		start:    int(p.nextStart.Add(1) & 0xffff),
-		dialBudget: p.config.GiveUpAfter,
-		maxDialWait:   p.config.MoveOnAfter,
+		kind:        k,
+		replicas:    replicas,
+		start:       int(p.nextStart.Add(1) & 0xffff),
+		dialBudget:  p.config.GiveUpAfter,
+		maxDialWait: p.config.MoveOnAfter,
 	}
 	if c.candidates = c.buf[:]; len(replicas) > len(c.buf) {
 		c.candidates = make([]candidate, len(replicas))

@@ -39,7 +39,7 @@ type exchange struct {
 	kind kind
 	// place is held until all of the answer is here.
 	slot *slot
-	user  user.Info
+	user user.Info
 	// ended reports whether it was this server that ended the body of a stream.
 	endedHere func() bool
 }

@@ -9,59 +9,56 @@ import (
 )
 
 const (
-	// shortConnections is how many connections short requests are spread over.
+	// shortConnections is the number of connections for short requests.
 	shortConnections = 4
-	// answerWindow bounds the bytes of the answer to a short request that its client has not
-	// read. Go's default would be 4 MiB.
+	// responseWindow bounds the unread bytes of the response to a short request. Go's default
+	// is 4 MiB.
 	responseWindow = 256 << 10
-	// streamWindow is what a stream may hold that its client has not read, in
-	// bytes.
+	// streamWindow bounds the unread bytes of a stream.
 	streamWindow = 64 << 10
-	// frameSize is the largest frame accepted for short requests: large lists
-	// come in fewer pieces.
+	// frameSize is the maximum frame size for short requests; large frames speed up lists.
 	frameSize = 256 << 10
-	// idleTimeout closes connections that nobody uses.
+	// idleTimeout is the time after which unused connections are closed.
 	idleTimeout = 90 * time.Second
-	// A connection on which nothing arrives is pinged, so that a replica that
-	// vanished without a word is noticed.
+	// Silent connections are pinged, to detect replicas that vanished without closing them.
 	pingAfter, pingTimeout = 3 * time.Second, 2 * time.Second
 )
 
-// condition is what is known of a replica; a smaller one is preferred.
+// condition is the last known condition of a replica. Lower ones are preferred.
 type condition int32
 
 const (
-	// ready is also what a replica is until something else is known of it.
+	// ready is also the initial condition.
 	ready condition = iota
-	// unready answers, but says that it should not get requests.
+	// unready means that the replica answers, but is not ready to serve.
 	unready
-	// down did not answer the last time it was tried.
+	// down means that the replica did not answer the last attempt.
 	down
 	conditions
 )
 
 func (c condition) String() string { return [...]string{"ready", "unready", "down"}[c] }
 
-// replica is one address at which the next tier is.
+// replica is one address of the next tier.
 type replica struct {
 	target  target
 	ip      string
-	address string // ip with the target's port
+	address string // ip and the port of target
 
-	pools [2]*pool // for short requests and streams
+	pools [2]*pool // by kind: short and stream
 	creds *credentials
 
 	condition atomic.Int32
-	// known is set once the condition is more than a guess.
+	// conditionKnown is set once the condition is not the initial one.
 	conditionKnown atomic.Bool
 	// distrusts is set while the replica refuses the front-proxy certificate.
 	distrusts atomic.Bool
 	inFlight  [kinds]atomic.Int64
-	// nextProbe belongs to the goroutine of Run. missed, the number of probes in
-	// a row that got no answer, belongs to the one probe that has set probing.
-	nextProbe time.Time
-	probing   atomic.Bool
-	missedProbes    int
+	// nextProbe is owned by the goroutine of Run. missedProbes counts successive probes
+	// without an answer; the goroutine that has set probing owns it.
+	nextProbe    time.Time
+	probing      atomic.Bool
+	missedProbes int
 }
 
 func (p *Proxy) newReplica(t target, ip string) *replica {
@@ -74,8 +71,8 @@ func (p *Proxy) newReplica(t target, ip string) *replica {
 		stream: {1, http.HTTP2Config{MaxReceiveBufferPerStream: streamWindow}},
 	} {
 		settings.http2.SendPingTimeout, settings.http2.PingTimeout = pingAfter, pingTimeout
-		// A transport of its own for each, because it is made for one window size
-		// and one server name. It keeps no connections: pool does.
+		// A transport has a single window size and server name. The pool keeps its
+		// connections.
 		transport := &http.Transport{
 			DialTLSContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 				return r.creds.dial(ctx, address, t.serverName, "h2")
@@ -95,10 +92,10 @@ func (p *Proxy) newReplica(t target, ip string) *replica {
 				return conn, err
 			},
 			dialDone:    make(chan struct{}),
-			ctx: p.ctx,
-			dialTimeout:    p.config.DialTimeout,
-			minConns:     settings.spread,
-			goroutines:    &p.goroutines,
+			ctx:         p.ctx,
+			dialTimeout: p.config.DialTimeout,
+			minConns:    settings.spread,
+			goroutines:  &p.goroutines,
 		}
 	}
 	return r

@@ -8,11 +8,10 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// unprocessed reports whether err proves that the server has not processed the
-// request: it refused the stream, or closed the connection before the stream
-// (RFC 9113 sections 8.7 and 6.8), or the connection had ended before anything
-// was written. net/http has no exported form of the last two but their texts,
-// which a test holds against the real thing.
+// isUnprocessed reports whether err proves that the server has not processed the request: it
+// refused the stream, closed the connection before it (RFC 9113, sections 8.7 and 6.8), or the
+// connection ended before anything was written. net/http exports no error values for the last
+// two; a test compares these texts with its actual errors.
 func isUnprocessed(err error) bool {
 	var streamErr http2.StreamError
 	if errors.As(err, &streamErr) {
@@ -31,14 +30,14 @@ func isUnprocessed(err error) bool {
 	return false
 }
 
-// tooLong reports whether err says that the next tier does not accept headers as long as the
-// request has, for which it has not been sent.
+// isHeaderTooLarge reports whether the transport did not send the request because its headers
+// exceed the limit of the server.
 func isHeaderTooLarge(err error) bool {
 	return strings.HasSuffix(err.Error(), "http2: request header list larger than peer's advertised limit")
 }
 
-// safe reports whether the method changes nothing (RFC 9110 section 9.2.1), so
-// that a request may be carried out twice.
+// isSafe reports whether the method is safe (RFC 9110, section 9.2.1), so that the request may be
+// processed twice.
 func isSafe(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:

@@ -13,17 +13,16 @@ import (
 )
 
 const (
-	// eager is how many times as often a replica that is down is probed.
+	// downProbeFactor is how many times more often replicas that are down are probed.
 	downProbeFactor = 8
 	// probeTimeout bounds one probe.
 	probeTimeout = time.Second
 )
 
-// Run keeps the replicas known: it looks names up, probes, and reads changed
-// credentials, until ctx ends. Then it ends streams and upgraded connections, and
-// lets connections close as soon as the short requests on them are answered; new
-// requests get 503. End it after the server has drained its requests. It is
-// called once, and returns nil.
+// Run resolves names, probes replicas and reloads credentials until ctx ends. Then it ends
+// streams and upgraded connections, and closes the other connections once their short requests
+// are answered; further requests get 503. Call it once, and end it after the server has drained
+// its requests. It returns nil.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.goroutines.Wait()
 	defer p.shutdown()
@@ -42,7 +41,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 }
 
-// lookSoon makes Run look after names and credentials now.
+// maintainSoon makes Run resolve names and reload credentials now.
 func (p *Proxy) maintainSoon() {
 	select {
 	case p.wake <- struct{}{}:
@@ -50,7 +49,7 @@ func (p *Proxy) maintainSoon() {
 	}
 }
 
-// shutdown closes everything.
+// shutdown ends streams and closes all replicas.
 func (p *Proxy) shutdown() {
 	p.cancel()
 	p.streams.close()
@@ -61,14 +60,14 @@ func (p *Proxy) shutdown() {
 	}
 }
 
-// keeper is the memory of Run.
+// maintenance is the state of Run.
 type maintenance struct {
-	resolveAt   time.Time
-	resolving   chan struct{}
-	lastCredentialsError string // the last complaint about them
+	resolveAt            time.Time
+	resolving            chan struct{}
+	lastCredentialsError string // the last one that was logged
 }
 
-// look does what is due at now. What takes time is done in goroutines.
+// run does what is due. Lookups and probes run in goroutines.
 func (k *maintenance) run(p *Proxy, now time.Time) {
 	switch changed, err := p.credentials.refresh(); {
 	case err != nil && err.Error() != k.lastCredentialsError:
@@ -110,7 +109,7 @@ func (k *maintenance) run(p *Proxy, now time.Time) {
 	}
 }
 
-// idle reports whether no lookup is under way.
+// resolverIdle reports whether no lookup is running.
 func (k *maintenance) resolverIdle() bool {
 	select {
 	case <-k.resolving:
@@ -120,8 +119,8 @@ func (k *maintenance) resolverIdle() bool {
 	}
 }
 
-// resolve looks every name up and replaces the replicas by what it finds. A name
-// that cannot be looked up keeps the replicas it had.
+// resolve looks up all names and replaces the replicas. A name that cannot be resolved keeps its
+// replicas.
 func (p *Proxy) resolve(ctx context.Context) {
 	p.resolving.Lock()
 	defer p.resolving.Unlock()
@@ -174,7 +173,7 @@ func filter(replicas []*replica, keep func(*replica) bool) []*replica {
 	return kept
 }
 
-// probe asks r whether it is ready, over a connection that requests use too.
+// probe checks the readiness of r over a connection that requests use, too.
 func (p *Proxy) probe(r *replica) {
 	ctx, cancel := context.WithTimeout(p.ctx, probeTimeout)
 	defer cancel()
@@ -184,7 +183,7 @@ func (p *Proxy) probe(r *replica) {
 		return
 	}
 	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
-	if !p.config.HandOver { // or the probe is this tier's own
+	if !p.config.HandOver { // with HandOver, the client certificate identifies the probe
 		if err := p.identity.setHeaders(header, p.config.ProbeUser); err != nil {
 			conn.Release()
 			p.config.Logger.Error(err, "probe user cannot be asserted")
@@ -199,9 +198,9 @@ func (p *Proxy) probe(r *replica) {
 	}).WithContext(ctx))
 	if err != nil {
 		conn.streamReset(0)
-		// If the replica hangs, new requests shall find out on new connections, in
-		// the time that a connection may take. Not at the first failure, for one
-		// that is only slow would have handshakes on top of its load.
+		// A replica may hang: new requests should notice on new connections, within the
+		// dial timeout. Not after the first failure, because handshakes would add to the
+		// load of a slow replica.
 		if r.missedProbes++; r.missedProbes == 2 {
 			r.replaceConns()
 		}
@@ -210,9 +209,9 @@ func (p *Proxy) probe(r *replica) {
 	}
 	r.missedProbes = 0
 	defer res.Body.Close()
-	// Read, so that the stream ends in order; readyz is short.
+	// Read the body, which is short, to end the stream without a reset.
 	_, _ = io.CopyN(io.Discard, res.Body, 64<<10)
-	// Nobody but authentication answers a probe with 401.
+	// Only authentication answers a probe with 401.
 	if !p.checkDistrust(r, res) && res.StatusCode == http.StatusUnauthorized {
 		p.markDistrusting(r)
 	}
@@ -223,22 +222,22 @@ func (p *Proxy) probe(r *replica) {
 	p.setCondition(r, found, nil)
 }
 
-// lost notes that r could not be reached.
+// markDown records that r could not be reached.
 func (p *Proxy) markDown(r *replica, err error) {
 	if p.ctx.Err() == nil {
 		p.setCondition(r, down, err)
 	}
 }
 
-// answered notes that a connection to r could be made.
+// markReachable records a successful connection to r.
 func (p *Proxy) markReachable(r *replica) {
 	if condition(r.condition.Load()) == down {
 		p.setCondition(r, unready, nil)
-		p.maintainSoon() // The probe that tells whether it is ready.
+		p.maintainSoon() // the probe will determine whether it is ready
 	}
 }
 
-// became notes the condition of r, and logs it where it is another one.
+// setCondition sets the condition of r and logs changes.
 func (p *Proxy) setCondition(r *replica, now condition, err error) {
 	before := condition(r.condition.Swap(int32(now)))
 	first := !r.conditionKnown.Swap(true)
@@ -247,7 +246,7 @@ func (p *Proxy) setCondition(r *replica, now condition, err error) {
 	}
 	if now == down {
 		p.metrics.ejected.Inc()
-		p.maintainSoon() // Its name may stand for another address by now.
+		p.maintainSoon() // its name may have a new address
 		p.config.Logger.Info("replica is down", "address", r.address, "err", err)
 		return
 	}

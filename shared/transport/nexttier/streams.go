@@ -17,13 +17,13 @@ type openStreams struct {
 	running    *sync.WaitGroup
 
 	mu      sync.Mutex
-	open  map[*openStream]struct{}
+	open    map[*openStream]struct{}
 	signals map[<-chan struct{}]struct{}
-	closed    bool
+	closed  bool
 }
 
 type openStream struct {
-	body  io.Closer
+	body      io.Closer
 	endedHere atomic.Bool
 }
 
