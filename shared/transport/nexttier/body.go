@@ -9,38 +9,37 @@ import (
 	"time"
 )
 
-// replayLimit is how much of a body is kept to send a request again, in bytes.
+// replayLimit is the maximum size of a body that can be sent again, in bytes.
 const replayLimit = 64 << 10
 
-// bodyGrace is how long a client may go on sending what nobody waits for any more.
+// bodyGrace is how long an answered client may continue to send its body.
 const bodyGrace = time.Second
 
 var errBodyDone = errors.New("the request is over")
 
-// body is the client's request body on its way, in one attempt or several. It
-// keeps what has been read up to replayLimit; each attempt reads that first.
+// body is a request body that several attempts can read. It retains up to replayLimit bytes for
+// the next attempt.
 type body struct {
 	source io.ReadCloser
 	w      http.ResponseWriter
 	req    *http.Request
-	// settled is set when there is a response, so that no attempt will follow. What
-	// the latest one, in last, has closed then is the source itself: it may be in the
-	// middle of a read, waiting for a client that has seen the response and sends
-	// nothing more, and a transport waits for that read before it lets a response go.
+	// answered is set once there is a response, so that no attempt follows. The latest attempt
+	// then closes the source itself: a read of it may be blocked, because the client has
+	// received the response and sends nothing more, and the transport waits for this read.
 	answered atomic.Bool
 	latest   atomic.Pointer[attempt]
-	// done is set when the handler returns: the server's body must not be read
-	// any more then, though a transport may still hold an attempt.
+	// handlerDone is set when the handler returns. The source must not be read afterwards,
+	// although a transport may still hold an attempt.
 	handlerDone atomic.Bool
 
 	mu sync.Mutex
-	// kept is all that was read, unless lost: then the body cannot be replayed.
+	// replay is the data read so far, unless tooLarge is set.
 	replay   []byte
 	tooLarge bool
 	readErr  error
 }
 
-// newBody returns nil for a request without a body.
+// newBody returns nil if the request has no body.
 func newBody(w http.ResponseWriter, req *http.Request) *body {
 	if !hasBody(req) {
 		return nil
@@ -52,17 +51,16 @@ func hasBody(req *http.Request) bool {
 	return req.Body != nil && req.Body != http.NoBody && req.ContentLength != 0
 }
 
-// leaveBody is called when req has been answered and its body may not have come yet.
-// net/http reads the rest of a body of HTTP/1.1 before it sends the answer, however long that
-// takes.
+// limitBodyRead bounds the time to read the rest of the body of an answered request. net/http
+// reads it before it sends the response over HTTP/1.1.
 func limitBodyRead(w http.ResponseWriter, req *http.Request) {
 	if req.ProtoMajor == 1 && hasBody(req) {
-		// Where there is no connection there is nobody to wait for.
+		// It fails if there is no connection, and then nothing can block.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyGrace))
 	}
 }
 
-// attempt returns the body from its beginning, or false if that is gone.
+// newAttempt returns the body from its beginning, or false if it cannot be replayed.
 func (b *body) newAttempt() (io.ReadCloser, bool) {
 	if b == nil {
 		return nil, true
@@ -74,7 +72,7 @@ func (b *body) newAttempt() (io.ReadCloser, bool) {
 	return a, !b.tooLarge
 }
 
-// settle says that the latest attempt has been answered.
+// markAnswered records that the latest attempt has a response.
 func (b *body) markAnswered() {
 	if b == nil {
 		return
@@ -85,14 +83,13 @@ func (b *body) markAnswered() {
 	}
 }
 
-// leave ends a read of the source that is under way, at once or after a while. It does not
-// wait for that.
+// closeSource ends the current read of the source, at once or after bodyGrace. It does not block.
 func (b *body) closeSource() {
 	if b.req.ProtoMajor == 1 {
-		limitBodyRead(b.w, b.req) // Close would wait for the read.
+		limitBodyRead(b.w, b.req) // Close would wait for the read
 		return
 	}
-	_ = b.source.Close() // Nobody reads it any more.
+	_ = b.source.Close()
 }
 
 func (b *body) finish() {
@@ -101,11 +98,11 @@ func (b *body) finish() {
 	}
 }
 
-// attempt is the body as one transport reads it. Close leaves the source alone
-// until the body is settled, for another attempt may need it.
+// attempt is the body as one transport reads it. Closing it does not close the source before the
+// request is answered, because another attempt may need it.
 type attempt struct {
 	body *body
-	// position counts what this attempt has read.
+	// position is the number of bytes read by this attempt.
 	position int
 	closed   atomic.Bool
 }
@@ -125,8 +122,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	if b.readErr != nil {
 		return 0, b.readErr
 	}
-	// The lock is held while the client sends: a later attempt must see what
-	// this read takes from the source.
+	// Hold the lock while reading: a later attempt must get this data, too.
 	n, err := b.source.Read(p)
 	a.position += n
 	b.readErr = err
@@ -139,7 +135,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close may be called during a Read.
+// Close implements [io.Closer]. It may be called during Read.
 func (a *attempt) Close() error {
 	a.closed.Store(true)
 	if a.body.answered.Load() && a.body.latest.Load() == a {
@@ -148,12 +144,12 @@ func (a *attempt) Close() error {
 	return nil
 }
 
-// answerBody is the body of an answer. One that is closed before its end resets its stream.
-// Close may be called during a Read.
+// responseBody is a response body. Closing it before its end resets the stream. Close may be
+// called during Read.
 type responseBody struct {
 	io.ReadCloser
 	conn        *conn
-	headerBytes atomic.Int64 // bytes of the request's header fields; 0 once conn knows of the end
+	headerBytes atomic.Int64 // size of the request headers; 0 once reported to conn
 	complete    atomic.Bool
 }
 

@@ -18,15 +18,14 @@ import (
 )
 
 const (
-	// maxAttempts is how often one request is sent at most where it may have been processed.
+	// maxAttempts bounds the attempts for a request that may have been processed.
 	maxAttempts = 3
-	// maxRefusals is how often a server may say that it has not processed it.
+	// maxRefusals bounds the attempts that a server refused without processing the request.
 	maxRefusals = 8
 )
 
-// Proxy passes requests on to the replicas of the next tier. Make it with [New],
-// run it with [Proxy.Run]; it serves before Run is called, but then learns what
-// has become of its replicas only from requests.
+// Proxy sends requests to the replicas of the next tier. Make it with [New] and run it with
+// [Proxy.Run]. It serves before Run, but then learns the condition of replicas only from requests.
 type Proxy struct {
 	config      Config
 	targets     []target
@@ -34,27 +33,27 @@ type Proxy struct {
 	credentials *credentials
 	metrics     *metrics
 	streams     openStreams
-	// challenge is the header value of [distrust.Challenge].
+	// challenge is the value of the header [distrust.Challenge].
 	challenge []string
 
-	// background ends with Run; running counts the goroutines that end with it.
+	// ctx ends with Run; goroutines counts those that end with it.
 	ctx        context.Context
 	cancel     context.CancelFunc
 	goroutines sync.WaitGroup
 
-	// replicas is replaced as a whole, under resolving.
+	// replicas is replaced as a whole while resolving is locked.
 	replicas  atomic.Pointer[[]*replica]
 	resolving sync.Mutex
-	// turn makes equally good replicas take turns.
+	// nextStart makes equal replicas take turns.
 	nextStart atomic.Uint32
-	// limits are for requests in flight, slow for answers that their clients do not read.
+	// limits bound requests in flight, and slowLimits responses to slow clients.
 	limits, slowLimits *limits
-	// kick asks Run to look after things at once.
+	// wake makes Run do its maintenance now.
 	wake chan struct{}
 }
 
-// New returns the proxy for config. It reads the credentials, and reports
-// everything that is wrong with config; it does not connect.
+// New returns a proxy. It loads the credentials and reports all problems of config; it does not
+// connect.
 func New(config Config) (*Proxy, error) {
 	c, targets, err := config.completed()
 	if err != nil {
@@ -87,11 +86,10 @@ func New(config Config) (*Proxy, error) {
 	return p, nil
 }
 
-// HandsOver reports whether requests carry credentials in place of users.
+// HandsOver reports whether requests carry the client's credential instead of its user.
 func (p *Proxy) HandsOver() bool { return p.config.HandOver }
 
-// ServeHTTP passes req on and its response back. The context of req must hold
-// the authenticated user.
+// ServeHTTP forwards req and the response. The context of req must hold the authenticated user.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	k := kindOf(req)
 	u, ok := apirequest.UserFrom(req.Context())
@@ -127,7 +125,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	b.markAnswered()
 	p.metrics.answered(k, res.StatusCode)
 	if k == stream {
-		x.slot.release() // It has begun; to go on is for the tier that serves it to allow.
+		x.slot.release() // the serving tier limits established streams
 		s := p.streams.add(req.Context(), res.Body)
 		defer p.streams.remove(s)
 		x.endedHere = s.endedHere.Load
@@ -135,7 +133,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	p.relay(w, req, res, x)
 }
 
-// fail answers req for the next tier.
+// fail answers a request that the next tier has not answered.
 func (p *Proxy) fail(w http.ResponseWriter, req *http.Request, k kind, err error) {
 	var answer *apierrors.StatusError
 	if !errors.As(err, &answer) {
@@ -147,22 +145,22 @@ func (p *Proxy) fail(w http.ResponseWriter, req *http.Request, k kind, err error
 	p.config.OnError(w, req, answer)
 }
 
-// choice is the replicas that one request may go to, and what it found there.
+// selection is the state of choosing replicas for one request.
 type selection struct {
 	kind       kind
 	replicas   []*replica
 	candidates []candidate
-	buf        [4]candidate // what candidates is a part of, usually
+	buf        [4]candidate // backing array of candidates, usually sufficient
 	start      int
-	// patience is what is left of the time that the request waits for
-	// connections; moveOn is the most it waits for one replica if there are more.
+	// dialBudget is the remaining time for connecting. maxDialWait bounds the wait for one
+	// replica while there are others.
 	dialBudget, maxDialWait time.Duration
 }
 
 func (p *Proxy) selectReplicas(ctx context.Context, k kind) *selection {
 	replicas := *p.replicas.Load()
 	if len(replicas) == 0 {
-		// Nothing is known of any name yet; a request does not wait for Run.
+		// No name has been resolved yet; do not wait for Run.
 		lookup, cancel := context.WithTimeout(ctx, p.config.GiveUpAfter)
 		p.resolve(lookup)
 		cancel()
@@ -182,7 +180,7 @@ func (p *Proxy) selectReplicas(ctx context.Context, k kind) *selection {
 	return c
 }
 
-// wait is how long to wait for a connection to the replica at an index.
+// dialWait returns how long to wait for a connection to the replica at an index.
 func (c *selection) dialWait(at int) time.Duration {
 	for i := range c.candidates {
 		if i != at && !c.candidates[i].unreachable {
@@ -192,7 +190,7 @@ func (c *selection) dialWait(at int) time.Duration {
 	return c.dialBudget
 }
 
-// next returns the index of the replica to try, or -1 if there is none left.
+// next returns the index of the next replica to try, or -1.
 func (c *selection) next() int {
 	if c.dialBudget <= 0 {
 		return -1
@@ -205,9 +203,9 @@ func (c *selection) next() int {
 	return choose(c.candidates, c.start)
 }
 
-// send gets a response for out from some replica, whose count of requests in
-// flight it leaves one higher. The error is one of those that statusFor knows, or that
-// of out's context.
+// send sends out to a replica and returns the response. It increments the replica's number of
+// requests in flight; the caller decrements it. The error is the context's or one that statusFor
+// handles.
 func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *replica, error) {
 	ctx := out.Context()
 	choice := p.selectReplicas(ctx, k)
@@ -241,7 +239,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		choice.candidates[at].attempts++
 		try := out
 		if attempts > 1 {
-			// A transport may look at the request of a failed attempt a little longer.
+			// The transport may still read the request of the failed attempt.
 			try = out.WithContext(ctx)
 			p.metrics.retried[k].Inc()
 		}
@@ -264,7 +262,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 		case err == nil:
 			_ = res.Body.Close()
 			last = errDistrusted
-			// Who is known not to be believed has had nothing carried out.
+			// An unmarked 401 may come from behind authentication, after effects.
 			if !distrust.Marked(res.Header, p.challenge[0]) && !isSafe(out.Method) {
 				return nil, nil, last
 			}
@@ -284,9 +282,9 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 	return nil, nil, last
 }
 
-// distrusted reports whether res says that r does not believe the front-proxy
-// certificate, and remembers it. A 401 that is not marked is the client's, unless r is
-// known to believe nobody: one that is older than the mark.
+// checkDistrust reports whether r refused the front-proxy certificate with res, and records it. An
+// unmarked 401 is meant for the client, unless r is known to distrust this tier because its
+// release does not mark answers.
 func (p *Proxy) checkDistrust(r *replica, res *http.Response) bool {
 	switch {
 	case res.StatusCode == http.StatusUnauthorized && distrust.Marked(res.Header, p.challenge[0]):
@@ -300,7 +298,7 @@ func (p *Proxy) checkDistrust(r *replica, res *http.Response) bool {
 	return false
 }
 
-// distrusts notes that r does not believe the front-proxy certificate.
+// markDistrusting records that r refuses the front-proxy certificate.
 func (p *Proxy) markDistrusting(r *replica) {
 	if r.distrusts.CompareAndSwap(false, true) {
 		p.config.Logger.Error(errDistrusted, "next tier answered 401 to an asserted identity", "address", r.address)
@@ -308,11 +306,11 @@ func (p *Proxy) markDistrusting(r *replica) {
 	}
 }
 
-// Name is the name of the health check that a Proxy is.
+// Name returns the name of the health check.
 func (p *Proxy) Name() string { return "next-tier-" + p.config.Tier }
 
-// Check returns nil while the next tier can be reached, as far as is known. It
-// is a health check of k8s.io/apiserver.
+// Check returns nil while a replica can be reached, as far as is known. Proxy implements
+// k8s.io/apiserver/pkg/server/healthz.HealthChecker.
 func (p *Proxy) Check(*http.Request) error {
 	for _, r := range *p.replicas.Load() {
 		if r.conditionKnown.Load() && condition(r.condition.Load()) != down && !r.distrusts.Load() {

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// copySize is the size of the buffers that bodies are copied with, idleSize
-	// that of the ones that wait for the next event of a watch, in bytes.
+	// copyBufferSize is the size of copy buffers, and idleBufferSize that of streams without
+	// much data, in bytes.
 	copyBufferSize = 64 << 10
 	idleBufferSize = 4 << 10
 )
 
-// auditID is the header auditinternal.HeaderAuditID as net/http spells it.
+// auditID is auditinternal.HeaderAuditID in canonical form.
 const auditID = "Audit-Id"
 
 const (
-	// slowAfter is how long a client may take to read an answer before it is a slow one.
+	// slowAfter is the time after which a client that does not read is slow.
 	slowAfter = time.Second
-	// slowAnswers is how many of them one user may have while nobody else has any. Each
-	// holds up to answerWindow and copySize bytes.
+	// slowAnswers is how many slow responses one user may have while there are no others. Each
+	// holds up to responseWindow and copyBufferSize bytes.
 	slowAnswers = 100
 )
 
@@ -37,15 +37,15 @@ var copyBuffers = sync.Pool{New: func() any { return new([copyBufferSize]byte) }
 // exchange is a request that is being answered.
 type exchange struct {
 	kind kind
-	// place is held until all of the answer is here.
+	// slot is held until the whole response has arrived.
 	slot *slot
 	user user.Info
-	// ended reports whether it was this server that ended the body of a stream.
+	// endedHere reports whether this server ended the stream.
 	endedHere func() bool
 }
 
-// relay passes a response on. It panics with [http.ErrAbortHandler] when the
-// body breaks off: nothing else tells the client that it has not got all.
+// relay forwards a response. It panics with [http.ErrAbortHandler] if the body breaks off:
+// otherwise the client would take it for complete.
 func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Response, x exchange) {
 	defer res.Body.Close()
 	header := w.Header()
@@ -53,13 +53,13 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		switch {
 		case isHopByHop(name), name == distrust.Echo:
 		case name == "Warning":
-			// This tier may have warned as well.
+			// Keep the warnings of this tier.
 			header[name] = append(header[name], values...)
 		case name == auditID && header[name] != nil:
-			// The id that this tier has given the request. The next one has another only
-			// if this tier asked it something in its own name.
+			// Keep the audit ID of this tier. The next tier has another one only for
+			// requests of the tier itself.
 		default:
-			// Set, not added: this tier's chain has set some of them too, and the
+			// Replace headers of this tier's handler chain.
 			// serving tier knows better.
 			header[name] = values
 		}
@@ -79,7 +79,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 		c.flush = flusher(w)
 	}
 	if x.kind == stream {
-		c.flush() // A watch has begun, though nothing may happen for a long time.
+		c.flush() // a watch may have no event for a long time
 	} else {
 		var reading slowClientTimer
 		c.onPartial = func() { reading.start(p, w, req, x) }
@@ -90,8 +90,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	switch {
 	case err == nil:
 	case errors.As(err, &gone), x.kind == stream && (x.endedHere() || errors.Is(req.Context().Err(), context.Canceled)):
-		// The client has gone, or the server ends its watches: nothing is missing
-		// that anybody would miss.
+		// The client has gone, or the server is ending its watches: nothing is lost.
 		return
 	default:
 		p.config.Logger.V(2).Info("response broke off", "method", req.Method, "path", req.URL.Path, "err", err)
@@ -105,7 +104,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	}
 }
 
-// writeError says that it is the client's side that failed.
+// writeError is an error of the client's connection.
 type writeError struct{ cause error }
 
 func (e *writeError) Error() string { return e.cause.Error() }
@@ -115,20 +114,20 @@ func flusher(w http.ResponseWriter) func() {
 		return f.Flush
 	}
 	controller := http.NewResponseController(w)
-	// Not supported means that nothing is held back, or that nobody can help it.
+	// Without support for Flush, nothing can be done.
 	return func() { _ = controller.Flush() }
 }
 
-// patience bounds how long a slow client holds its place.
+// slowClientTimer moves the share of a request to the slow responses.
 type slowClientTimer struct {
 	timer *time.Timer
-	// unbound lets the writer wait for the client of the next request on the connection.
+	// clearDeadline removes the write deadline before the next request of the connection.
 	clearDeadline func()
 }
 
-// begin is called before the first part of an answer is written that is not all here. A
-// client that has not read it within slowAfter holds a share of the slow answers instead
-// of its place, if there is one for it, and none has longer than its request.
+// start is called before the first write of a response that has not arrived completely. After
+// slowAfter it moves the request to the slow responses, if they have a free share. The deadline
+// of the request bounds the writes.
 func (y *slowClientTimer) start(p *Proxy, w http.ResponseWriter, req *http.Request, x exchange) {
 	y.timer = time.AfterFunc(slowAfter, func() {
 		if slow, ok := p.slowLimits.acquire(x.user, nil); ok {
@@ -152,20 +151,20 @@ func (y *slowClientTimer) stop() {
 	}
 }
 
-// copying is how a body is copied.
+// bodyCopier copies a response body.
 type bodyCopier struct {
 	kind kind
-	// length is that of the body, or negative.
+	// length is the length of the body, or negative if unknown.
 	length int64
-	// flush is called after every write, since what a read returns is what there is.
+	// flush is called after each write: a read returns all available data.
 	flush func()
-	// whole is called when all has been read, before the last of it is written. If that is
-	// not with the first read, partly is called before.
+	// onEnd is called after the last read, before its data is written. onPartial is called
+	// after the first read unless it is the last one.
 	onEnd, onPartial func()
 }
 
-// copy copies until the end. A stream that is idle holds a small buffer; it gets a large one
-// while it fills the small one.
+// copy copies the body. A stream uses a small buffer, and a large one only while the data fills
+// it.
 func (c bodyCopier) copy(w io.Writer, body io.Reader) error {
 	var large *[copyBufferSize]byte
 	defer func() {

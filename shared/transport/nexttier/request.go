@@ -22,19 +22,19 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// kind decides which connection a request gets and how it is copied.
+// kind determines the connection of a request and how its body is copied.
 type kind int
 
 const (
-	short   kind = iota // one answer, soon
-	stream              // an answer without an end
-	upgrade             // no HTTP any more after the header
+	short   kind = iota // a single response
+	stream              // an endless response
+	upgrade             // another protocol after the headers
 	kinds
 )
 
 func (k kind) String() string { return [...]string{"short", "stream", "upgrade"}[k] }
 
-// kindOf looks at the request and, where there is one, its request info.
+// kindOf returns the kind of a request, from its request info if it has one.
 func kindOf(req *http.Request) kind {
 	if upgradeProtocol(req.Header) != "" {
 		return upgrade
@@ -55,8 +55,8 @@ func kindOf(req *http.Request) kind {
 	return short
 }
 
-// isTrue reads a boolean query parameter as the API does: present means true,
-// unless it says otherwise. Most queries do not even contain the name.
+// isTrue parses a boolean query parameter as the API does: it is true if present, except for
+// "false" and "0". Most queries do not contain the name at all.
 func isTrue(u *url.URL, name string) bool {
 	if !strings.Contains(u.RawQuery, name) {
 		return false
@@ -80,17 +80,16 @@ func upgradeProtocol(h http.Header) string {
 }
 
 const (
-	// maxHeaders bounds the path and headers of a client, in bytes as HTTP/2 counts them: of
-	// each field fieldSize more than its characters (RFC 9113, section 6.5.2). Over HTTP/1.1
-	// they can come out many times as large, and a server ends the connection on which it is
-	// sent much more than it accepts, which is as much as this and a bit.
+	// maxHeaders bounds the path and headers of a request, in bytes, with an overhead of
+	// fieldSize per field as in HTTP/2 (RFC 9113, section 6.5.2). Headers of HTTP/1.1 can
+	// become much larger in HTTP/2, and a server closes the connection if they exceed its
+	// limit, which is slightly higher than this.
 	maxHeaders = http.DefaultMaxHeaderBytes
 	fieldSize  = 32
 )
 
-// outgoing returns the request to send, complete but for URL.Host and Host,
-// which the replica fills in, and the body. The path and the query are those of
-// the client, byte for byte.
+// outgoing returns the request to send, except for URL.Host, Host and the body. It preserves the
+// path and the query of the client byte by byte.
 func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request, error) {
 	if req.URL.Path == "" {
 		return nil, errNoPath
@@ -130,7 +129,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		header["Upgrade"] = []string{upgradeProtocol(req.Header)}
 	}
 	if _, ok := header["User-Agent"]; !ok {
-		// Otherwise the transport would invent one.
+		// Otherwise the transport would add its own.
 		header["User-Agent"] = []string{""}
 	}
 	setForwarded(header, req)
@@ -142,8 +141,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		return nil, err
 	}
 
-	// WithContext is the one way to a request with this context; of the copy it
-	// makes nothing that belongs to the server side may stay.
+	// Only WithContext can copy the context. Clear all fields of server requests.
 	out := req.WithContext(req.Context())
 	out.URL = &url.URL{Scheme: "https", Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery, ForceQuery: req.URL.ForceQuery}
 	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/1.1", 1, 1
@@ -156,7 +154,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	return out, nil
 }
 
-// headSize is how many bytes the path and headers of a request have, as HTTP/2 counts them.
+// headerSize returns the size of the path and headers as HTTP/2 counts them.
 func headerSize(out *http.Request) int64 {
 	size := len(out.URL.Path) + len(out.URL.RawQuery)
 	for name, values := range out.Header {
@@ -168,7 +166,7 @@ func headerSize(out *http.Request) int64 {
 	return int64(size)
 }
 
-// identify adds what the next tier knows the user by.
+// setIdentity adds the user or its credential.
 func (p *Proxy) setIdentity(ctx context.Context, header http.Header, u user.Info) error {
 	if !p.config.HandOver {
 		if err := p.identity.setHeaders(header, u); err != nil {
@@ -186,20 +184,20 @@ func (p *Proxy) setIdentity(ctx context.Context, header http.Header, u user.Info
 	return nil
 }
 
-// dropped reports whether a header of a request stays here: it concerns one hop,
-// or is the client's credential.
+// isDropped reports whether a request header is not forwarded: a hop-by-hop header or the
+// client's credential.
 func isDropped(name string) bool {
 	switch name {
 	case "Authorization",
-		// The server answers 100 Continue itself once the body is read.
+		// Reading the body makes the server send 100 Continue.
 		"Expect":
 		return true
 	}
 	return isHopByHop(name)
 }
 
-// hopByHop are the headers that concern one connection (RFC 9110 section 7.6.1,
-// and what is in use besides).
+// isHopByHop reports whether a header concerns a single connection (RFC 9110, section 7.6.1, and
+// other headers in use).
 func isHopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings",
@@ -209,9 +207,8 @@ func isHopByHop(name string) bool {
 	return false
 }
 
-// removeNominated removes what the client's Connection header names, except
-// what decides about the identity: otherwise a client behind a proxy that
-// impersonates could strip the impersonation and act as that proxy.
+// removeNominated removes the headers that the client's Connection header nominates, except
+// impersonation: a client of an impersonating proxy could otherwise act as that proxy.
 func removeNominated(h http.Header, connection []string) {
 	for _, list := range connection {
 		for name := range strings.SplitSeq(list, ",") {
@@ -223,8 +220,8 @@ func removeNominated(h http.Header, connection []string) {
 	}
 }
 
-// bearerProtocol starts the WebSocket subprotocol that carries a bearer token,
-// for browsers cannot set headers.
+// bearerProtocol is the prefix of the WebSocket subprotocol with a bearer token: browsers cannot
+// set the Authorization header.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 func withoutBearerToken(values []string) []string {
@@ -242,8 +239,8 @@ func withoutBearerToken(values []string) []string {
 	return []string{strings.Join(kept, ", ")}
 }
 
-// forwarded says where the request came from, in the headers that audit and the
-// proxies of pods and Services read.
+// setForwarded sets the X-Forwarded headers, which audit and the proxies of Pods and Services
+// read.
 func setForwarded(h http.Header, req *http.Request) {
 	values := make([]string, 3)
 	if ip, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {

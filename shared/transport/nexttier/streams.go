@@ -9,9 +9,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// openStreams ends the streams when their server shuts down: the API server's
-// shutdown waits for its watches, and nobody but the proxy can end those that it
-// passes on. One goroutine waits for all of them.
+// openStreams ends streams when the server shuts down: the API server waits for its watches, and
+// only the proxy can end the forwarded ones. A single goroutine waits for the shutdown.
 type openStreams struct {
 	background context.Context
 	running    *sync.WaitGroup
@@ -37,7 +36,7 @@ func (o *openStreams) init(background context.Context, running *sync.WaitGroup) 
 	o.open, o.signals = map[*openStream]struct{}{}, map[<-chan struct{}]struct{}{}
 }
 
-// open registers the body of a stream. The caller must forget it.
+// add registers a stream. The caller must remove it.
 func (o *openStreams) add(ctx context.Context, body io.Closer) *openStream {
 	s := &openStream{body: body}
 	o.mu.Lock()
@@ -71,7 +70,7 @@ func (o *openStreams) remove(s *openStream) {
 	delete(o.open, s)
 }
 
-// close ends every stream, and every one that is opened from now on.
+// close ends all current and future streams.
 func (o *openStreams) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,12 +15,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// halfCloseGrace is how long the next tier may go on talking to a client that
-// has said its last word.
+// halfCloseGrace is how long the next tier may continue to send after the client has closed its
+// side.
 const halfCloseGrace = 10 * time.Second
 
-// serveUpgrade passes on a request that wants another protocol, and then bytes.
-// Once sent it is never sent again: nobody knows what it has set in motion.
+// serveUpgrade forwards a request to upgrade, and then copies bytes. It does not retry a request
+// that was sent.
 func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request, x exchange) {
 	ctx := req.Context()
 	conn, r, err := p.dialUpgrade(ctx)
@@ -31,7 +31,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	defer conn.Close()
 	r.inFlight[upgrade].Add(1)
 	defer r.inFlight[upgrade].Add(-1)
-	// Whoever goes first, the client or this server: the connection goes too.
+	// Close the connection when the request or the proxy ends.
 	closeConn := func() { _ = conn.Close() }
 	defer context.AfterFunc(ctx, closeConn)()
 	defer context.AfterFunc(p.ctx, closeConn)()
@@ -61,7 +61,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		p.relay(w, req, res, x)
 		return
 	}
-	x.slot.release() // It has begun.
+	x.slot.release() // the serving tier limits established connections
 	if asked, got := upgradeProtocol(req.Header), res.Header.Get("Upgrade"); !strings.EqualFold(asked, got) {
 		p.fail(w, req, upgrade, apierrors.NewInternalError(fmt.Errorf("the next tier switched to %q when %q was asked for", got, asked)))
 		return
@@ -73,16 +73,15 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 	}
 	defer client.Close()
 	if err := writeSwitchingProtocols(client, res); err != nil {
-		return // The client has gone, and there is no HTTP to tell it anything.
+		return // the client has gone
 	}
-	// Only what is buffered may be read through the buffer: the server's reader
-	// behind it would take the client's last word for the end of the request, and
-	// cancel it.
+	// Read only the buffered data through the buffer: at EOF, the server's reader below it
+	// would cancel the request.
 	ahead := io.LimitReader(buffered, int64(buffered.Reader.Buffered()))
 	splice(client, io.MultiReader(ahead, client), conn, reader)
 }
 
-// dialUpgrade connects to some replica with HTTP/1.1.
+// dialUpgrade connects to a replica with HTTP/1.1.
 func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
 	choice := p.selectReplicas(ctx, upgrade)
 	last := errors.New("no address is known")
@@ -110,7 +109,7 @@ func (p *Proxy) dialUpgrade(ctx context.Context) (*tls.Conn, *replica, error) {
 	}
 }
 
-// writeSwitch writes the 101 response to a connection that was taken over.
+// writeSwitchingProtocols writes the 101 response to a hijacked connection.
 func writeSwitchingProtocols(client io.Writer, res *http.Response) error {
 	var head strings.Builder
 	fmt.Fprintf(&head, "HTTP/1.1 %d %s\r\n", res.StatusCode, http.StatusText(res.StatusCode))
@@ -122,9 +121,8 @@ func writeSwitchingProtocols(client io.Writer, res *http.Response) error {
 	return err
 }
 
-// splice copies both ways until the next tier has said all, either side fails,
-// or the client has said all and some time has passed. What the readers have
-// read ahead comes first.
+// splice copies in both directions until the next tier closes its side, either side fails, or
+// halfCloseGrace has passed since the client closed its side. The readers include buffered data.
 func splice(client net.Conn, fromClient io.Reader, backend *tls.Conn, fromBackend io.Reader) {
 	backendDone, clientDone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -137,7 +135,7 @@ func splice(client net.Conn, fromClient io.Reader, backend *tls.Conn, fromBacken
 		<-backendDone
 		timer.Stop()
 	}()
-	_, _ = io.Copy(client, fromBackend) // Its end, in order or not, is the end.
+	_, _ = io.Copy(client, fromBackend) // any end of this direction ends the connection
 	close(backendDone)
 	_ = client.Close()
 	_ = backend.Close()
