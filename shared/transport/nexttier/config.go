@@ -16,21 +16,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Resolver finds the addresses behind a name. [net.DefaultResolver] is one.
+// Resolver resolves host names, as [net.DefaultResolver] does.
 type Resolver interface {
-	// LookupHost returns IP addresses as strings. It is called from one goroutine
-	// at a time for each name.
+	// LookupHost returns IP addresses. Calls for the same name are not concurrent.
 	LookupHost(ctx context.Context, host string) ([]string, error)
 }
 
-// Headers are the names under which an identity is asserted. The first name of
-// each list is used; all of them, and the X-Remote- ones in any case, are
-// removed from what comes in.
+// Headers are the names of identity headers. The first name of each list is sent; all of them, and
+// always those with the prefix X-Remote-, are removed from incoming requests.
 type Headers struct {
 	User, UID, Group, ExtraPrefix []string
 }
 
-// DefaultHeaders are kube-apiserver's usual ones.
+// DefaultHeaders returns the usual names of kube-apiserver.
 func DefaultHeaders() Headers {
 	return Headers{
 		User:        []string{"X-Remote-User"},
@@ -40,61 +38,58 @@ func DefaultHeaders() Headers {
 	}
 }
 
-// Config says where the next tier is and how to speak to it. Tier, Targets,
-// CAFile, CertFile and KeyFile are required; the zero value of every other field
-// means its documented default.
+// Config configures a [Proxy]. Tier, Targets, CAFile, CertFile and KeyFile are required; the zero
+// values of all other fields select their defaults.
 type Config struct {
-	// Tier is the next tier's name, for messages, logs and metrics: "core".
+	// Tier is the name of the next tier in messages, logs and metrics, such as "core".
 	Tier string
-	// Targets are URLs, https://host:port. Each IP address is a replica; a name
-	// stands for as many replicas as it has addresses, looked up again and again.
+	// Targets are URLs of the form https://host:port. An IP address is a single replica; a
+	// name has one replica per address, and is resolved periodically.
 	Targets []string
-	// ServerName is the name that the replicas' certificates are checked for. By
-	// default the host of the target.
+	// ServerName is the expected name in the certificates of the replicas. It defaults to the
+	// host of the target.
 	ServerName string
-	// CAFile holds the PEM certificates that the replicas are checked with.
-	// CertFile and KeyFile are the front-proxy client certificate. All three are
-	// read again when they change; connections made with the old ones get no new
-	// requests then.
+	// CAFile holds the CA certificates of the replicas. CertFile and KeyFile hold the
+	// front-proxy client certificate. All three are PEM files and are reloaded when they
+	// change; older connections then get no new requests.
 	CAFile, CertFile, KeyFile string
-	// Headers default to [DefaultHeaders], each list on its own.
+	// Headers are the identity headers. Each empty list defaults to that of [DefaultHeaders].
 	Headers Headers
-	// HandOver has requests carry the credential of the client, which the context holds, for
-	// the next tier to examine, in place of the user. A request that [peer.As] has made
-	// carries none: the next tier knows this one by its certificate.
+	// HandOver makes requests carry the credential of the client from the context instead of
+	// its user, for the next tier to authenticate. Requests made through tierclient.As carry
+	// no credential: the client certificate identifies this tier.
 	HandOver bool
-	// MaxInFlight is how many requests one user may have in flight while nobody else
-	// has any; the package comment says what all may have. Zero means no bound.
+	// MaxInFlight is the number of requests that one user may have in flight while there are
+	// no others; see the package comment. Zero means unlimited.
 	MaxInFlight int
-	// Registerer takes the metrics; nil for none.
+	// Registerer registers the metrics, unless it is nil.
 	Registerer prometheus.Registerer
-	// Logger defaults to klog's.
+	// Logger defaults to klog.Background().
 	Logger klog.Logger
-	// OnError writes the answers that are this tier's own, so that they can be
-	// audited. By default they are written as JSON.
+	// OnError writes the error responses of this tier, so that they can be audited. The
+	// default writes JSON.
 	OnError func(w http.ResponseWriter, req *http.Request, err *apierrors.StatusError)
 
 	// Resolver defaults to [net.DefaultResolver].
 	Resolver Resolver
-	// ResolveInterval is the time between two lookups of a name. Default 5 s.
+	// ResolveInterval is the interval between two lookups of a name. Default 5 s.
 	ResolveInterval time.Duration
-	// ProbePath is what replicas are asked for their readiness by. Default
-	// /readyz.
+	// ProbePath is the path of readiness probes. Default /readyz.
 	ProbePath string
-	// ProbeUser is asserted with a probe, unless HandOver is set. By default a user who may read what
-	// every authenticated user may.
+	// ProbeUser is asserted with probes, unless HandOver is set. The default has the
+	// permissions of any authenticated user.
 	ProbeUser user.Info
-	// ProbeInterval is the time between two probes of a replica that answers; one
-	// that does not is probed eight times as often. Default 2 s.
+	// ProbeInterval is the interval between two probes of a replica that answers; others are
+	// probed eight times as often. Default 2 s.
 	ProbeInterval time.Duration
-	// DialTimeout bounds one connection attempt, TLS included. It may be longer
-	// than a request waits, for what it makes serves the next one. Default 3 s.
+	// DialTimeout bounds a connection attempt, including TLS. It may be longer than the wait
+	// of a request, because later requests use the connection. Default 3 s.
 	DialTimeout time.Duration
-	// MoveOnAfter bounds the time that one request waits for a connection to one
-	// replica while there are others. Default 400 ms.
+	// MoveOnAfter bounds the wait of a request for a connection to one replica while there are
+	// others. Default 400 ms.
 	MoveOnAfter time.Duration
-	// GiveUpAfter bounds all the time that one request waits for connections.
-	// Default 900 ms, to answer within a second.
+	// GiveUpAfter bounds the total wait of a request for connections. Default 900 ms, to
+	// answer within a second.
 	GiveUpAfter time.Duration
 }
 
@@ -102,9 +97,9 @@ type Config struct {
 type target struct {
 	host string // a name or an IP address
 	port string
-	// authority is the Host that requests to it carry.
+	// authority is the Host of requests to it.
 	authority string
-	// serverName is what its certificate must be valid for.
+	// serverName is the expected name in its certificate.
 	serverName string
 }
 
@@ -113,7 +108,7 @@ func (t target) fixed() bool {
 	return err == nil
 }
 
-// completed returns c with its defaults, and everything that is wrong with it.
+// completed returns c with its defaults, or all problems of c.
 func (c Config) completed() (Config, []target, error) {
 	var problems []error
 	require := func(ok bool, what string) {

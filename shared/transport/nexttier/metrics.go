@@ -22,7 +22,7 @@ const (
 
 var classes = [...]string{"", "1xx", "2xx", "3xx", "4xx", "5xx"}
 
-// metrics count by kind and outcome; the next tier's name is a constant label.
+// metrics counts requests by kind and outcome. The name of the next tier is a constant label.
 type metrics struct {
 	byClass   [kinds][len(classes)]prometheus.Counter
 	byOutcome [kinds]map[string]prometheus.Counter
@@ -94,7 +94,7 @@ func (m *metrics) failed(k kind, req *http.Request, err error) {
 	m.byOutcome[k][outcome].Inc()
 }
 
-// stateCollector reads the state of the replicas when it is asked for.
+// stateCollector collects the current state of the replicas.
 type stateCollector struct {
 	proxy                           *Proxy
 	replicas, inFlight, connections *prometheus.Desc
