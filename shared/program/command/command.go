@@ -1,14 +1,3 @@
-// Package command is the command line that the four programs have in common:
-// cobra, kube-apiserver's flag sections, logging, feature gates, signals, and how
-// a program ends.
-//
-// A main function is one line:
-//
-//	func main() { os.Exit(command.Main(aggregator.Command())) }
-//
-// The exit status is 0 after --help, --version and an orderly shutdown, and 1
-// after an error, which is told in exactly one line on stderr: "error: " and what
-// is wrong, with the flag and its value.
 package command
 
 import (
@@ -41,7 +30,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 
-	// What every server of Kubernetes links for its effect: JSON logs, and the
+	// Imported for their effect, as by every server of Kubernetes: JSON logs, and the
 	// metrics of client-go, of its work queues and of the build.
 	_ "k8s.io/component-base/logs/json/register"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
@@ -52,46 +41,46 @@ import (
 	"triune.dev/shared/process/release"
 )
 
-// Program is a server with its flags. Its methods are called once each, in the
-// order in which they stand here.
+// Program is a server with its flags. Each method is called once, in the order of
+// the interface.
 type Program interface {
-	// AddFlags adds the flags, those of Spec.Logs among them.
+	// AddFlags adds the flags, including those of Spec.Logs.
 	AddFlags(*cliflag.NamedFlagSets)
-	// Complete fills in what follows from the flags.
+	// Complete derives settings that were not given from the flags and the machine.
 	Complete(ctx context.Context) error
-	// Validate returns all problems there are, each naming its flag.
+	// Validate returns all problems, each naming its flag.
 	Validate() []error
-	// Run serves until ctx ends, which is no error.
+	// Run serves until ctx ends; then it returns nil.
 	Run(ctx context.Context) error
 }
 
 // Spec describes a program.
 type Spec struct {
-	// Use is the name of the program, Long what it does.
+	// Use is the name of the program, Long its help text.
 	Use, Long string
 	Program   Program
 	// Logs is the logging configuration that the program's flags fill.
 	Logs *logs.Options
 }
 
-// addLoggingGates makes the feature gates of logging known to --feature-gates.
-// Gates can be added only until the first flag set has them.
+// addLoggingGates adds the feature gates of logging to --feature-gates. That must
+// happen before the first flag set is made of the gates.
 var addLoggingGates = sync.OnceValue(func() error {
 	return logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate)
 })
 
-// alsoDoes ends the help of every program.
-const alsoDoes = `The subcommands healthcheck, pki, pki-secrets, etcd-roles, forward and reload do
+// subcommandsHelp ends the help of every program.
+const subcommandsHelp = `The subcommands healthcheck, pki, pki-secrets, etcd-roles, forward and reload do
 small jobs around a server; each has a --help of its own.`
 
-// New returns the command of spec. It takes no arguments but the names of the
-// subcommands, and leaves it to the caller to tell the user about an error.
+// New returns the command of spec, with its subcommands. The command takes no
+// arguments and does not print errors; the caller does.
 func New(spec Spec) *cobra.Command {
 	gatesErr := addLoggingGates()
 	globals := utilcompatibility.DefaultComponentGlobalsRegistry
 	cmd := &cobra.Command{
 		Use:           spec.Use,
-		Long:          spec.Long + "\n\n" + alsoDoes,
+		Long:          spec.Long + "\n\n" + subcommandsHelp,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -115,14 +104,14 @@ func New(spec Spec) *cobra.Command {
 			if err := logsapi.ValidateAndApply(spec.Logs, gates); err != nil {
 				return fmt.Errorf("logging flags, --logging-format=%s: %w", spec.Logs.Format, err)
 			}
-			// Servers call each other and themselves; what they are warned of is for
-			// the users whose requests they carry out.
+			// Servers call each other and themselves. Warnings in the responses are meant
+			// for the users of those requests, not for the log.
 			rest.SetDefaultWarningHandler(rest.NoWarnings{})
 			cliflag.PrintFlags(cmd.Flags())
 			if err := checkFiles(cmd.Flags()); err != nil {
 				return err
 			}
-			return blamed(run(cmd.Context(), spec, globals, gates), cmd.Flags())
+			return nameFlags(run(cmd.Context(), spec, globals, gates), cmd.Flags())
 		},
 	}
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
@@ -156,7 +145,8 @@ func run(ctx context.Context, spec Spec, globals basecompatibility.ComponentGlob
 	return spec.Program.Run(ctx)
 }
 
-// printVersion does what --version asks for, in kube-apiserver's words.
+// printVersion prints the version as kube-apiserver does and reports whether
+// --version asked for it.
 func printVersion(out io.Writer, flags *pflag.FlagSet) bool {
 	switch flags.Lookup("version").Value.String() {
 	case "true":
@@ -172,7 +162,7 @@ func printVersion(out io.Writer, flags *pflag.FlagSet) bool {
 // Run runs the program of spec with the given arguments until it ends.
 func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer) error {
 	cmd := New(spec)
-	// With nil cobra would take those of the process.
+	// Given nil, cobra takes the arguments of the process.
 	cmd.SetArgs(append([]string{}, args...))
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
@@ -180,14 +170,13 @@ func Run(ctx context.Context, spec Spec, args []string, stdout, stderr io.Writer
 }
 
 // Main runs the program of spec as this process and returns its exit status.
-// The first SIGTERM or SIGINT ends the program in order; the second ends it at
-// once.
+// The first SIGTERM or SIGINT starts an orderly shutdown; the second exits at once.
 func Main(spec Spec) int {
 	logs.InitLogs()
 	defer logs.FlushLogs()
 	grpclog.SetLoggerV2(grpcLogger{})
 	ignoreCancellation()
-	if err := Run(signalled(), spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := Run(signalContext(), spec, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		logs.FlushLogs()
 		fmt.Fprintf(os.Stderr, "error: %s\n", Message(err))
 		return 1
@@ -195,10 +184,9 @@ func Main(spec Spec) int {
 	return 0
 }
 
-// signalled returns a context that ends with the first signal to stop. With the
-// second the process ends, whatever it is still waiting for. Both are read from
-// one channel, so that none is lost however fast they come.
-func signalled() context.Context {
+// signalContext returns a context that is cancelled by the first signal to stop. The
+// second signal exits the process. One channel takes both, so that none is lost.
+func signalContext() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -211,13 +199,13 @@ func signalled() context.Context {
 	return ctx
 }
 
-// handlerDepth is the number of frames between who reports an error and the
-// handler that logs it.
+// handlerDepth is the number of stack frames between the caller that reports an error
+// and the handler that logs it.
 const handlerDepth = 3
 
-// ignoreCancellation keeps out of the log what informers report when they are
-// stopped in the middle of a request: a screenful at every shutdown, and none of
-// it an error. The first handler is the one that logs.
+// ignoreCancellation stops the logging of context.Canceled, which every informer reports
+// when it is stopped in the middle of a request. The first of the error handlers is the
+// one that logs.
 func ignoreCancellation() {
 	utilruntime.ErrorHandlers[0] = func(ctx context.Context, err error, message string, keysAndValues ...any) {
 		if errors.Is(err, context.Canceled) {
@@ -230,34 +218,35 @@ func ignoreCancellation() {
 	}
 }
 
-// Message puts an error into one line. Problems that have been found together
-// are separated by semicolons.
+// Message returns the text of err in one line. The parts of a joined error are
+// separated by semicolons.
 func Message(err error) string {
 	var problems []string
-	for _, problem := range parts(err) {
+	for _, problem := range flatten(err) {
 		problems = append(problems, strings.Join(strings.Fields(problem.Error()), " "))
 	}
 	return strings.Join(problems, "; ")
 }
 
-// parts takes apart what has been put together without further words.
-func parts(err error) []error {
-	var together []error
-	switch err := err.(type) { //nolint:errorlint // what is wrapped inside has words around it that must not be lost
+// flatten returns the errors that aggregates and errors.Join have joined in err. It does
+// not unwrap errors that add a text of their own.
+func flatten(err error) []error {
+	var joined []error
+	switch err := err.(type) { //nolint:errorlint // unwrapping would lose the text of the wrapper
 	case utilerrors.Aggregate:
-		together = err.Errors()
+		joined = err.Errors()
 	case interface{ Unwrap() []error }:
-		// fmt.Errorf has words of its own around the errors it wraps.
-		if together = err.Unwrap(); errors.Join(together...).Error() != err.(error).Error() {
-			together = nil
+		// Errors of fmt.Errorf with several %w have a text of their own.
+		if joined = err.Unwrap(); errors.Join(joined...).Error() != err.(error).Error() {
+			joined = nil
 		}
 	}
-	if len(together) == 0 {
+	if len(joined) == 0 {
 		return []error{err}
 	}
 	var all []error
-	for _, one := range together {
-		all = append(all, parts(one)...)
+	for _, one := range joined {
+		all = append(all, flatten(one)...)
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func (p *program) spec() Spec {
 	return Spec{Use: "tier", Long: "A tier that serves nothing.", Program: p, Logs: p.logs}
 }
 
-// TestMain lets the test binary be the program that some tests start.
+// TestMain runs the test binary as the program, for tests that start it.
 func TestMain(m *testing.M) {
 	if os.Getenv("COMMAND_TEST_MAIN") == "" {
 		os.Exit(m.Run())
@@ -94,9 +94,9 @@ func start(t *testing.T, mode string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestNoArguments: the arguments are those of Run, not those of the process, which in a
-// test are go test's.
-func TestNoArguments(t *testing.T) {
+// TestRunIgnoresArgumentsOfProcess checks that Run without arguments does not use those of
+// the process.
+func TestRunIgnoresArgumentsOfProcess(t *testing.T) {
 	own := os.Args
 	defer func() { os.Args = own }()
 	os.Args = []string{own[0], "stray"}
@@ -175,7 +175,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestFlagValueForms: tools that start API servers write flags in all of these.
+// TestFlagValueForms checks the ways in which tools write flags: with a space, with an
+// equals sign, with underscores, and repeated.
 func TestFlagValueForms(t *testing.T) {
 	// Logging can be configured once in a process; the test may run twice.
 	if err := logsapi.ResetForTest(nil); err != nil {
@@ -201,9 +202,9 @@ func TestSignals(t *testing.T) {
 		signals []os.Signal
 		want    func(*os.ProcessState) bool
 	}{
-		"the first ends it in order": {"serve", []os.Signal{syscall.SIGTERM}, func(s *os.ProcessState) bool { return s.ExitCode() == 0 }},
-		"so does an interrupt":       {"serve", []os.Signal{os.Interrupt}, func(s *os.ProcessState) bool { return s.ExitCode() == 0 }},
-		"the second kills":           {"hang", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, func(s *os.ProcessState) bool { return s.ExitCode() == 1 }},
+		"SIGTERM shuts down":   {"serve", []os.Signal{syscall.SIGTERM}, func(s *os.ProcessState) bool { return s.ExitCode() == 0 }},
+		"interrupt shuts down": {"serve", []os.Signal{os.Interrupt}, func(s *os.ProcessState) bool { return s.ExitCode() == 0 }},
+		"second signal exits":  {"hang", []os.Signal{syscall.SIGTERM, syscall.SIGTERM}, func(s *os.ProcessState) bool { return s.ExitCode() == 1 }},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +230,7 @@ func TestSignals(t *testing.T) {
 					}
 				}
 			}()
-			// Each signal is sent when the program has dealt with the one before.
+			// Each signal is sent after the program has handled the previous one.
 			for i, want := range []string{"serving", "draining"}[:len(test.signals)] {
 				if got := next(t, lines); got != want {
 					t.Fatalf("got %q, want %q", got, want)
@@ -254,7 +255,7 @@ func next(t *testing.T, lines <-chan string) string {
 	case line := <-lines:
 		return line
 	case <-time.After(30 * time.Second):
-		t.Fatal("the program says nothing")
+		t.Fatal("the program prints nothing")
 		return ""
 	}
 }

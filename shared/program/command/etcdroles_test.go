@@ -33,7 +33,7 @@ func TestEtcdRoles(t *testing.T) {
 	}{
 		"nothing":        {[]string{"etcd-roles"}, `"etcd-certfile", "etcd-keyfile", "etcd-servers"`},
 		"no such file":   {append(slices.Clip(args), "--etcd-cafile="+filepath.Join(t.TempDir(), "gone")), "no such file"},
-		"another user":   {append(slices.Clip(args), "--etcd-certfile="+other.CertFile, "--etcd-keyfile="+other.KeyFile), `is of "triune-core", and not of etcd's user root`},
+		"another user":   {append(slices.Clip(args), "--etcd-certfile="+other.CertFile, "--etcd-keyfile="+other.KeyFile), `is the certificate of "triune-core", not of etcd's user root`},
 		"foreign users":  {append(slices.Clip(args), "--event-log-cluster=other"), "has users or roles of somebody else"},
 		"nobody answers": {append(slices.Clip(args[:len(args)-1]), "--etcd-servers=https://127.0.0.1:1", "--timeout=2s"), "--etcd-servers: dial etcd"},
 	} {

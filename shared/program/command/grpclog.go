@@ -8,9 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The verbosity at which gRPC is heard. It warns of every attempt to reach an
-// etcd that is away; what comes of that is said by whoever needed it, in the
-// health checks and in the error that ends a start.
+// The verbosity of gRPC's messages. It warns of every attempt to reach an etcd that is
+// down; health checks and the errors of requests report that already.
 const (
 	grpcWarnings klog.Level = 2
 	grpcInfos    klog.Level = 4
@@ -22,7 +21,7 @@ type grpcLogger struct{}
 
 var _ grpclog.LoggerV2 = grpcLogger{}
 
-// depth is the frames of grpclog between klog and what there is to tell of.
+// depth is the number of grpclog's stack frames between klog and the caller that logs.
 const depth = 2
 
 func (grpcLogger) Info(args ...any)                 { logGRPC(grpcInfos, fmt.Sprint(args...)) }
@@ -38,9 +37,9 @@ func (grpcLogger) Errorln(args ...any) { klog.ErrorDepth(depth, args...) }
 func (grpcLogger) Errorf(format string, args ...any) {
 	klog.ErrorDepth(depth, fmt.Sprintf(format, args...))
 }
-func (grpcLogger) Fatal(args ...any)                 { die(fmt.Sprint(args...)) }
-func (grpcLogger) Fatalln(args ...any)               { die(fmt.Sprint(args...)) }
-func (grpcLogger) Fatalf(format string, args ...any) { die(fmt.Sprintf(format, args...)) }
+func (grpcLogger) Fatal(args ...any)                 { fatal(fmt.Sprint(args...)) }
+func (grpcLogger) Fatalln(args ...any)               { fatal(fmt.Sprint(args...)) }
+func (grpcLogger) Fatalf(format string, args ...any) { fatal(fmt.Sprintf(format, args...)) }
 
 // V implements grpclog.LoggerV2.
 func (grpcLogger) V(level int) bool { return klog.V(grpcInfos + klog.Level(level)).Enabled() }
@@ -51,8 +50,8 @@ func logGRPC(level klog.Level, message string) {
 	}
 }
 
-// die ends the process, as grpclog.LoggerV2 demands.
-func die(message string) {
+// fatal exits the process, as grpclog.LoggerV2 demands.
+func fatal(message string) {
 	klog.ErrorDepth(depth, message)
 	klog.Flush()
 	os.Exit(1)

@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// install copies this program to path, unless what is there is as large and not
-// older. It is renamed into place, for the old one may be running.
+// install copies this program to path, unless a file of the same size that is not older
+// is there. The copy is renamed into place, since the old program may be running.
 func install(path string) (err error) {
 	self, err := os.Executable()
 	if err != nil {

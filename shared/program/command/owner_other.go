@@ -4,17 +4,16 @@ package command
 
 import "fmt"
 
-// owner is to whom files are given. Where files have no numeric owner there is
-// none.
+// owner is always nil, since files have no numeric owner on this system.
 type owner struct{}
 
 func parseOwner(text string) (*owner, error) {
 	if text != "" {
-		return nil, fmt.Errorf("--owner=%s: this system has no numeric owners", text)
+		return nil, fmt.Errorf("--owner=%s: files have no numeric owner on this system", text)
 	}
 	return nil, nil
 }
 
-func (*owner) give(string) error { return nil }
+func (*owner) chown(string) error { return nil }
 
-func giveToDirectoryOwner(string) error { return nil }
+func chownToDirectoryOwner(string) error { return nil }

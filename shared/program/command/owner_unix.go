@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// owner is to whom files are given; nil for nobody.
+// owner is the owner that files get; nil leaves them as they are.
 type owner struct{ uid, gid int }
 
 func parseOwner(text string) (*owner, error) {
@@ -28,13 +28,13 @@ func parseOwner(text string) (*owner, error) {
 	return &owner{int(uid), int(gid)}, nil
 }
 
-// give makes dir where it does not exist, and the owner own everything in it.
-func (o *owner) give(dir string) error {
+// chown makes dir if it does not exist and changes the owner of everything in it.
+func (o *owner) chown(dir string) error {
 	if o == nil {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("give %s to %d:%d: %w", dir, o.uid, o.gid, err)
+		return fmt.Errorf("chown %s to %d:%d: %w", dir, o.uid, o.gid, err)
 	}
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -46,14 +46,13 @@ func (o *owner) give(dir string) error {
 		return os.Lchown(path, o.uid, o.gid)
 	})
 	if err != nil {
-		return fmt.Errorf("give %s to %d:%d: %w", dir, o.uid, o.gid, err)
+		return fmt.Errorf("chown %s to %d:%d: %w", dir, o.uid, o.gid, err)
 	}
 	return nil
 }
 
-// giveToDirectoryOwner lets the person in whose directory a file was made read
-// it, whoever made it.
-func giveToDirectoryOwner(path string) error {
+// chownToDirectoryOwner gives path the owner of its directory.
+func chownToDirectoryOwner(path string) error {
 	want, err := ownerOf(filepath.Dir(path))
 	if err != nil {
 		return err
@@ -71,7 +70,7 @@ func ownerOf(path string) (owner, error) {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return owner{}, fmt.Errorf("the owner of %s is not known", path)
+		return owner{}, fmt.Errorf("the owner of %s is unknown", path)
 	}
 	return owner{int(stat.Uid), int(stat.Gid)}, nil
 }

@@ -12,7 +12,7 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// pkiFlags are what the subcommand pki is told.
+// pkiFlags are the flags of the subcommand pki.
 type pkiFlags struct {
 	dir         string
 	names       []string
@@ -30,25 +30,25 @@ func pkiCommand() *cobra.Command {
 	var f pkiFlags
 	cmd := subcommand(&cobra.Command{
 		Use: "pki",
-		Long: `Make the certificates, keys and kubeconfigs of an installation, once. What is
-there and right is kept, what is missing is made, certificates close to their end
-are issued again, and what is wrong is never overwritten but reported. It may be
-run before every start.`,
+		Long: `Make the certificates, keys and kubeconfigs of an installation. Correct files are
+kept, missing files are made, and certificates close to their expiry are issued
+again. Files that hold something wrong are reported and never overwritten. The command
+may be run before every start.`,
 		RunE: func(*cobra.Command, []string) error { return f.run() },
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&f.dir, "dir", "", "Directory of the certificates and keys.")
-	fs.StringSliceVar(&f.names, "name", nil, "Further DNS name or IP address of every serving certificate. Repeat the flag for several.")
+	fs.StringSliceVar(&f.names, "name", nil, "Additional DNS name or IP address of every serving certificate. Repeat the flag for several.")
 	fs.IPSliceVar(&f.serviceIPs, "service-ip", nil, "Address of the Service kubernetes, the first of --service-cluster-ip-range. (default 10.0.0.1)")
 	fs.StringVar(&f.domain, "domain", pki.DefaultDomain, "DNS domain of the cluster.")
-	fs.StringSliceVar(&f.clients, "client", nil, "Further client certificate, of the form file:user[:group...]. Files below etcd/ and nats/ are issued by the CAs of these, others by that of the cluster. Repeat the flag for several.")
-	fs.StringSliceVar(&f.kubeconfigs, "kubeconfig", nil, "Kubeconfig to write, of the form path=client@url, such as admin.kubeconfig=admin@https://127.0.0.1:6443. It belongs to the owner of its directory. Repeat the flag for several.")
-	fs.StringVar(&f.owner, "owner", "", "Numeric uid:gid that all files of --dir are given to.")
-	fs.StringSliceVar(&f.give, "give", nil, "Directory to make and give to --owner as well, with what is in it, such as the data directory of an etcd. Repeat the flag for several.")
+	fs.StringSliceVar(&f.clients, "client", nil, "Additional client certificate, of the form file:user[:group...]. The CA of etcd issues files below etcd/, that of NATS files below nats/, and that of the cluster all others. Repeat the flag for several.")
+	fs.StringSliceVar(&f.kubeconfigs, "kubeconfig", nil, "Kubeconfig to write, of the form path=client@url, such as admin.kubeconfig=admin@https://127.0.0.1:6443. It gets the owner of its directory. Repeat the flag for several.")
+	fs.StringVar(&f.owner, "owner", "", "Numeric uid:gid of the owner of all files in --dir.")
+	fs.StringSliceVar(&f.give, "give", nil, "Another directory to make and to give to --owner with its contents, such as the data directory of an etcd. Repeat the flag for several.")
 	fs.StringArrayVar(&f.share, "share", nil, "Directory to hold exactly some files of --dir for a program that must not read the others, of the form directory=file[,file...], such as /share/etcd=etcd/ca.crt,etcd/server.crt,etcd/server.key. It is given to --owner. Repeat the flag for several.")
-	fs.StringVar(&f.program, "install", "", "Where to put a copy of this program, for the health checks of containers that have no other one.")
+	fs.StringVar(&f.program, "install", "", "Path at which to install a copy of this program, for health checks in containers that have no other program for it.")
 	if err := cmd.MarkFlagRequired("dir"); err != nil {
-		panic(err) // the flag is there
+		panic(err) // there is no such flag
 	}
 	return cmd
 }
@@ -87,7 +87,7 @@ func (f *pkiFlags) run() error {
 		return fmt.Errorf("--dir=%s: %w", f.dir, err)
 	}
 	for _, dir := range append(slices.Clone(f.give), made.Dir) {
-		if err := owner.give(dir); err != nil {
+		if err := owner.chown(dir); err != nil {
 			return err
 		}
 	}
@@ -96,12 +96,12 @@ func (f *pkiFlags) run() error {
 			return fmt.Errorf("--kubeconfig=%s: %w", k.path, err)
 		}
 	}
-	// After the kubeconfigs, which may be among the files.
+	// Kubeconfigs are written by now; they may be among the files.
 	for _, s := range shares {
 		if err := made.Share(s.dir, s.files...); err != nil {
 			return fmt.Errorf("--share=%s: %w", s.dir, err)
 		}
-		if err := owner.give(s.dir); err != nil {
+		if err := owner.chown(s.dir); err != nil {
 			return err
 		}
 	}
@@ -113,9 +113,8 @@ func (f *pkiFlags) run() error {
 	return nil
 }
 
-// parseClient reads file:user[:group...]. User names of Kubernetes' own parts
-// contain colons themselves, so a group begins with the last part that does not
-// follow "system".
+// parseClient parses file:user[:group...]. Names of users and groups that begin with
+// "system:" are one part.
 func parseClient(text string) (pki.Client, error) {
 	parts := strings.Split(text, ":")
 	for i := 0; i+1 < len(parts); i++ {
@@ -136,7 +135,7 @@ func parseClient(text string) (pki.Client, error) {
 	return client, nil
 }
 
-// share is a directory and the files of the PKI that it is to hold.
+// share is a directory and the files of the PKI to put there.
 type share struct {
 	dir   string
 	files []string
@@ -151,7 +150,7 @@ func parseShare(text string) (share, error) {
 	return s, nil
 }
 
-// kubeconfig is one file to write.
+// kubeconfig is a file to write.
 type kubeconfig struct{ path, client, url string }
 
 func parseKubeconfig(text string) (kubeconfig, error) {
@@ -173,5 +172,5 @@ func (k kubeconfig) write(made *pki.PKI) error {
 	if err != nil {
 		return err
 	}
-	return giveToDirectoryOwner(k.path)
+	return chownToDirectoryOwner(k.path)
 }

@@ -14,7 +14,7 @@ import (
 	"triune.dev/shared/process/pki/secrets"
 )
 
-// pkiSecretsFlags are what the subcommand pki-secrets is told.
+// pkiSecretsFlags are the flags of the subcommand pki-secrets.
 type pkiSecretsFlags struct {
 	list, kubeconfig, namespace string
 	rotation                    string
@@ -27,10 +27,10 @@ func pkiSecretsCommand() *cobra.Command {
 	cmd := subcommand(&cobra.Command{
 		Use: "pki-secrets",
 		Long: `Keep the certificates and keys of an installation in Secrets of the cluster that
-it runs in. What is there and right is kept, what is missing is made, leaves are issued
-again with a new key when two thirds of their life are over, and a Secret that holds
-something wrong is never overwritten but reported. It is to be run again and again;
-each Secret that it writes is named with the reason.`,
+it runs in. Correct Secrets are kept, missing ones are made, and leaf certificates are
+issued again with a new key after two thirds of their lifetime. Secrets that hold
+something wrong are reported and never overwritten. The command is meant to be run
+periodically; it prints each Secret that it writes, with the reason.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFiles(cmd.Flags()); err != nil {
 				return err
@@ -40,13 +40,13 @@ each Secret that it writes is named with the reason.`,
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&f.list, "certificates", "", "File with the list of authorities, certificates and keys, in YAML.")
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "Kubeconfig of the cluster with the Secrets. By default the one that this runs in.")
-	fs.StringVar(&f.namespace, "namespace", "", "Namespace of the Secrets. By default that of the kubeconfig, or of this pod.")
-	fs.StringVar(&f.rotation, "rotation", "", "Step of the replacement of all authorities: trust, issue, or empty for its end. Every program has to have read the Secrets of one step before the next.")
+	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "Kubeconfig of the cluster with the Secrets. By default the cluster of this pod.")
+	fs.StringVar(&f.namespace, "namespace", "", "Namespace of the Secrets. By default the one of the kubeconfig, or of this pod.")
+	fs.StringVar(&f.rotation, "rotation", "", "Step of the replacement of all authorities: trust, issue, or empty for its end. Every program must have read the Secrets of one step before the next.")
 	fs.BoolVar(&f.delete, "delete", false, "Delete the Secrets of the list instead.")
-	fs.DurationVar(&f.timeout, "timeout", time.Minute, "How long it may take.")
+	fs.DurationVar(&f.timeout, "timeout", time.Minute, "Limit of the duration of the command.")
 	if err := cmd.MarkFlagRequired("certificates"); err != nil {
-		panic(err) // the flag is there
+		panic(err) // there is no such flag
 	}
 	return cmd
 }
@@ -68,7 +68,7 @@ func (f *pkiSecretsFlags) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig=%s: %w", f.kubeconfig, err)
 	}
-	cluster.QPS = -1 // a request or two for each Secret, one after the other
+	cluster.QPS = -1 // no limit: the keeper sends at most two requests for each Secret, one at a time
 	namespace := f.namespace
 	if namespace == "" {
 		if namespace, _, err = config.Namespace(); err != nil {

@@ -14,42 +14,43 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// reloadFlags are what the subcommand reload is told.
+// reloadFlags are the flags of the subcommand reload.
 type reloadFlags struct {
-	pidFile string
-	files   []string
-	every   time.Duration
+	pidFile  string
+	files    []string
+	interval time.Duration
 }
 
 func reloadCommand() *cobra.Command {
 	var f reloadFlags
 	cmd := subcommand(&cobra.Command{
 		Use: "reload",
-		Long: `Send SIGHUP to a server whenever files that it has read change, until this is
-stopped: for nats-server, which reads certificates again only when it is told to. It
-has to see the server's processes, and to run as the same user.`,
+		Long: `Send SIGHUP to a server whenever one of its files changes, for example to
+nats-server, which reloads certificates only on that signal. The command runs until it
+is stopped. It must see the server's process and run as the same user.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&f.pidFile, "pid-file", "", "File in which the server has written its process id.")
-	fs.StringSliceVar(&f.files, "file", nil, "File to look at. Repeat the flag for several.")
-	fs.DurationVar(&f.every, "interval", 10*time.Second, "How often to look.")
+	fs.StringVar(&f.pidFile, "pid-file", "", "File with the process id of the server.")
+	fs.StringSliceVar(&f.files, "file", nil, "File to watch. Repeat the flag for several.")
+	fs.DurationVar(&f.interval, "interval", 10*time.Second, "How often to read the files.")
 	for _, name := range []string{"pid-file", "file"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag is there
+			panic(err) // there is no such flag
 		}
 	}
 	return cmd
 }
 
 func (f *reloadFlags) run(ctx context.Context) error {
-	if f.every <= 0 {
-		return fmt.Errorf("--interval=%v is not above 0", f.every)
+	if f.interval <= 0 {
+		return fmt.Errorf("--interval=%v must be positive", f.interval)
 	}
-	ticker := time.NewTicker(f.every)
+	ticker := time.NewTicker(f.interval)
 	defer ticker.Stop()
-	// Nothing yet: what has changed between the server's start and ours is not missed.
-	var told [sha256.Size]byte
+	// The first signal is sent whatever the files hold: they may have changed after the
+	// server read them.
+	var signalled [sha256.Size]byte
 	for {
 		select {
 		case <-ctx.Done():
@@ -57,19 +58,19 @@ func (f *reloadFlags) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		now, err := f.digest()
-		if err == nil && now != told {
+		if err == nil && now != signalled {
 			err = f.signal()
 		}
 		if err != nil {
-			// The server may be on its way up, the files on their way in.
-			klog.FromContext(ctx).Error(err, "not reloaded, next attempt follows", "after", f.every)
+			// The server may be starting, or the files may be being written.
+			klog.FromContext(ctx).Error(err, "reload the server; will retry", "after", f.interval)
 			continue
 		}
-		told = now
+		signalled = now
 	}
 }
 
-// digest stands for the content of all files.
+// digest returns a hash of the content of all files.
 func (f *reloadFlags) digest() (sum [sha256.Size]byte, err error) {
 	hash := sha256.New()
 	for _, name := range f.files {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestReload: a server is told of changed files, the first time for what may have
-// changed before, and not of files that are as they were.
+// TestReload checks that a server gets one SIGHUP at first, since its files may have
+// changed before, and then one after each change.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -24,14 +24,14 @@ func TestReload(t *testing.T) {
 		}
 	}
 	hangups := make(chan os.Signal, 8)
-	signal.Notify(hangups, syscall.SIGHUP) // we are the server
+	signal.Notify(hangups, syscall.SIGHUP) // this process stands for the server
 	defer signal.Stop(hangups)
 	write("tls.crt", "1")
 	write("tls.key", "1")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		f := reloadFlags{pidFile: at("pid"), files: []string{at("tls.crt"), at("tls.key")}, every: 10 * time.Millisecond}
+		f := reloadFlags{pidFile: at("pid"), files: []string{at("tls.crt"), at("tls.key")}, interval: 10 * time.Millisecond}
 		ended <- f.run(ctx)
 	}()
 	hangup := func() {
@@ -42,13 +42,13 @@ func TestReload(t *testing.T) {
 			t.Fatal("no SIGHUP")
 		}
 	}
-	write("pid", strconv.Itoa(os.Getpid())+"\n") // after a while without
+	write("pid", strconv.Itoa(os.Getpid())+"\n") // after some attempts without the file
 	hangup()
 	for _, name := range []string{"tls.crt", "tls.key"} {
 		write(name, "2")
 		hangup()
 	}
-	// A file on its way is waited for.
+	// While a file is missing, no signal is sent.
 	if err := os.Remove(at("tls.key")); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestReload(t *testing.T) {
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	// Writing is not atomic here: a look in between may have been a change of its own.
+	// Writes are not atomic here: each may count as two changes.
 	if len(hangups) > 3 {
 		t.Errorf("%d more SIGHUPs than changes", len(hangups))
 	}

@@ -12,14 +12,14 @@ import (
 	"triune.dev/shared/transport/l4proxy"
 )
 
-// subcommands are the small jobs around a server that every program can do
-// besides serving, so that an image needs nothing but the program.
+// subcommands returns the subcommands of every program, so that a container image needs
+// no other program.
 func subcommands() []*cobra.Command {
 	return []*cobra.Command{healthcheckCommand(), pkiCommand(), pkiSecretsCommand(), etcdRolesCommand(), forwardCommand(), reloadCommand()}
 }
 
-// subcommand completes a command that stands below the one of the server, whose
-// help and whose arguments are another matter.
+// subcommand completes cmd, which takes no arguments and has help of its own instead of
+// the flag sections of the server.
 func subcommand(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
@@ -44,9 +44,8 @@ func healthcheckCommand() *cobra.Command {
 	var check healthcheck.Check
 	cmd := subcommand(&cobra.Command{
 		Use: "healthcheck",
-		Long: `Ask a server whether it is healthy and exit with 0 if it is, otherwise with 1
-and one line that says what is wrong. It is meant for the health checks of
-container engines.`,
+		Long: `Check whether a server is healthy, for the health checks of container engines.
+The exit status is 0 if it is; otherwise it is 1, and one line says what is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkFiles(cmd.Flags()); err != nil {
 				return err
@@ -55,12 +54,12 @@ container engines.`,
 		},
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&check.URL, "url", "https://127.0.0.1:6443/readyz", "What to ask. An answer with status 200 is health.")
-	fs.StringVar(&check.CAFile, "server-ca-file", "", "File with the CA certificates that the server is verified with. By default those of the system.")
-	fs.StringVar(&check.Client.CertFile, "client-cert-file", "", "Client certificate to show, for servers that ask for one.")
+	fs.StringVar(&check.URL, "url", "https://127.0.0.1:6443/readyz", "URL to get. A response with status 200 means healthy.")
+	fs.StringVar(&check.CAFile, "server-ca-file", "", "File with the CA certificates that verify the server. By default those of the system.")
+	fs.StringVar(&check.Client.CertFile, "client-cert-file", "", "Client certificate to present, if the server asks for one.")
 	fs.StringVar(&check.Client.KeyFile, "client-key-file", "", "Private key of --client-cert-file.")
-	fs.StringVar(&check.TokenFile, "token-file", "", "File with a bearer token to send, for what is not for everybody.")
-	fs.DurationVar(&check.Timeout, "timeout", 5*time.Second, "How long to wait for the answer.")
+	fs.StringVar(&check.TokenFile, "token-file", "", "File with a bearer token to send, for URLs that need authentication.")
+	fs.DurationVar(&check.Timeout, "timeout", 5*time.Second, "How long to wait for the response.")
 	cmd.MarkFlagsRequiredTogether("client-cert-file", "client-key-file")
 	return cmd
 }
@@ -70,9 +69,8 @@ func forwardCommand() *cobra.Command {
 	var backends []string
 	cmd := subcommand(&cobra.Command{
 		Use: "forward",
-		Long: `Pass TCP connections on to the replicas behind a name, in turn, bytes as they
-are: a load balancer in front of several aggregators where there is no other one.
-TLS stays between the client and the replica.`,
+		Long: `Forward TCP connections to replicas in turn, as a load balancer for several
+aggregators. TLS is not terminated: it remains between the client and the replica.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, backend := range backends {
 				if _, _, err := net.SplitHostPort(backend); err != nil {
@@ -87,10 +85,10 @@ TLS stays between the client and the replica.`,
 		},
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&address, "listen", "0.0.0.0:6443", "The address to listen on.")
-	fs.StringSliceVar(&backends, "to", nil, "Where to connect to, host:port. A host with several addresses stands for as many replicas. Repeat the flag for several.")
+	fs.StringVar(&address, "listen", "0.0.0.0:6443", "Address to listen on.")
+	fs.StringSliceVar(&backends, "to", nil, "Replica to connect to, of the form host:port. A host with several addresses stands for as many replicas. Repeat the flag for several.")
 	if err := cmd.MarkFlagRequired("to"); err != nil {
-		panic(err) // the flag is two lines above
+		panic(err) // there is no such flag
 	}
 	return cmd
 }

@@ -68,7 +68,7 @@ func TestSubcommandErrors(t *testing.T) {
 		"a missing list":   {[]string{"pki-secrets", "--certificates=gone"}, "--certificates=gone: read list of certificates: open gone: no such file"},
 		"a bad rotation":   {[]string{"pki-secrets", "--certificates=x", "--rotation=now"}, "--rotation=now is not one of"},
 		"no process":       {[]string{"reload", "--file=x"}, `"pid-file"`},
-		"no interval":      {[]string{"reload", "--file=x", "--pid-file=x", "--interval=0s"}, "--interval=0s is not above 0"},
+		"no interval":      {[]string{"reload", "--file=x", "--pid-file=x", "--interval=0s"}, "--interval=0s must be positive"},
 		"no backend":       {[]string{"forward"}, `"to"`},
 		"a bad backend":    {[]string{"forward", "--to=core"}, "--to=core is not of the form"},
 		"a bad address":    {[]string{"forward", "--to=core:1", "--listen=nowhere"}, "--listen=nowhere"},

@@ -2,16 +2,13 @@ package command
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
-
-	"triune.dev/shared/process/pki"
 )
 
+// givenFlags returns a few of the programs' flags, set by args.
 func givenFlags(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
@@ -44,57 +41,25 @@ func TestProblemsNameTheFlagAndItsValue(t *testing.T) {
 		{"--service-cluster-ip-range=fd00::/16", `family "fd00::/16" must match`, `--service-cluster-ip-range=fd00::/16: family "fd00::/16" must match`},
 		{"--enable-admission-plugins=A,NoSuch", `plugin "NoSuch" is unknown`, `--enable-admission-plugins=NoSuch: plugin "NoSuch" is unknown`},
 		{"--service-account-key-file=/a --service-account-key-file=/broken", "error reading public key file /broken: x", "--service-account-key-file=/broken: error reading public key file /broken: x"},
-		// What names both, or is about no flag, is left alone.
+		// Unchanged: problems that name both, and problems that are about no flag.
 		{"--secure-port=1", "--secure-port=1: address already in use", "--secure-port=1: address already in use"},
 		{"--bind-address=127.0.0.1 --profiling=true", "dial tcp 127.0.0.1:2379: true story", "dial tcp 127.0.0.1:2379: true story"},
 		{"--v=7", "version 7 of v", "version 7 of v"},
 		{"--etcd-servers=http://127.0.0.1:1", "--etcd-servers=http://127.0.0.1:1: no answer", "--etcd-servers=http://127.0.0.1:1: no answer"},
 	} {
-		if got := Message(blamed(errors.New(tc.problem), givenFlags(t, strings.Fields(tc.args)...))); got != tc.want {
+		if got := Message(nameFlags(errors.New(tc.problem), givenFlags(t, strings.Fields(tc.args)...))); got != tc.want {
 			t.Errorf("%s with %s:\n got %s\nwant %s", tc.problem, tc.args, got, tc.want)
 		}
 	}
 }
 
-func TestEveryProblemIsBlamedOnItsOwnFlag(t *testing.T) {
+func TestEachProblemNamesItsOwnFlag(t *testing.T) {
 	err := errors.Join(errors.New("max-requests-inflight is odd"), errors.New(`unknown version "TLS99"`))
-	got := Message(blamed(err, givenFlags(t, "--max-requests-inflight=3", "--tls-min-version=TLS99")))
+	got := Message(nameFlags(err, givenFlags(t, "--max-requests-inflight=3", "--tls-min-version=TLS99")))
 	if want := `--max-requests-inflight=3: max-requests-inflight is odd; --tls-min-version=TLS99: unknown version "TLS99"`; got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
-	if blamed(nil, givenFlags(t)) != nil {
-		t.Error("no problem became one")
-	}
-}
-
-func TestFilesAreLookedAtFirst(t *testing.T) {
-	dir := t.TempDir()
-	broken := filepath.Join(dir, "broken")
-	if err := os.WriteFile(broken, []byte("nothing\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	absent := filepath.Join(dir, "absent")
-	made, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, other := made.Admin, made.ControllerManager
-	for _, tc := range []struct{ args, want string }{
-		{"--tls-cert-file=" + absent, "--tls-cert-file=" + absent + ": no such file or directory"},
-		{"--client-ca-file=" + broken, "--client-ca-file=" + broken + ": data does not contain any valid"},
-		{"--etcd-cafile=" + broken, "--etcd-cafile=" + broken + ": data does not contain any valid"},
-		{"--etcd-keyfile=" + absent, "--etcd-keyfile=" + absent + ": no such file or directory"},
-		{"--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + broken, "--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + broken + ": tls: failed to find any PEM data"},
-		{"--tls-cert-file=" + one.CertFile + " --tls-private-key-file=" + other.KeyFile, "--tls-private-key-file=" + other.KeyFile + ": tls: private key does not match public key"},
-		{"--service-account-key-file=" + broken + " --service-account-key-file=" + absent, "--service-account-key-file=" + absent + ": no such file"},
-	} {
-		if err := checkFiles(givenFlags(t, strings.Fields(tc.args)...)); err == nil || !strings.Contains(Message(err), tc.want) {
-			t.Errorf("%s: %v, want %q", tc.args, err, tc.want)
-		}
-	}
-	for _, args := range [][]string{{"--client-ca-file="}, {"--tls-cert-file=" + one.CertFile, "--tls-private-key-file=" + one.KeyFile}} {
-		if err := checkFiles(givenFlags(t, args...)); err != nil {
-			t.Errorf("%v: %v", args, err)
-		}
+	if nameFlags(nil, givenFlags(t)) != nil {
+		t.Error("nil became an error")
 	}
 }
