@@ -141,7 +141,7 @@ func (s *Server) eventLog() (*storage.EventLog, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS inside: %w", err)
 	}
-	log := flags.On(conn, legacyregistry.Registerer(), eventlog.Tiers...)
+	log := flags.WithConn(conn, legacyregistry.Registerer(), eventlog.Tiers...)
 	log.CloseConn = true
 	return &log, nil
 }

@@ -19,16 +19,15 @@ import (
 	triuneadmission "triune.dev/shared/server/admission"
 )
 
-// webhooks sets what reaches webhooks, for admission and for the conversion of
-// custom resources.
-func (c *Config) webhooks() {
+// addWebhooks sets how webhooks are called, for admission and for the conversion of custom
+// resources.
+func (c *Config) addWebhooks() {
 	c.Services = clusterIPs{c.Informers.Core().V1().Services().Lister()}
-	// A webhook that is the Service default/kubernetes is core's business.
+	// A webhook at the Service default/kubernetes is called through core.
 	c.WebhookAuth = webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, c.Generic.EgressSelector, c.CoreConfig, c.Generic.TracerProvider)
 }
 
-// clusterIPs finds a Service by its cluster IP and leaves the rest to whoever
-// routes those.
+// clusterIPs resolves a Service to its cluster IP.
 type clusterIPs struct{ services corelisters.ServiceLister }
 
 // ResolveEndpoint implements webhook.ServiceResolver.
@@ -36,43 +35,43 @@ func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.UR
 	return serviceproxy.ResolveCluster(c.services, namespace, name, port)
 }
 
-// describing is a client of core that describes what this tier serves: policies change
-// objects by their schemas, and those of this tier's objects are not all known to core.
-type describing struct {
+// ownSchemas is a client of core with the OpenAPI documents of this tier. Mutating policies
+// need the schemas of objects, and core does not know those of this tier.
+type ownSchemas struct {
 	kubernetes.Interface
 	own discovery.DiscoveryInterface
 }
 
 // Discovery implements kubernetes.Interface.
-func (d describing) Discovery() discovery.DiscoveryInterface {
-	return described{d.Interface.Discovery(), d.own}
+func (c ownSchemas) Discovery() discovery.DiscoveryInterface {
+	return ownOpenAPI{c.Interface.Discovery(), c.own}
 }
 
-type described struct {
+type ownOpenAPI struct {
 	discovery.DiscoveryInterface
 	own discovery.DiscoveryInterface
 }
 
 // OpenAPIV3 implements discovery.DiscoveryInterface.
-func (d described) OpenAPIV3() openapi.Client { return d.own.OpenAPIV3() }
+func (d ownOpenAPI) OpenAPIV3() openapi.Client { return d.own.OpenAPIV3() }
 
-// onceBuilt has requests to this tier wait until there is somebody to serve them.
-type onceBuilt struct {
+// waitUntilBuilt delays requests to this tier until its handler exists.
+type waitUntilBuilt struct {
 	built <-chan struct{}
 	next  http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (o onceBuilt) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w waitUntilBuilt) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
-	case <-o.built:
-		return o.next.RoundTrip(req)
+	case <-w.built:
+		return w.next.RoundTrip(req)
 	case <-req.Context().Done():
 		return nil, context.Cause(req.Context())
 	}
 }
 
-// addAdmission builds the chain of the tier's plugins.
+// addAdmission makes the chain of the tier's admission plugins.
 func (o *Options) addAdmission(c *Config) error {
 	if o.Admission == nil {
 		return nil
@@ -86,14 +85,14 @@ func (o *Options) addAdmission(c *Config) error {
 		initializers = append(initializers, more...)
 	}
 	config := rest.CopyConfig(c.Generic.LoopbackClientConfig)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return onceBuilt{c.built, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitUntilBuilt{c.built, next} })
 	own, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client of the tier itself: %w", err)
 	}
 	chain, err := triuneadmission.New(o.Admission, triuneadmission.Dependencies{
 		Generic: c.Generic, Informers: c.Informers, Dynamic: c.Dynamic, Initializers: initializers,
-		Client: describing{c.Client, own.Discovery()},
+		Client: ownSchemas{c.Client, own.Discovery()},
 	})
 	if err != nil {
 		return err

@@ -38,34 +38,34 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// Config is what a tier's server is built of. The embedded Config lacks what
-// only the service knows: storage, type converters, further paths.
+// Config is the configuration of a tier's server. The service adds to the embedded Config
+// what only it knows: storage, type converters and additional paths.
 type Config struct {
 	apiserver.Config
 
-	// CoreConfig reaches core in this tier's name; Client and Dynamic are made of
-	// it. Informers of the embedded Config use it, too.
+	// CoreConfig configures clients of core with the identity of this tier. Client,
+	// Dynamic and the Informers of the embedded Config use it.
 	CoreConfig *rest.Config
 	Client     kubernetes.Interface
 	Dynamic    *dynamic.DynamicClient
-	// Services and WebhookAuth reach webhooks: where a Service is, and with what
-	// credentials it is called.
+	// Services and WebhookAuth find webhooks: the address of a Service, and the
+	// credentials to present.
 	Services    webhook.ServiceResolver
 	WebhookAuth webhook.AuthenticationInfoResolverWrapper
-	// Rules is how fresh the RBAC rules are; nil if the mode RBAC is off.
+	// Rules measures the age of the RBAC rules; nil without the authorization mode RBAC.
 	Rules *authz.Freshness
 
-	// core is the way to core, if that is not the next tier's.
+	// core is the proxy to core; nil if it is the one to the next tier.
 	core       *nexttier.Proxy
 	authorizer *authz.Authorizer
 	agreement  *agreement.Check
 	admission  *triuneadmission.Chain
 	handler    atomic.Pointer[http.Handler]
-	built      chan struct{} // closed when there is a handler
+	built      chan struct{} // closed when handler is set
 }
 
-// Config builds the parts of the server from valid options. It opens the
-// listener; nothing else runs yet.
+// Config returns the configuration that the options describe; they must be valid. It opens
+// the listener but starts nothing.
 func (o *Options) Config(ctx context.Context) (*Config, error) {
 	g := genericapiserver.NewConfig(o.Tier.Codecs)
 	c := &Config{Config: apiserver.Config{Tier: o.Tier.Name, Generic: g, HTTP2Server: apiserver.HTTP2Server(o.HTTP2.Server)}, built: make(chan struct{})}
@@ -77,8 +77,8 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	if err := o.listen(g); err != nil {
 		return nil, err
 	}
-	c.loopback()
-	if err := o.peers(c); err != nil {
+	c.addLoopback()
+	if err := o.addPeers(c); err != nil {
 		return nil, err
 	}
 	if err := fairness.Apply(o.Features, g, c.Client, c.Informers); err != nil {
@@ -106,25 +106,25 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	if err := o.Authentication.ApplyTo(&g.Authentication, g.SecureServing, c.CoreConfig); err != nil {
 		return nil, err
 	}
-	if err := o.authorization(c); err != nil {
+	if err := o.addAuthorization(c); err != nil {
 		return nil, err
 	}
-	if err := o.agree(c); err != nil {
+	if err := o.addAgreement(c); err != nil {
 		return nil, err
 	}
 	genericapiserver.AuthorizeClientBearerToken(g.LoopbackClientConfig, &g.Authentication, &g.Authorization)
 	if err := o.Audit.ApplyTo(g); err != nil {
 		return nil, fmt.Errorf("audit flags: %w", err)
 	}
-	c.webhooks()
+	c.addWebhooks()
 	if err := o.addAdmission(c); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// ApplyMetrics does what the metrics flags say. It leaves out what none of them
-// says: component-base logs an error for a manifest that is not given.
+// ApplyMetrics applies the metrics flags. It calls Apply only if an allow list is given,
+// since Apply logs an error without a manifest.
 func ApplyMetrics(o *metrics.Options) {
 	if len(o.AllowListMapping) > 0 || o.AllowListMappingManifest != "" {
 		o.Apply()
@@ -136,20 +136,20 @@ func ApplyMetrics(o *metrics.Options) {
 	metrics.SetDisabledMetrics(o.DisabledMetrics)
 }
 
-// listen opens the listener and loads or makes the certificates.
+// listen opens the listener and loads or makes the serving certificate.
 func (o *Options) listen(g *genericapiserver.Config) error {
-	if err := SelfSigned(o.SecureServing, o.Server.AdvertiseAddress.String(), dnsNames(o.Tier.Name), nil); err != nil {
+	if err := ensureServingCert(o.SecureServing, o.Server.AdvertiseAddress.String(), dnsNames(o.Tier.Name)); err != nil {
 		return err
 	}
 	port := o.SecureServing.BindPort
 	if err := o.SecureServing.ApplyTo(&g.SecureServing); err != nil {
-		o.SecureServing.BindPort = port // it was set to 0, which would then be told as the flag's value
+		o.SecureServing.BindPort = port // ApplyTo has set it to 0
 		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", o.SecureServing.BindAddress, port, err)
 	}
 	if g.SecureServing == nil {
 		return nil
 	}
-	// Discovery tells clients where to find this server, with its port.
+	// Discovery contains the address of this server, which needs the port.
 	if _, _, err := net.SplitHostPort(g.ExternalAddress); err != nil {
 		_, port, err := g.SecureServing.HostPort()
 		if err != nil {
@@ -160,9 +160,9 @@ func (o *Options) listen(g *genericapiserver.Config) error {
 	return nil
 }
 
-// loopback makes the client with which this tier calls itself. Its token is
-// known to this process alone.
-func (c *Config) loopback() {
+// addLoopback makes the configuration of clients that call this tier itself. Only this
+// process knows their token.
+func (c *Config) addLoopback() {
 	c.Generic.LoopbackClientConfig = loopback.Config(func() http.Handler {
 		if handler := c.handler.Load(); handler != nil {
 			return *handler
@@ -171,8 +171,8 @@ func (c *Config) loopback() {
 	}, uuid.NewString())
 }
 
-// peers makes the ways to the other tiers, and what reads from core.
-func (o *Options) peers(c *Config) error {
+// addPeers makes the proxies to the other tiers, and the clients and informers of core.
+func (o *Options) addPeers(c *Config) error {
 	limit := max(0, o.Server.MaxRequestsInFlight) + max(0, o.Server.MaxMutatingRequestsInFlight)
 	var next *nexttier.Proxy
 	if o.Next != nil {
@@ -182,17 +182,16 @@ func (o *Options) peers(c *Config) error {
 		}
 		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, HandOver: next.HandsOver()}
 	}
-	way := next
+	toCore := next
 	if !o.nextIsCore() || !o.Core.equal(o.Next) {
 		var err error
-		// Neither bounded nor counted among the requests in flight: these are this
-		// tier's own.
-		if way, err = o.Core.proxy(o, 0, nil); err != nil {
+		// These requests are the tier's own, so their number is not limited.
+		if toCore, err = o.Core.proxy(o, 0, nil); err != nil {
 			return err
 		}
-		c.core = way
+		c.core = toCore
 	}
-	c.CoreConfig = tierclient.Config(o.Tier.Name, way)
+	c.CoreConfig = tierclient.Config(o.Tier.Name, toCore)
 	if slices.Contains(o.Authorization.Modes, authz.RBAC) {
 		c.Rules = authz.NewFreshness(clock.RealClock{})
 		c.CoreConfig.Wrap(c.Rules.WrapTransport)
@@ -209,13 +208,13 @@ func (o *Options) peers(c *Config) error {
 	return nil
 }
 
-// Informers returns a factory whose objects have no managed fields: nobody here
-// reads them, and they are half of many objects.
+// Informers returns a factory of informers that drop managed fields: no reader needs them,
+// and they are half of many objects.
 func Informers(client kubernetes.Interface) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(DropManagedFields))
 }
 
-// DropManagedFields is the transformation of an informer.
+// DropManagedFields removes the managed fields of object. It is a cache.TransformFunc.
 func DropManagedFields(object any) (any, error) {
 	if accessor, err := meta.Accessor(object); err == nil && accessor.GetManagedFields() != nil {
 		accessor.SetManagedFields(nil)
@@ -223,7 +222,7 @@ func DropManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-func (o *Options) authorization(c *Config) error {
+func (o *Options) addAuthorization(c *Config) error {
 	reviews, err := kubernetes.NewForConfig(tierclient.WithoutRetries(c.CoreConfig))
 	if err != nil {
 		return fmt.Errorf("make a client for access reviews: %w", err)
@@ -232,18 +231,16 @@ func (o *Options) authorization(c *Config) error {
 	if c.Rules != nil {
 		deps.Age = c.Rules.Age
 	}
-	made, err := o.Authorization.New(deps)
-	if err != nil {
+	if c.authorizer, err = o.Authorization.New(deps); err != nil {
 		return err
 	}
-	c.authorizer = made
-	c.Generic.Authorization.Authorizer = made
-	c.Generic.RuleResolver = made
+	c.Generic.Authorization.Authorizer = c.authorizer
+	c.Generic.RuleResolver = c.authorizer
 	return nil
 }
 
-// Attach ties the parts that need the server to it: call it with the server that
-// was made of the embedded Config, before it is prepared.
+// Attach connects the loopback client to server and adds the hooks and health checks of c.
+// Call it once, with the server that was made of the embedded Config, before Prepare.
 func (c *Config) Attach(server *apiserver.Server) error {
 	handler := server.Handler()
 	c.handler.Store(&handler)
@@ -260,8 +257,8 @@ func (c *Config) Attach(server *apiserver.Server) error {
 	if c.core == nil {
 		return nil
 	}
-	// Started like the way to the next tier: before anybody waits for what it
-	// brings, until after the last request.
+	// Like the proxy to the next tier, it runs from before its first user until after
+	// the last request.
 	return server.AddPostStartHook("triune-way-to-core", func(ctx genericapiserver.PostStartHookContext) error {
 		go func() { _ = c.core.Run(ctx) }()
 		return nil

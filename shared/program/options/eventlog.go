@@ -18,33 +18,33 @@ import (
 	"triune.dev/shared/storage/eventlog"
 )
 
-// EventLog is the way to the NATS that carries the event log, and the part that
-// this process has in it. Without a URL there is no log: the process follows etcd by
-// a watch of its own.
+// EventLog holds the flags of the event log, and of the caches that it feeds. Without a
+// URL of a NATS server there is no log: the process watches etcd itself.
 type EventLog struct {
 	// URLs are the servers of one NATS cluster.
 	URLs []string
 	// Credentials is a file with this tier's credentials, as `nsc` writes them.
 	Credentials string
-	// CAFile verifies the servers; CertFile and KeyFile prove this process to them.
+	// CAFile verifies the servers; CertFile and KeyFile authenticate this process.
 	CAFile, CertFile, KeyFile string
-	// Cluster is what the names of the streams begin with, so that several clusters
-	// can share a NATS.
+	// Cluster is the prefix of the names of the streams, so that several clusters can
+	// share a NATS.
 	Cluster string
-	// Relay names the tiers whose streams this process may be elected to write; for
-	// the others it only reads its own.
+	// Relay names the tiers whose streams this process may be elected to write. If it is
+	// empty, the process only reads.
 	Relay []string
-	// Storage is "file" or "memory", Replicas the copies of each message in the NATS
-	// cluster; MaxAge and MaxBytes bound what a stream keeps, MaxBytes 0 as
-	// eventlog.StreamOptions says.
+	// Storage is "file" or "memory", Replicas the number of copies of each message in the
+	// NATS cluster. MaxAge and MaxBytes bound a stream; eventlog.StreamOptions documents
+	// MaxBytes 0.
 	Storage  string
 	Replicas int
 	MaxAge   time.Duration
 	MaxBytes int64
-	// CachePlainBytes bounds what each tier holds of stored objects as they are;
-	// beyond it, what was not read lately is held compressed. 0 compresses nothing.
+	// CachePlainBytes bounds the stored objects that each tier keeps uncompressed in
+	// memory. Beyond it, those that were not read lately are compressed. 0 compresses
+	// nothing.
 	CachePlainBytes int64
-	// CacheLogBytes bounds what each tier remembers of changes in memory.
+	// CacheLogBytes bounds the changes that each tier keeps in memory.
 	CacheLogBytes int64
 }
 
@@ -54,7 +54,7 @@ const (
 	memoryStorage = "memory"
 )
 
-// NewEventLog returns the defaults.
+// NewEventLog returns the default options.
 func NewEventLog() *EventLog {
 	return &EventLog{
 		Cluster: eventlog.DefaultCluster, Storage: fileStorage, Replicas: 1,
@@ -62,13 +62,13 @@ func NewEventLog() *EventLog {
 	}
 }
 
-// Open connects to NATS, if a URL is given, and returns what the storage of a tier
-// needs to know, which closes the connection.
+// Open connects to NATS if a URL is given and returns the configuration of a tier's
+// storage. The storage closes the connection.
 func (o *EventLog) Open(tier string, registerer prometheus.Registerer) (storage.EventLog, error) {
 	if len(o.URLs) == 0 {
-		return o.On(nil, registerer, eventlog.Tier(tier)), nil
+		return o.WithConn(nil, registerer, eventlog.Tier(tier)), nil
 	}
-	// The subjects that answers come on are part of what a user of NATS may see.
+	// The permissions of the NATS user include the subjects of replies.
 	routes := eventlog.NewRoutes(o.Cluster, "")
 	inbox := routes.ReaderPermissions(eventlog.Tier(tier)).Inbox
 	if len(o.Relay) > 0 {
@@ -81,20 +81,19 @@ func (o *EventLog) Open(tier string, registerer prometheus.Registerer) (storage.
 	if err != nil {
 		return storage.EventLog{}, fmt.Errorf("--nats-url=%s: %w", strings.Join(o.URLs, ","), err)
 	}
-	log := o.On(conn, registerer, eventlog.Tier(tier))
+	log := o.WithConn(conn, registerer, eventlog.Tier(tier))
 	log.CloseConn = true
 	return log, nil
 }
 
-// On returns what the storage of some tiers, which share an etcd, needs to know. conn
-// is nil where there is no NATS; its owner closes it after the storage.
-func (o *EventLog) On(conn *nats.Conn, registerer prometheus.Registerer, tiers ...eventlog.Tier) storage.EventLog {
+// WithConn returns the configuration of the storage of tiers that share an etcd. conn is
+// nil without NATS; the caller closes it after the storage.
+func (o *EventLog) WithConn(conn *nats.Conn, registerer prometheus.Registerer, tiers ...eventlog.Tier) storage.EventLog {
 	relay := make([]eventlog.Tier, len(o.Relay))
 	for i, tier := range o.Relay {
 		relay[i] = eventlog.Tier(tier)
 	}
-	// Only the name of the one that is elected, for people: a random one is not
-	// needed.
+	// The identity only informs people which process is elected; it may be ambiguous.
 	host, _ := os.Hostname()
 	plain := o.CachePlainBytes
 	if plain == 0 {
@@ -112,28 +111,28 @@ func (o *EventLog) On(conn *nats.Conn, registerer prometheus.Registerer, tiers .
 // AddFlags adds the flags.
 func (o *EventLog) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.URLs, "nats-url", o.URLs,
-		"URL of a server of the NATS cluster that carries watch events, with JetStream. May be given several times. Without it this process follows etcd by a watch of its own.")
+		"URL of a server of the NATS cluster, with JetStream, that carries watch events. Repeat the flag for several. Without it this process watches etcd itself.")
 	fs.StringVar(&o.Credentials, "nats-credentials", o.Credentials,
 		"File with the NATS credentials of this tier.")
 	fs.StringVar(&o.CAFile, "nats-cafile", o.CAFile, "CA bundle that verifies the NATS servers.")
 	fs.StringVar(&o.CertFile, "nats-certfile", o.CertFile, "Client certificate for NATS.")
 	fs.StringVar(&o.KeyFile, "nats-keyfile", o.KeyFile, "Key of the client certificate for NATS.")
 	fs.StringVar(&o.Cluster, "event-log-cluster", o.Cluster,
-		"What the names of this cluster's streams begin with. Clusters that share a NATS must differ in it.")
+		"Prefix of the names of this cluster's streams. It must differ between clusters that share a NATS.")
 	fs.StringSliceVar(&o.Relay, "event-log-relay", o.Relay,
 		"Tiers whose streams this process may be elected to write: those that share its etcd. Empty means that it only reads.")
 	fs.StringVar(&o.Storage, "event-log-storage", o.Storage, "Where NATS keeps the streams: file or memory.")
 	fs.IntVar(&o.Replicas, "event-log-replicas", o.Replicas, "Copies of a stream in the NATS cluster.")
 	fs.DurationVar(&o.MaxAge, "event-log-max-age", o.MaxAge,
-		"How long a stream keeps events. Watches resume from so far back without listing anew.")
-	fs.Int64Var(&o.MaxBytes, "event-log-max-bytes", o.MaxBytes, "How many bytes of events a stream keeps, or less where NATS has less room. 0 means 4 GiB in files, 1 GiB in memory.")
+		"How long a stream keeps events. Watches can resume from events of that age without a new list.")
+	fs.Int64Var(&o.MaxBytes, "event-log-max-bytes", o.MaxBytes, "How many bytes of events a stream keeps, or fewer if NATS has less space. 0 means 4 GiB in files, 1 GiB in memory.")
 	fs.Int64Var(&o.CachePlainBytes, "cache-plain-bytes", o.CachePlainBytes,
-		"How many bytes of stored objects a tier holds in memory as they are. Beyond it, what was not read lately is held compressed. 0 compresses nothing.")
+		"How many bytes of stored objects a tier keeps uncompressed in memory. Beyond it, those that were not read lately are compressed. 0 compresses nothing.")
 	fs.Int64Var(&o.CacheLogBytes, "cache-log-bytes", o.CacheLogBytes,
-		"How many bytes of changes, of all resources together, a tier remembers in memory for watches that resume. What is older is read from the event log.")
+		"How many bytes of changes, of all resources together, a tier keeps in memory for watches that resume. Older ones are read from the event log.")
 }
 
-// Validate returns every problem there is, each naming its flag.
+// Validate returns all problems, each naming its flag.
 func (o *EventLog) Validate() []error {
 	var errs []error
 	for _, u := range o.URLs {

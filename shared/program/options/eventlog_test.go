@@ -9,8 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestEventLogFlags: what cannot work is said before anything starts, each problem
-// with its flag.
+// TestEventLogFlags checks that Validate reports each invalid flag by its name.
 func TestEventLogFlags(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -19,7 +18,7 @@ func TestEventLogFlags(t *testing.T) {
 	const server = "--nats-url=tls://nats:4222"
 	tests := map[string]struct {
 		args []string
-		want []string // in this order; none means that all is well
+		want []string // prefixes of the problems, in order
 	}{
 		"defaults":             {nil, nil},
 		"everything":           {[]string{server, "--nats-credentials=" + file, "--nats-cafile=" + file, "--nats-certfile=" + file, "--nats-keyfile=" + file, "--event-log-relay=core,extensions", "--event-log-replicas=3", "--event-log-storage=memory"}, nil},

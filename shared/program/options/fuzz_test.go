@@ -13,7 +13,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// audited are requests of each kind that a rule can tell from others.
+// audited has requests of each kind that a policy rule can distinguish.
 var audited = func() []authorizer.Attributes {
 	var all []authorizer.Attributes
 	for _, who := range []user.Info{
@@ -32,17 +32,17 @@ var audited = func() []authorizer.Attributes {
 	return all
 }()
 
-// decided returns the decision of an evaluator on each of the audited requests.
-func decided(by audit.PolicyRuleEvaluator) []audit.RequestAuditConfig {
+// evaluate returns the decision of evaluator on each of the audited requests.
+func evaluate(evaluator audit.PolicyRuleEvaluator) []audit.RequestAuditConfig {
 	var all []audit.RequestAuditConfig
 	for _, a := range audited {
-		all = append(all, by.EvaluatePolicyRule(a))
+		all = append(all, evaluator.EvaluatePolicyRule(a))
 	}
 	return all
 }
 
-// FuzzAuditPolicy gives a tier whatever audit policy file: it is refused, or the tier records
-// what kube-apiserver would record.
+// FuzzAuditPolicy checks that a tier accepts an audit policy file if and only if
+// kube-apiserver does, and then records the same requests.
 func FuzzAuditPolicy(f *testing.F) {
 	const head = "apiVersion: audit.k8s.io/v1\nkind: Policy\n"
 	for _, text := range []string{
@@ -69,7 +69,7 @@ func FuzzAuditPolicy(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if diff := cmp.Diff(decided(policy.NewPolicyRuleEvaluator(want)), decided(generic.AuditPolicyRuleEvaluator)); diff != "" {
+		if diff := cmp.Diff(evaluate(policy.NewPolicyRuleEvaluator(want)), evaluate(generic.AuditPolicyRuleEvaluator)); diff != "" {
 			t.Errorf("%q (-kube-apiserver +tier):\n%s", data, diff)
 		}
 	})

@@ -8,22 +8,22 @@ import (
 	"triune.dev/shared/server/apiserver"
 )
 
-// HTTP2 says which HTTP/2 server answers on the secure port.
+// HTTP2 holds the flag that selects the HTTP/2 server of the secure port.
 type HTTP2 struct {
 	// Server is "triune" or "go".
 	Server string
 }
 
-// NewHTTP2 returns the default.
+// NewHTTP2 returns the default, triune.
 func NewHTTP2() *HTTP2 { return &HTTP2{Server: string(apiserver.TriuneHTTP2)} }
 
 // AddFlags adds the flag.
 func (o *HTTP2) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Server, "http2-server", o.Server,
-		"HTTP/2 server of the secure port: triune, which writes what many watches of a connection are sent together, or go, the one of kube-apiserver. Both have the same limits.")
+		"HTTP/2 server of the secure port: triune, which combines the writes of the watches on a connection, or go, which kube-apiserver uses. Both have the same limits.")
 }
 
-// Validate returns what is wrong.
+// Validate returns all problems, each naming its flag.
 func (o *HTTP2) Validate() []error {
 	switch apiserver.HTTP2Server(o.Server) {
 	case apiserver.TriuneHTTP2, apiserver.GoHTTP2:

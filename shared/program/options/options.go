@@ -31,28 +31,28 @@ const (
 	// securePort and certDir are kube-apiserver's.
 	securePort = 6443
 	certDir    = "/var/run/kubernetes"
-	// storagePrefix is where kube-apiserver keeps its objects, which are ours too.
+	// storagePrefix is kube-apiserver's prefix of the keys of objects in etcd.
 	storagePrefix = "/registry"
 	core          = "core"
 )
 
-// Tier is what the options depend on.
+// Tier describes the tier whose options these are.
 type Tier struct {
-	// Name is the name of this tier: "aggregator", "extensions".
+	// Name is the name of this tier: "aggregator" or "extensions".
 	Name string
 	// Next is the name of the tier behind this one; empty for the last.
 	Next string
-	// Scheme and Codecs are those of the API groups this tier serves.
+	// Scheme and Codecs know the API groups that this tier serves.
 	Scheme *runtime.Scheme
 	Codecs serializer.CodecFactory
-	// Resources are the group-versions it serves unless --runtime-config says
-	// otherwise.
+	// Resources lists the group-versions that it serves by default; --runtime-config
+	// changes them.
 	Resources *serverstorage.ResourceConfig
-	// Admission returns the plugins this tier runs. Nil for a tier without
-	// admission, which then has no such flags.
+	// Admission returns the options of the admission plugins of this tier. Nil means no
+	// admission and no flags for it.
 	Admission func() *genericoptions.AdmissionOptions
-	// Initializers give these plugins what the generic ones do not want: clients
-	// of core, informers and webhooks are given anyhow. Nil for nothing.
+	// Initializers returns initializers of these plugins besides those for clients of
+	// core, informers and webhooks. May be nil.
 	Initializers func(*Config) ([]admission.PluginInitializer, error)
 }
 
@@ -77,20 +77,21 @@ type Options struct {
 	EventLog       *EventLog
 	HTTP2          *HTTP2
 
-	// Registerer takes the metrics of the ways to the other tiers and of the age of
-	// the rules; /metrics shows it by default.
+	// Registerer takes the metrics of the connections to other tiers and of the age of
+	// the RBAC rules. The default is the registerer of /metrics.
 	Registerer prometheus.Registerer
 
 	// Next is nil for the last tier of the chain.
 	Next *Peer
-	// Core is the way to core where Next is not that, or is not to be used for it.
+	// Core is where core is. Complete sets it to Next if that is core and Core is not
+	// set.
 	Core *Peer
 
 	proxyClient proxyClient
 	flags       flagz.Reader // nil before AddFlags
 }
 
-// New returns the defaults for a tier.
+// New returns the default options of a tier.
 func New(tier Tier) *Options {
 	o := &Options{
 		Tier:           tier,
@@ -123,15 +124,15 @@ func New(tier Tier) *Options {
 	return o
 }
 
-// ProxyClientCertFile is the front-proxy client certificate,
+// ProxyClientCertFile returns the file of the front-proxy client certificate,
 // --proxy-client-cert-file.
 func (o *Options) ProxyClientCertFile() string { return o.proxyClient.CertFile }
 
-// ProxyClientKeyFile is its key, --proxy-client-key-file.
+// ProxyClientKeyFile returns the file of its key, --proxy-client-key-file.
 func (o *Options) ProxyClientKeyFile() string { return o.proxyClient.KeyFile }
 
-// AddFlags adds the flags in kube-apiserver's sections, and those that lead to
-// other tiers in a section of their own.
+// AddFlags adds the flags in kube-apiserver's sections, and those of other tiers in a
+// section of their own.
 func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	o.Server.AddUniversalFlags(fss.FlagSet("generic"))
 	o.Etcd.AddFlags(fss.FlagSet("etcd"))
@@ -156,18 +157,17 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	}
 	o.Core.addFlags(tiers)
 	o.proxyClient.addFlags(tiers)
-	// It sees what is added to the sections later, too.
+	// The reader includes flags that are added to the sections later.
 	o.flags = flagz.NamedFlagSetsReader{FlagSets: *fss}
 }
 
-// Complete fills in what follows from other flags and from the machine.
+// Complete derives settings that were not given from other flags and the machine.
 func (o *Options) Complete(context.Context) error {
 	if err := o.Server.Complete(); err != nil {
 		return err
 	}
 	if err := o.Server.DefaultAdvertiseAddress(o.SecureServing); err != nil {
-		// A machine without a route to anywhere. Other machines will not look for
-		// this one then.
+		// This machine has no route to others, so only local clients will connect.
 		o.Server.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
 		if bind := o.SecureServing.BindAddress; !bind.IsUnspecified() {
 			o.Server.AdvertiseAddress = bind
@@ -182,7 +182,8 @@ func (o *Options) Complete(context.Context) error {
 		}
 	}
 	if o.Server.RequestTimeout > 0 {
-		// A list may take a whole request; the watch after it must find its start.
+		// A watch must be able to start at the revision of a list that took the whole
+		// timeout.
 		o.Etcd.StorageConfig.EventsHistoryWindow = max(o.Etcd.StorageConfig.EventsHistoryWindow, o.Server.RequestTimeout+15*time.Second)
 	}
 	if len(o.Core.URLs) == 0 && o.nextIsCore() {
@@ -196,32 +197,31 @@ func (o *Options) Complete(context.Context) error {
 
 func (o *Options) nextIsCore() bool { return o.Next != nil && o.Next.tier == core }
 
-// Validate returns every problem there is, each naming its flag. Call it after
-// Complete.
+// Validate returns all problems, each naming its flag. Call it after Complete.
 func (o *Options) Validate() []error {
 	problems := slices.Concat(
-		naming("generic flags", o.Server.Validate()),
-		naming("--etcd-*", o.Etcd.Validate()),
-		naming("--secure-port", o.SecureServing.Validate()),
+		withFlags("generic flags", o.Server.Validate()),
+		withFlags("--etcd-*", o.Etcd.Validate()),
+		withFlags("--secure-port", o.SecureServing.Validate()),
 		o.validateServing(),
 		o.HTTP2.Validate(),
-		naming("--audit-*", o.Audit.Validate()),
+		withFlags("--audit-*", o.Audit.Validate()),
 		o.Features.Validate(),
-		naming("--requestheader-*", o.Authentication.Validate()),
+		withFlags("--requestheader-*", o.Authentication.Validate()),
 		o.Authorization.Validate(),
-		naming("--egress-selector-config-file", o.EgressSelector.Validate()),
-		naming("metrics flags", o.Metrics.Validate()),
-		naming("--tracing-config-file", o.Traces.Validate()),
+		withFlags("--egress-selector-config-file", o.EgressSelector.Validate()),
+		withFlags("metrics flags", o.Metrics.Validate()),
+		withFlags("--tracing-config-file", o.Traces.Validate()),
 		o.EventLog.Validate(),
 	)
 	if o.Tier.Scheme != nil {
-		problems = append(problems, naming("--runtime-config", o.APIEnablement.Validate(o.Tier.Scheme))...)
+		problems = append(problems, withFlags("--runtime-config", o.APIEnablement.Validate(o.Tier.Scheme))...)
 	}
 	if o.Admission != nil {
-		problems = append(problems, naming("--enable-admission-plugins, --disable-admission-plugins", o.Admission.Validate())...)
+		problems = append(problems, withFlags("--enable-admission-plugins, --disable-admission-plugins", o.Admission.Validate())...)
 	}
 	if o.Features.EnablePriorityAndFairness && o.Server.MaxRequestsInFlight+o.Server.MaxMutatingRequestsInFlight <= 0 {
-		problems = append(problems, fmt.Errorf("--max-requests-inflight=%d and --max-mutating-requests-inflight=%d must add up to something positive with --enable-priority-and-fairness",
+		problems = append(problems, fmt.Errorf("--max-requests-inflight=%d and --max-mutating-requests-inflight=%d must have a positive sum with --enable-priority-and-fairness",
 			o.Server.MaxRequestsInFlight, o.Server.MaxMutatingRequestsInFlight))
 	}
 	if o.Next != nil {
@@ -233,8 +233,8 @@ func (o *Options) Validate() []error {
 	return append(problems, o.proxyClient.validate()...)
 }
 
-// naming puts flags in front of those problems that name none.
-func naming(flags string, problems []error) []error {
+// withFlags puts flags in front of those problems that name no flag.
+func withFlags(flags string, problems []error) []error {
 	for i, problem := range problems {
 		if !strings.Contains(problem.Error(), "--") {
 			problems[i] = fmt.Errorf("%s: %w", flags, problem)
@@ -243,8 +243,8 @@ func naming(flags string, problems []error) []error {
 	return problems
 }
 
-// validateServing looks at what k8s.io/apiserver finds out only while it opens
-// the listener.
+// validateServing checks settings that k8s.io/apiserver checks only when it opens the
+// listener.
 func (o *Options) validateServing() []error {
 	var problems []error
 	files := o.SecureServing.ServerCert.CertKey
@@ -260,8 +260,8 @@ func (o *Options) validateServing() []error {
 	return problems
 }
 
-// dnsNames are the names that a generated certificate is valid for, those of the
-// Service "kubernetes" among them.
+// dnsNames returns the names in a generated serving certificate, including those of the
+// Service "kubernetes".
 func dnsNames(tier string) []string {
 	return []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes", "triune-" + tier}
 }

@@ -20,7 +20,7 @@ var (
 	last   = Tier{Name: "extensions", Scheme: scheme.Scheme, Codecs: scheme.Codecs, Admission: genericoptions.NewAdmissionOptions}
 )
 
-// parse returns the options of a command line, complete.
+// parse returns the completed options of a command line.
 func parse(t *testing.T, tier Tier, args ...string) *Options {
 	t.Helper()
 	o := New(tier)
@@ -60,17 +60,17 @@ func TestValidate(t *testing.T) {
 		args [][]string
 		want []string // one for each problem, in order
 	}{
-		"nothing, in the middle":  {middle, nil, []string{"--etcd-servers", "--next-url", "--proxy-client-cert-file", "--proxy-client-key-file"}},
-		"nothing, at the end":     {last, nil, []string{"--etcd-servers", "--core-url", "--proxy-client-cert-file", "--proxy-client-key-file"}},
-		"complete, in the middle": {middle, [][]string{good, toNext}, nil},
-		"complete, at the end":    {last, [][]string{good, toCore}, nil},
-		"core by another way":     {middle, [][]string{good, toNext, toCore}, nil},
-		"core's CA is next's":     {middle, [][]string{good, toNext, {"--core-url=https://core:7443"}}, nil},
-		"next without CA":         {middle, [][]string{good, {"--next-url=https://core:6443"}}, []string{"--next-ca-file"}},
-		"core without CA":         {last, [][]string{good, {"--core-url=https://core:6443"}}, []string{"--core-ca-file"}},
-		"URLs that are none": {middle, [][]string{good, toNext, {"--next-url=http://core:1", "--next-url=https://core/path", "--next-url=core:6443"}},
+		"middle, no flags":    {middle, nil, []string{"--etcd-servers", "--next-url", "--proxy-client-cert-file", "--proxy-client-key-file"}},
+		"last, no flags":      {last, nil, []string{"--etcd-servers", "--core-url", "--proxy-client-cert-file", "--proxy-client-key-file"}},
+		"middle, complete":    {middle, [][]string{good, toNext}, nil},
+		"last, complete":      {last, [][]string{good, toCore}, nil},
+		"core at another URL": {middle, [][]string{good, toNext, toCore}, nil},
+		"core's CA is next's": {middle, [][]string{good, toNext, {"--core-url=https://core:7443"}}, nil},
+		"next without CA":     {middle, [][]string{good, {"--next-url=https://core:6443"}}, []string{"--next-ca-file"}},
+		"core without CA":     {last, [][]string{good, {"--core-url=https://core:6443"}}, []string{"--core-ca-file"}},
+		"invalid URLs": {middle, [][]string{good, toNext, {"--next-url=http://core:1", "--next-url=https://core/path", "--next-url=core:6443"}},
 			[]string{"--next-url=http://core:1", "--next-url=https://core/path", "--next-url=core:6443"}},
-		"a CA that is none": {middle, [][]string{good, {"--next-url=https://core:6443", "--next-ca-file=" + made.ClusterCA.KeyFile}}, []string{"--next-ca-file=" + made.ClusterCA.KeyFile}},
+		"invalid CA": {middle, [][]string{good, {"--next-url=https://core:6443", "--next-ca-file=" + made.ClusterCA.KeyFile}}, []string{"--next-ca-file=" + made.ClusterCA.KeyFile}},
 		"one problem in every part": {last, [][]string{good, toCore, {
 			"--request-timeout=-1s", "--storage-media-type=text/plain", "--secure-port=70000", "--tls-cert-file=a", "--tls-cipher-suites=none",
 			"--tls-min-version=VersionTLS09", "--audit-log-path=/tmp/audit", "--audit-log-format=xml", "--token-auth-file=/no/tokens", "--authorization-mode=ABAC",
@@ -111,8 +111,8 @@ func TestFlags(t *testing.T) {
 		has  []string
 		not  []string
 	}{
-		"in the middle": {middle, []string{"next-url", "core-url", "etcd-servers", "client-ca-file", "authorization-mode"}, []string{"enable-admission-plugins", "service-account-issuer"}},
-		"at the end":    {last, []string{"core-url", "enable-admission-plugins", "admission-control-config-file"}, []string{"next-url", "next-ca-file"}},
+		"middle": {middle, []string{"next-url", "core-url", "etcd-servers", "client-ca-file", "authorization-mode"}, []string{"enable-admission-plugins", "service-account-issuer"}},
+		"last":   {last, []string{"core-url", "enable-admission-plugins", "admission-control-config-file"}, []string{"next-url", "next-ca-file"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -146,12 +146,12 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestSelfSigned(t *testing.T) {
+func TestEnsureServingCert(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
 	ensure := func() (*genericoptions.SecureServingOptions, pki.Pair) {
 		o := New(last)
 		o.SecureServing.ServerCert.CertDirectory = dir
-		if err := SelfSigned(o.SecureServing, "192.0.2.7", dnsNames("extensions"), nil); err != nil {
+		if err := ensureServingCert(o.SecureServing, "192.0.2.7", dnsNames("extensions")); err != nil {
 			t.Fatal(err)
 		}
 		files := o.SecureServing.ServerCert.CertKey
@@ -175,7 +175,7 @@ func TestSelfSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := first.Leaf.Verify(verifyOptions(pool)); err != nil {
-		t.Errorf("the file is no bundle to verify its certificate with: %v", err)
+		t.Errorf("the file does not verify its own certificate: %v", err)
 	}
 	_, again := ensure()
 	second, err := again.Load()
@@ -183,9 +183,9 @@ func TestSelfSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !second.Leaf.Equal(first.Leaf) {
-		t.Error("a certificate that was there has been replaced")
+		t.Error("an existing certificate was replaced")
 	}
-	// kube-apiserver's own function finds it, and makes none.
+	// Upstream's function uses the same files.
 	serving.ServerCert.CertKey = genericoptions.CertKey{}
 	if err := serving.MaybeDefaultWithSelfSignedCerts("192.0.2.7", nil, nil); err != nil {
 		t.Fatal(err)
@@ -198,13 +198,13 @@ func TestSelfSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !third.Leaf.Equal(first.Leaf) {
-		t.Error("k8s.io/apiserver has replaced the certificate")
+		t.Error("k8s.io/apiserver replaced the certificate")
 	}
 }
 
 func BenchmarkSelfSigned(b *testing.B) {
 	for b.Loop() {
-		if _, _, err := selfSigned("127.0.0.1", dnsNames("core"), nil); err != nil {
+		if _, _, err := selfSigned("127.0.0.1", dnsNames("extensions"), nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -15,16 +15,16 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// Peer are the flags that say where another tier is.
+// Peer holds the flags that say where another tier is.
 type Peer struct {
-	// URLs are replicas, or DNS names that stand for several each.
+	// URLs are those of its replicas, or of DNS names with an address for each replica.
 	URLs []string
 	// CAFile holds the CAs of the replicas' serving certificates.
 	CAFile string
-	// ServerName is the name in those certificates, if it is not the URL's host.
+	// ServerName is the name in those certificates. Empty means the URL's host.
 	ServerName string
 
-	// flag is the first part of the flags' names, tier the tier they lead to.
+	// flag is the prefix of the flags' names, tier the name of the other tier.
 	flag, tier string
 }
 
@@ -32,9 +32,9 @@ func (p *Peer) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&p.URLs, p.flag+"-url", p.URLs, fmt.Sprintf(
 		"URL (https://host:port) of a replica of the %s tier, or of a DNS name with one address for each replica. Repeat the flag for several.", p.tier))
 	fs.StringVar(&p.CAFile, p.flag+"-ca-file", p.CAFile, fmt.Sprintf(
-		"File with the CA certificates that the serving certificates of the %s tier are verified with.", p.tier))
+		"File with the CA certificates that verify the serving certificates of the %s tier.", p.tier))
 	fs.StringVar(&p.ServerName, p.flag+"-server-name", p.ServerName, fmt.Sprintf(
-		"Name that the serving certificates of the %s tier must be valid for. By default the host of the URL.", p.tier))
+		"Name in the serving certificates of the %s tier. By default the host of the URL.", p.tier))
 }
 
 func (p *Peer) validate() []error {
@@ -59,15 +59,14 @@ func (p *Peer) equal(other *Peer) bool {
 	return slices.Equal(p.URLs, other.URLs) && p.CAFile == other.CAFile && p.ServerName == other.ServerName
 }
 
-// proxyClient is the front-proxy certificate that other servers know this one
-// by.
+// proxyClient is the front-proxy certificate that authenticates this server to others.
 type proxyClient struct {
 	CertFile, KeyFile string
 }
 
 func (c *proxyClient) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.CertFile, "proxy-client-cert-file", c.CertFile,
-		"Client certificate with which users are asserted to other tiers and to extension API servers. It must be signed by a CA of their --requestheader-client-ca-file.")
+		"Client certificate to assert users with, to other tiers and to extension API servers. It must be signed by a CA of their --requestheader-client-ca-file.")
 	fs.StringVar(&c.KeyFile, "proxy-client-key-file", c.KeyFile,
 		"Private key of --proxy-client-cert-file.")
 }
@@ -75,7 +74,7 @@ func (c *proxyClient) addFlags(fs *pflag.FlagSet) {
 func (c *proxyClient) validate() []error {
 	var problems []error
 	if c.CertFile == "" {
-		problems = append(problems, errors.New("--proxy-client-cert-file must be given: it is how other tiers know this one"))
+		problems = append(problems, errors.New("--proxy-client-cert-file must be given: it authenticates this tier to others"))
 	}
 	if c.KeyFile == "" {
 		problems = append(problems, errors.New("--proxy-client-key-file must be given with --proxy-client-cert-file"))
@@ -83,8 +82,8 @@ func (c *proxyClient) validate() []error {
 	return problems
 }
 
-// handsOver reports whether requests to a peer carry the credentials of clients, and not
-// users: those to core do, where it knows this tier by its certificate.
+// handsOver reports whether requests to p carry the credentials of clients instead of
+// authenticated users. Those to core do, if the proxy client certificate names a tier.
 func (o *Options) handsOver(p *Peer) (bool, error) {
 	if p.tier != core {
 		return false, nil
@@ -97,16 +96,16 @@ func (o *Options) handsOver(p *Peer) (bool, error) {
 	return ok, nil
 }
 
-// refusal answers a request that could not be passed on.
+// refusal answers a request that could not be forwarded.
 type refusal func(w http.ResponseWriter, req *http.Request, err *apierrors.StatusError)
 
-// proxy returns the way to the peer. refuse may be nil.
+// proxy returns the proxy to the peer. refuse may be nil.
 func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*nexttier.Proxy, error) {
 	handOver, err := o.handsOver(p)
 	if err != nil {
 		return nil, err
 	}
-	way, err := nexttier.New(nexttier.Config{
+	proxy, err := nexttier.New(nexttier.Config{
 		Tier:        p.tier,
 		Targets:     p.URLs,
 		ServerName:  p.ServerName,
@@ -127,5 +126,5 @@ func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*nexttier.Pro
 	if err != nil {
 		return nil, fmt.Errorf("--%s-url=%v: %w", p.flag, p.URLs, err)
 	}
-	return way, nil
+	return proxy, nil
 }

@@ -28,12 +28,12 @@ func verifyOptions(pool *x509.CertPool) x509.VerifyOptions {
 	return x509.VerifyOptions{Roots: pool, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 }
 
-// fakeCore answers like a core that has no objects but one cluster role binding.
-// It remembers who has asked for what.
+// fakeCore is a core whose only objects are a cluster role and its binding. It records
+// the requests.
 type fakeCore struct {
-	server *httptest.Server
-	mu     sync.Mutex
-	asked  []string // "user path"
+	server   *httptest.Server
+	mu       sync.Mutex
+	requests []string // "user path"
 }
 
 func newFakeCore(t *testing.T, made *pki.PKI) *fakeCore {
@@ -57,7 +57,7 @@ func newFakeCore(t *testing.T, made *pki.PKI) *fakeCore {
 
 func (c *fakeCore) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	c.mu.Lock()
-	c.asked = append(c.asked, req.Header.Get("X-Remote-User")+" "+req.URL.Path)
+	c.requests = append(c.requests, req.Header.Get("X-Remote-User")+" "+req.URL.Path)
 	c.mu.Unlock()
 	switch {
 	case req.URL.Query().Get("watch") != "":
@@ -89,13 +89,13 @@ func answer(w http.ResponseWriter, body string) {
 	_, _ = io.WriteString(w, body)
 }
 
-func (c *fakeCore) wasAsked(what string) bool {
+func (c *fakeCore) received(request string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Contains(c.asked, what)
+	return slices.Contains(c.requests, request)
 }
 
-// await waits for a condition that something else brings about.
+// await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -140,7 +140,7 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 	return res.StatusCode, string(body)
 }
 
-// TestServe runs a tier of each kind from its command line to its end.
+// TestServe runs a middle and a last tier from the command line to the shutdown.
 func TestServe(t *testing.T) {
 	made, err := pki.Ensure(t.TempDir(), pki.Options{Clients: []pki.Client{
 		{Name: "auditor", CommonName: "ann", Organizations: []string{"auditors"}},
@@ -152,7 +152,7 @@ func TestServe(t *testing.T) {
 	for _, tier := range []Tier{middle, last} {
 		t.Run(tier.Name, func(t *testing.T) {
 			core := newFakeCore(t, made)
-			// The first check of the log starts a goroutine for good.
+			// The first check of the log starts a goroutine that never ends.
 			if err := healthz.LogHealthz.Check(nil); err != nil {
 				t.Fatal(err)
 			}
@@ -167,7 +167,7 @@ func TestServe(t *testing.T) {
 				"--proxy-client-cert-file=" + made.FrontProxyClient.CertFile, "--proxy-client-key-file=" + made.FrontProxyClient.KeyFile,
 			}
 			if tier.Admission != nil {
-				// Policies wait for a signal that only k8s.io/apiserver's own server gives.
+				// Policies wait for a signal that only the server of k8s.io/apiserver sends.
 				args = append(args, "--disable-admission-plugins=ValidatingAdmissionPolicy,MutatingAdmissionPolicy")
 			}
 			flag := "core"
@@ -203,25 +203,25 @@ func TestServe(t *testing.T) {
 			admin := client(t, made, made.Admin)
 			await(t, "readyz", func() bool { code, _ := get(t, admin, base+"/readyz"); return code == http.StatusOK })
 			await(t, "the rules are watched", func() bool { return config.Rules.Age() == 0 })
-			if !core.wasAsked("system:triune:" + tier.Name + " /apis/rbac.authorization.k8s.io/v1/clusterroles") {
-				t.Error("core was not asked for cluster roles in the tier's name")
+			if !core.received("system:triune:" + tier.Name + " /apis/rbac.authorization.k8s.io/v1/clusterroles") {
+				t.Error("core got no request for cluster roles with the tier's identity")
 			}
 			bindings, err := config.Informers.Rbac().V1().ClusterRoleBindings().Lister().Get("b")
 			if err != nil || bindings.ManagedFields != nil {
 				t.Errorf("the informer has %v (%v), want a binding without managed fields", bindings, err)
 			}
 
-			// The rules decide: auditors may, others may not.
+			// The RBAC rules of core decide: only auditors may read /version.
 			if code, body := get(t, client(t, made, made.Clients["auditor"]), base+"/version"); code != http.StatusOK || !strings.Contains(body, "v1.36.3") {
 				t.Errorf("/version for an auditor: %d %s", code, body)
 			}
 			if code, body := get(t, client(t, made, made.Clients["nobody"]), base+"/version"); code != http.StatusForbidden {
 				t.Errorf("/version for somebody else: %d %s", code, body)
 			}
-			// What is not ours is core's, asked in the user's name.
+			// Requests that the tier does not own go to the next one, with the user.
 			code, body := get(t, admin, base+"/api/v1/pods")
 			switch {
-			case tier.Next != "" && (code != http.StatusOK || body != `"core"` || !core.wasAsked("kubernetes-admin /api/v1/pods")):
+			case tier.Next != "" && (code != http.StatusOK || body != `"core"` || !core.received("kubernetes-admin /api/v1/pods")):
 				t.Errorf("/api/v1/pods: %d %s", code, body)
 			case tier.Next == "" && code != http.StatusNotFound:
 				t.Errorf("/api/v1/pods: %d %s, want 404", code, body)
@@ -234,7 +234,7 @@ func TestServe(t *testing.T) {
 			if info, err := loopback.Discovery().ServerVersion(); err != nil || info.GitVersion != version.Get().GitVersion {
 				t.Errorf("loopback: %v, %v", info, err)
 			}
-			// A second one in our place is told which flag is in the way.
+			// The error of a port in use names the flag.
 			if _, err := parse(t, tier, args...).Config(t.Context()); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("--secure-port=%d", o.SecureServing.BindPort)) {
 				t.Errorf("a port in use: %v", err)
 			}
@@ -247,7 +247,7 @@ func TestServe(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(30 * time.Second):
-				t.Fatal("the server does not end")
+				t.Fatal("the server does not shut down")
 			}
 			core.server.CloseClientConnections()
 			goleak.VerifyNone(t, leaks)

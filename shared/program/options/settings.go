@@ -12,18 +12,19 @@ import (
 	"triune.dev/shared/server/agreement"
 )
 
-// Files are those that all tiers must be given alike, by the names of their flags; the
-// name of a file is empty where none is given.
+// Files maps flags to the files that they name, empty if not given, for flags whose files
+// must have the same content in all tiers.
 type Files map[string]string
 
-// AuditPolicy and its like are the names of the flags in Files.
+// The flags in Files.
 const (
 	AuditPolicy   = "--audit-policy-file"
 	Encryption    = "--encryption-provider-config"
 	AdmissionFile = "--admission-control-config-file"
 )
 
-// Settings reads the files, and adds the feature gates.
+// Settings returns the digests of the files and the feature gates, for the comparison of
+// tiers.
 func (f Files) Settings(gates featuregate.FeatureGate) (agreement.Settings, error) {
 	settings := agreement.Settings{}
 	for flag, name := range f {
@@ -41,7 +42,7 @@ func (f Files) Settings(gates featuregate.FeatureGate) (agreement.Settings, erro
 	return settings, nil
 }
 
-// settings are what this tier has been told.
+// settings returns the settings of this tier that must agree with core's.
 func (o *Options) settings(gates featuregate.FeatureGate) (agreement.Settings, error) {
 	files := Files{AuditPolicy: o.Audit.PolicyFile, Encryption: o.Etcd.EncryptionProviderConfigFilepath}
 	if o.Admission != nil {
@@ -60,8 +61,8 @@ func (o *Options) settings(gates featuregate.FeatureGate) (agreement.Settings, e
 	return settings, nil
 }
 
-// agree makes the comparison with core.
-func (o *Options) agree(c *Config) (err error) {
+// addAgreement makes the comparison of this tier's settings with core's.
+func (o *Options) addAgreement(c *Config) (err error) {
 	c.agreement, err = agreement.New(agreement.Config{
 		Tier: o.Tier.Name, Core: core,
 		Own: func() (agreement.Settings, error) { return o.settings(c.Generic.FeatureGate) },
@@ -74,7 +75,7 @@ func (o *Options) agree(c *Config) (err error) {
 	return err
 }
 
-// compareSettings runs the comparison while the server runs.
+// compareSettings is a post-start hook that runs the comparison until the server ends.
 func (c *Config) compareSettings(ctx genericapiserver.PostStartHookContext) error {
 	go c.agreement.Run(ctx)
 	return nil
