@@ -1,6 +1,9 @@
 // Package image makes builds of container images repeatable. An engine writes into an
 // image when it was built, and by which steps of its own; a program and its labels are
 // all that should tell two images apart.
+//
+// Package mutate of go-containerregistry makes new layers of all of an image's, those of the
+// base, too, by which registries and scanners know the base; so it does not serve here.
 package image
 
 import (
