@@ -91,10 +91,10 @@ func (w *tiers) check(t *testing.T, registerer prometheus.Registerer) *Check {
 	t.Helper()
 	c, err := New(Config{
 		Tier: "extensions", Core: "core",
-		Own:        func() (Settings, error) { return w.own, nil },
-		Ask:        func(context.Context) ([]byte, error) { return w.answer() },
+		Own:            func() (Settings, error) { return w.own, nil },
+		Ask:            func(context.Context) ([]byte, error) { return w.answer() },
 		OnCoreSettings: func(s Settings) { w.received = append(w.received, s) },
-		Registerer: registerer,
+		Registerer:     registerer,
 	})
 	if err != nil {
 		t.Fatal(err)
