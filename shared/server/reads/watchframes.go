@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
@@ -276,19 +277,11 @@ func appendJSONHead(dst []byte, event watch.EventType) []byte {
 const maxProtobufHead = 4 + 2 + len(watch.Bookmark) + 2*(1+binary.MaxVarintLen64)
 
 func appendProtobufHead(dst []byte, event watch.EventType, size int) []byte {
-	raw := 1 + uvarintSize(size) + size
-	length := 2 + len(event) + 1 + uvarintSize(raw) + raw
+	raw := 1 + protowire.SizeVarint(uint64(size)) + size
+	length := 2 + len(event) + 1 + protowire.SizeVarint(uint64(raw)) + raw
 	dst = binary.BigEndian.AppendUint32(dst, uint32(length))
 	dst = append(dst, 1<<3|2, byte(len(event)))
 	dst = append(dst, event...)
 	dst = binary.AppendUvarint(append(dst, 2<<3|2), uint64(raw))
 	return binary.AppendUvarint(append(dst, 1<<3|2), uint64(size))
-}
-
-func uvarintSize(v int) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
 }

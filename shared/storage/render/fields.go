@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"triune.dev/shared/storage/bytecache"
@@ -87,7 +88,7 @@ type target struct {
 	// if there are none.
 	value, end int
 	// wire is the wire type that the field must have.
-	wire uint64
+	wire protowire.Type
 }
 
 // Limits of the fields to read of one object. A set of field numbers must fit into 64 bits.
@@ -135,11 +136,11 @@ func NewFields(s Selectable) (*Fields, error) {
 
 // resolve assigns value indexes to the paths of fields.
 func (f *Fields) resolve(kind string, all []SelectableField) error {
-	wires := map[string]uint64{} // by path
+	wires := map[string]protowire.Type{} // by path
 	for _, field := range all {
-		wire := uint64(wireVarint)
+		wire := protowire.VarintType
 		if field.Type == String {
-			wire = wireBytes
+			wire = protowire.BytesType
 		}
 		if len(field.Path) == 0 {
 			return fmt.Errorf("fields of %s: %s has no path", kind, field.Name)
@@ -174,7 +175,7 @@ func (f *Fields) resolve(kind string, all []SelectableField) error {
 }
 
 // with adds a path. Paths are added in order, so those of one message are adjacent.
-func (m message) with(path string, value int, wire uint64) message {
+func (m message) with(path string, value int, wire protowire.Type) message {
 	number := int(path[0])
 	for len(m) <= number {
 		m = append(m, target{})
@@ -185,7 +186,7 @@ func (m message) with(path string, value int, wire uint64) message {
 	}
 	at.end, at.wire = value+1, wire
 	if len(path) > 1 {
-		at.wire = wireBytes
+		at.wire = protowire.BytesType
 		at.inner = at.inner.with(path[1:], value, wire)
 	}
 	return m

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -121,13 +122,13 @@ func (e Envelope) Size(framed int64) int64 {
 	size := int64(len(e.Head)+len(e.Tail)) + framed
 	if e.protobuf {
 		raw := uint64(len(e.listMeta)) + uint64(framed)
-		size += 1 + int64(sizeOfVarint(raw)) + int64(len(e.listMeta))
+		size += 1 + int64(protowire.SizeVarint(raw)) + int64(len(e.listMeta))
 	}
 	return size
 }
 
 // FrameSize returns the size of an item of a protobuf list with its tag and length.
-func FrameSize(item int) int64 { return int64(1 + sizeOfVarint(uint64(item)) + item) }
+func FrameSize(item int) int64 { return int64(1 + protowire.SizeVarint(uint64(item)) + item) }
 
 // AppendFrame appends the tag and length of an item of a protobuf list.
 func AppendFrame(dst []byte, item int) []byte {

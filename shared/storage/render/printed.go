@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -142,7 +143,7 @@ func (c cut) appendMessage(dst, message []byte) (out []byte, ok bool) {
 			continue
 		}
 		o := &c[w.number]
-		if !o.all && (o.part == nil || w.wire != wireBytes) {
+		if !o.all && (o.part == nil || w.wire != protowire.BytesType) {
 			continue
 		}
 		dst = append(dst, message[copied:start]...)

@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"math/bits"
 	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // The wire format of a built-in object (k8s.io/apimachinery, runtime.Unknown and
@@ -16,7 +17,7 @@ import (
 var protobufMagic = []byte("k8s\x00")
 
 const (
-	wireVarint, wireBytes = 0, 2
+	wireBytes = 2 // protowire.BytesType, without a type
 
 	tagTypeMeta = 1<<3 | wireBytes
 	tagRaw      = 2<<3 | wireBytes
@@ -36,19 +37,16 @@ var protobufTail = []byte{3<<3 | wireBytes, 0, 4<<3 | wireBytes, 0}
 
 var errNotProtobuf = errors.New("not a protobuf object in its envelope")
 
-func sizeOfVarint(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
-
 // field returns the content of the field at the start of a message, if it has the tag.
 func field(message []byte, tag byte) (content, rest []byte, ok bool) {
 	if len(message) == 0 || message[0] != tag {
 		return nil, nil, false
 	}
-	size, n := binary.Uvarint(message[1:])
-	if n <= 0 || size > uint64(len(message)-1-n) {
+	content, n := protowire.ConsumeBytes(message[1:])
+	if n < 0 {
 		return nil, nil, false
 	}
-	from := 1 + n
-	return message[from : from+int(size)], message[from+int(size):], true
+	return content, message[1+n:], true
 }
 
 // envelope is the encoding around an object: protobufMagic and runtime.Unknown.
@@ -143,7 +141,7 @@ func (p splicePoint) metadataSize(digits int) int { return len(p.metadata) + dig
 
 func (p splicePoint) rawSize(digits int) int {
 	metadata := p.metadataSize(digits)
-	return 1 + sizeOfVarint(uint64(metadata)) + metadata + len(p.after)
+	return 1 + protowire.SizeVarint(uint64(metadata)) + metadata + len(p.after)
 }
 
 func (p splicePoint) appendRaw(dst []byte, revision []byte) []byte {
@@ -195,8 +193,8 @@ func protobufMetadataOnly(stored []byte) (alone []byte, labeled, ok bool) {
 	}) {
 		return nil, false, false
 	}
-	raw := 1 + sizeOfVarint(uint64(len(metadata))) + len(metadata)
-	alone = make([]byte, 0, len(e.head)+1+sizeOfVarint(uint64(raw))+raw+len(protobufTail))
+	raw := 1 + protowire.SizeVarint(uint64(len(metadata))) + len(metadata)
+	alone = make([]byte, 0, len(e.head)+1+protowire.SizeVarint(uint64(raw))+raw+len(protobufTail))
 	alone = binary.AppendUvarint(append(append(alone, e.head...), tagRaw), uint64(raw))
 	alone = binary.AppendUvarint(append(alone, tagMetadata), uint64(len(metadata)))
 	return append(append(alone, metadata...), protobufTail...), labeled, true
@@ -254,15 +252,13 @@ type walk struct {
 	// at is the offset of the next field, from that of the content of the current one.
 	at, from int
 	// number and wire are those of the current field, varint its value or size.
-	number, wire, varint uint64
+	number uint64
+	wire   protowire.Type
+	varint uint64
 	// failed reports that the iteration ended at malformed data, or at a type that
 	// Kubernetes seldom uses.
 	failed bool
 }
-
-// maxFieldNumber is the highest valid field number. Decoders truncate higher numbers to
-// other fields.
-const maxFieldNumber = 1<<29 - 1
 
 // next advances to the next field. It returns false at the end.
 func (w *walk) next() bool {
@@ -270,20 +266,20 @@ func (w *walk) next() bool {
 		return false
 	}
 	w.failed = true // until the field is complete
-	tag, n := binary.Uvarint(w.message[w.at:])
-	if n <= 0 || tag>>3 == 0 || tag>>3 > maxFieldNumber {
+	number, wire, n := protowire.ConsumeTag(w.message[w.at:])
+	if n < 0 || number > protowire.MaxValidNumber { // decoders truncate those to others
 		return false
 	}
-	value, more := binary.Uvarint(w.message[w.at+n:])
-	if more <= 0 {
+	value, more := protowire.ConsumeVarint(w.message[w.at+n:])
+	if more < 0 {
 		return false
 	}
-	w.number, w.wire, w.varint = tag>>3, tag&7, value
+	w.number, w.wire, w.varint = uint64(number), wire, value
 	w.from = w.at + n + more
 	w.at = w.from
 	switch {
-	case w.wire == wireVarint:
-	case w.wire == wireBytes && value <= uint64(len(w.message)-w.from):
+	case w.wire == protowire.VarintType:
+	case w.wire == protowire.BytesType && value <= uint64(len(w.message)-w.from):
 		w.at += int(value)
 	default:
 		return false
