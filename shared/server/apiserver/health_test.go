@@ -10,11 +10,9 @@ import (
 // detailedCheck is a check with details.
 type detailedCheck struct{ err error }
 
-func (detailedCheck) Name() string { return "detailed" }
-
+func (detailedCheck) Name() string                { return "detailed" }
 func (c detailedCheck) Check(*http.Request) error { return c.err }
-
-func (detailedCheck) Detail() string { return "details\n" }
+func (detailedCheck) Detail() string              { return "details\n" }
 
 // TestDetailsOfACheck: details are at the path of the check. In the list of all checks it has
 // one line, and it fails like any other.

@@ -40,12 +40,9 @@ func (g *gauge) get() float64 {
 	return g.value
 }
 
-func (g *gauge) Inc() { g.Add(1) }
-
-func (g *gauge) Dec() { g.Add(-1) }
-
-func (g *gauge) SetToCurrentTime() {}
-
+func (g *gauge) Inc()                   { g.Add(1) }
+func (g *gauge) Dec()                   { g.Add(-1) }
+func (g *gauge) SetToCurrentTime()      {}
 func (g *gauge) SetDenominator(float64) {}
 
 // level is a priority level: a queue set and its gauges.

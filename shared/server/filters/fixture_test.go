@@ -124,10 +124,8 @@ func (x *tier) ProcessEvents(events ...*auditinternal.Event) bool {
 }
 
 func (*tier) Run(<-chan struct{}) error { return nil }
-
-func (*tier) Shutdown() {}
-
-func (*tier) String() string { return "test" }
+func (*tier) Shutdown()                 {}
+func (*tier) String() string            { return "test" }
 
 var _ audit.Backend = (*tier)(nil)
 

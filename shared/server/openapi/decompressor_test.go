@@ -11,7 +11,8 @@ import (
 	"testing/iotest"
 )
 
-// TestDecompressorReads: it reads as the content does, in pieces of any size and from anywhere.
+// TestDecompressorReads: a decompressor reads the content in pieces of any size, from any
+// offset.
 func TestDecompressorReads(t *testing.T) {
 	content := []byte(strings.Repeat("some of it repeats, 0123456789\n", 3000))
 	p, err := compress(content)
@@ -40,7 +41,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// stalled is an answer that nobody reads: its first Write lasts until resume is closed.
+// stalled is the answer to a client that does not read: its first Write blocks until resume
+// is closed.
 type stalled struct {
 	http.ResponseWriter
 	begun  *sync.WaitGroup
@@ -56,7 +58,7 @@ func (s *stalled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAnswersThatAreNotReadAreSmall: the document is not there once more for each of them.
+// TestAnswersThatAreNotReadAreSmall: an unread answer does not hold a copy of the document.
 func TestAnswersThatAreNotReadAreSmall(t *testing.T) {
 	const answers, most = 50, 200 << 10
 	documents := NewDocuments()

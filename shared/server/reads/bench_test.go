@@ -26,7 +26,7 @@ import (
 // The handlers alone are measured: no TLS, no handler chain. etcd runs in the same
 // process, so that its part is in the CPU figures.
 
-// discard is a response that nobody reads.
+// discard is a response that discards its body.
 type discard struct {
 	header http.Header
 	bytes  int64

@@ -17,25 +17,25 @@ type countKey struct {
 // counts caches the numbers of objects after a page, so that a LIST in pages does not count
 // them for each page.
 type counts struct {
-	mu    sync.Mutex
-	known map[countKey]int64 // guarded by mu
+	mu     sync.Mutex
+	counts map[countKey]int64 // guarded by mu
 }
 
 const maxCounts = 256
 
-func (c *counts) remember(key countKey, count int64) {
+func (c *counts) put(key countKey, count int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxCounts {
-		c.known = map[countKey]int64{}
+	if c.counts == nil || len(c.counts) >= maxCounts {
+		c.counts = map[countKey]int64{}
 	}
-	c.known[key] = count
+	c.counts[key] = count
 }
 
 func (c *counts) get(key countKey) (int64, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	count, ok := c.known[key]
+	count, ok := c.counts[key]
 	return count, ok
 }
 

@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// A client that never reads to the last page must not fill the memory.
+// TestCountsAreBounded, even if clients never read to the last page.
 func TestCountsAreBounded(t *testing.T) {
 	var c counts
 	for i := range 3 * maxCounts {
 		key := countKey{revision: int64(i), prefix: "/registry/pods/", from: strconv.Itoa(i)}
-		c.remember(key, int64(i))
+		c.put(key, int64(i))
 		if count, ok := c.get(key); !ok || count != int64(i) {
-			t.Fatalf("%d, %t for what was remembered last", count, ok)
+			t.Fatalf("the last count is %d, %t", count, ok)
 		}
-		if n := len(c.known); n > maxCounts {
-			t.Fatalf("%d counts are remembered", n)
+		if n := len(c.counts); n > maxCounts {
+			t.Fatalf("%d counts are cached", n)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -17,21 +16,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/runtime/serializer/versioning"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apiserver/pkg/apis/example"
-	exampleinstall "k8s.io/apiserver/pkg/apis/example/install"
-	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic/registry"
@@ -267,78 +256,6 @@ func (r *resource) delete(t testing.TB, namespace, name string) {
 	}
 }
 
-// strategy accepts everything.
-type strategy struct {
-	runtime.ObjectTyper
-	names.NameGenerator
-	namespaced bool
-}
-
-func (s strategy) NamespaceScoped() bool                                               { return s.namespaced }
-func (strategy) PrepareForCreate(context.Context, runtime.Object)                      {}
-func (strategy) PrepareForUpdate(context.Context, runtime.Object, runtime.Object)      {}
-func (strategy) Canonicalize(runtime.Object)                                           {}
-func (strategy) AllowCreateOnUpdate() bool                                             { return true }
-func (strategy) AllowUnconditionalUpdate() bool                                        { return true }
-func (strategy) WarningsOnCreate(context.Context, runtime.Object) []string             { return nil }
-func (strategy) WarningsOnUpdate(_ context.Context, _, _ runtime.Object) []string      { return nil }
-func (strategy) Validate(context.Context, runtime.Object) field.ErrorList              { return nil }
-func (strategy) ValidateUpdate(_ context.Context, _, _ runtime.Object) field.ErrorList { return nil }
-
-// newScheme returns a scheme with core/v1, without an internal version and with one
-// default.
-func newScheme(t testing.TB) *runtime.Scheme {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
-	}
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	// What is stored without this label is not what is served.
-	scheme.AddTypeDefaultingFunc(&corev1.ConfigMap{}, func(obj any) {
-		m := obj.(*corev1.ConfigMap)
-		if m.Annotations["raw"] != "" && m.Data == nil {
-			m.Data = map[string]string{"defaulted": "yes"}
-		}
-	})
-	if err := scheme.AddFieldLabelConversionFunc(corev1.SchemeGroupVersion.WithKind("Pod"), func(label, value string) (string, string, error) {
-		switch label {
-		case "metadata.name", "metadata.namespace", "spec.nodeName", "status.phase":
-			return label, value, nil
-		}
-		return "", "", fmt.Errorf("field label not supported: %s", label)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return scheme
-}
-
-func builtinScope(scheme *runtime.Scheme, gvr schema.GroupVersionResource, kind string, namespaced bool) *handlers.RequestScope {
-	codecs := serializer.NewCodecFactory(scheme, serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
-	return &handlers.RequestScope{
-		Namer:      handlers.ContextBasedNaming{Namer: meta.NewAccessor(), ClusterScoped: !namespaced},
-		Serializer: codecs, ParameterCodec: runtime.NewParameterCodec(scheme),
-		Creater: scheme, Convertor: scheme, Defaulter: scheme, Typer: scheme, UnsafeConvertor: runtime.UnsafeObjectConvertor(scheme),
-		Resource: gvr, Kind: gvr.GroupVersion().WithKind(kind), HubGroupVersion: gvr.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion,
-	}
-}
-
-func builtinCodec(scheme *runtime.Scheme) runtime.Codec {
-	codecs := serializer.NewCodecFactory(scheme)
-	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	return codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), corev1.SchemeGroupVersion, corev1.SchemeGroupVersion)
-}
-
-func podAttributes(obj runtime.Object) (labels.Set, fields.Set, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return nil, nil, fmt.Errorf("not a pod: %T", obj)
-	}
-	return pod.Labels, fields.Set{
-		"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "spec.nodeName": pod.Spec.NodeName, "status.phase": string(pod.Status.Phase),
-	}, nil
-}
-
 func (w *world) pods(t testing.TB, change ...func(*kindConfig)) *resource {
 	scheme := newScheme(t)
 	gvr := corev1.SchemeGroupVersion.WithResource("pods")
@@ -370,101 +287,6 @@ func (w *world) nodes(t testing.TB) *resource {
 		gvr: gvr, kind: "Node", codec: builtinCodec(scheme), uncached: true,
 		newFunc: func() runtime.Object { return &corev1.Node{} }, newList: func() runtime.Object { return &corev1.NodeList{} },
 		scope: builtinScope(scheme, gvr, "Node", false),
-	})
-}
-
-// examples adds a kind with an internal version, which is converted and defaulted.
-func (w *world) examples(t testing.TB) *resource {
-	scheme := runtime.NewScheme()
-	exampleinstall.Install(scheme)
-	scheme.AddKnownTypes(example.SchemeGroupVersion, &example.PodList{})
-	scheme.AddKnownTypes(examplev1.SchemeGroupVersion, &examplev1.PodList{})
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"}, &metav1.Status{})
-	codecs := serializer.NewCodecFactory(scheme)
-	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
-	gvr := examplev1.SchemeGroupVersion.WithResource("pods")
-	scope := builtinScope(scheme, gvr, "Pod", true)
-	scope.HubGroupVersion = example.SchemeGroupVersion
-	return w.add(t, kindConfig{
-		gvr: gvr, kind: "Pod", namespaced: true, scope: scope,
-		codec:   codecs.CodecForVersions(info.Serializer, codecs.UniversalDeserializer(), examplev1.SchemeGroupVersion, example.SchemeGroupVersion),
-		newFunc: func() runtime.Object { return &example.Pod{} }, newList: func() runtime.Object { return &example.PodList{} },
-	})
-}
-
-// customSerializer reads and writes unstructured objects.
-type customSerializer struct {
-	types []runtime.SerializerInfo
-}
-
-var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-
-// customTyper also recognizes Status, the kind of errors.
-type customTyper struct{ unstructured runtime.ObjectTyper }
-
-func (t customTyper) ObjectKinds(obj runtime.Object) ([]schema.GroupVersionKind, bool, error) {
-	if _, ok := obj.(*metav1.Status); ok {
-		return []schema.GroupVersionKind{{Version: "v1", Kind: "Status"}}, true, nil
-	}
-	return t.unstructured.ObjectKinds(obj)
-}
-func (customTyper) Recognizes(schema.GroupVersionKind) bool { return true }
-
-func (s customSerializer) SupportedMediaTypes() []runtime.SerializerInfo { return s.types }
-func (customSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
-	typer := customTyper{unstructuredscheme.NewUnstructuredObjectTyper()}
-	return versioning.NewCodec(e, nil, customConvertor{}, unstructuredscheme.NewUnstructuredCreator(), typer, nil, gv, nil, "widgets")
-}
-func (customSerializer) DecoderToVersion(d runtime.Decoder, _ runtime.GroupVersioner) runtime.Decoder {
-	return d
-}
-
-// customConvertor supports one version, so it never converts.
-type customConvertor struct{}
-
-func (customConvertor) Convert(in, out, _ any) error { return fmt.Errorf("convert %T to %T", in, out) }
-func (customConvertor) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
-	return in, nil
-}
-func (customConvertor) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
-	switch label {
-	case "metadata.name", "metadata.namespace":
-		return label, value, nil
-	}
-	return "", "", fmt.Errorf("field label not supported: %s", label)
-}
-
-func newWidget() runtime.Object {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(widgets.GroupVersion().WithKind("Widget"))
-	return u
-}
-
-func (w *world) widgets(t testing.TB) *resource {
-	typer, creator := customTyper{unstructuredscheme.NewUnstructuredObjectTyper()}, unstructuredscheme.NewUnstructuredCreator()
-	plain := jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, creator, typer, jsonserializer.SerializerOptions{StreamingCollectionsEncoding: true})
-	pretty := jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, creator, typer, jsonserializer.SerializerOptions{Pretty: true})
-	asProtobuf := protobuf.NewSerializer(creator, typer)
-	types := []runtime.SerializerInfo{
-		{MediaType: runtime.ContentTypeJSON, MediaTypeType: "application", MediaTypeSubType: "json", EncodesAsText: true, Serializer: plain, PrettySerializer: pretty},
-		{MediaType: runtime.ContentTypeProtobuf, MediaTypeType: "application", MediaTypeSubType: "vnd.kubernetes.protobuf", Serializer: asProtobuf},
-	}
-	scope := &handlers.RequestScope{
-		Namer:      handlers.ContextBasedNaming{Namer: meta.NewAccessor()},
-		Serializer: customSerializer{types}, StandardSerializers: types[:1],
-		Creater: creator, Convertor: customConvertor{}, UnsafeConvertor: customConvertor{}, Typer: typer,
-		Resource: widgets, Kind: widgets.GroupVersion().WithKind("Widget"), HubGroupVersion: widgets.GroupVersion(), MetaGroupVersion: metav1.SchemeGroupVersion,
-	}
-	return w.add(t, kindConfig{
-		gvr: widgets, kind: "Widget", namespaced: true, scope: scope,
-		codec:   runtime.NewCodec(unstructured.UnstructuredJSONScheme, unstructured.UnstructuredJSONScheme),
-		newFunc: newWidget,
-		newList: func() runtime.Object {
-			list := &unstructured.UnstructuredList{}
-			list.SetGroupVersionKind(widgets.GroupVersion().WithKind("WidgetList"))
-			return list
-		},
 	})
 }
 

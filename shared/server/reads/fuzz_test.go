@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FuzzLists asks for a list by whatever selectors, limit, continue token and resource
-// version: what is made of stored bytes is what upstream's handler makes of decoded objects,
-// page by page, with and without an index.
+// FuzzLists lists with arbitrary selectors, limits, continue tokens and resource versions.
+// The answers from stored bytes must equal those of upstream's handler, page by page, with
+// and without an index.
 func FuzzLists(f *testing.F) {
 	w := newWorld(f)
 	pods, widgets := w.pods(f), w.widgets(f)

@@ -116,7 +116,7 @@ func (h *Handlers) matchAll(p *plan, m *listResult) {
 		left--
 		return left > 0
 	})
-	h.counts.remember(countKey{m.snapshot.Incarnation, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
+	h.counts.put(countKey{m.snapshot.Incarnation, m.snapshot.Revision, p.prefix, m.last + "\x00"}, m.total-p.limit)
 }
 
 // scan matches every object, for a selector without a useful index.

@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// Nobody fills the memory of a resource, or keeps others out of it, with headers that
-// nobody else sends.
+// TestChoicesAreBounded: a client that sends ever new headers does not fill the cache, nor
+// keep the headers of others out of it.
 func TestChoicesAreBounded(t *testing.T) {
 	var c choiceCache
 	for i := range 10 * maxChoices {
 		c.put(fmt.Sprint("application/json;x=", i), choice{})
 		c.put(strings.Repeat("x", maxAcceptHeader)+fmt.Sprint(i), choice{})
 		if n := len(c.known); n > maxChoices {
-			t.Fatalf("%d headers are remembered", n)
+			t.Fatalf("%d headers are cached", n)
 		}
 	}
 	size := 0
@@ -22,10 +22,10 @@ func TestChoicesAreBounded(t *testing.T) {
 		size += len(header)
 	}
 	if size > maxChoices*maxAcceptHeader {
-		t.Errorf("headers of %d bytes are remembered", size)
+		t.Errorf("headers of %d bytes are cached", size)
 	}
 	c.put("application/json", choice{served: true})
 	if got, ok := c.get("application/json"); !ok || !got.served {
-		t.Error("what is sent again is not remembered")
+		t.Error("a new header is not cached")
 	}
 }

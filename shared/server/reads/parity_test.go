@@ -143,7 +143,7 @@ func accept(media string) http.Header {
 	return http.Header{"Accept": {media}}
 }
 
-// TestParity: every combination of what a client may say gives upstream's answer, to
+// TestParity: every combination of parameters and headers gives upstream's answer, to
 // the byte.
 func TestParity(t *testing.T) {
 	w := newWorld(t)

@@ -16,31 +16,31 @@ import (
 	"triune.dev/shared/storage/bytecache"
 )
 
-// taker is a response with a TryWrite that accepts everything unless it is full.
-type taker struct {
+// directResponse is a response with a TryWrite that accepts everything unless it is full.
+type directResponse struct {
 	mu      sync.Mutex
 	header  http.Header
 	written bytes.Buffer
-	// direct counts what was not written by the handler.
+	// direct counts the bytes that the handler did not write.
 	direct, flushed int
 	full            bool
 }
 
-func (r *taker) Header() http.Header { return r.header }
-func (r *taker) WriteHeader(int)     {}
-func (r *taker) Flush() {
+func (r *directResponse) Header() http.Header { return r.header }
+func (r *directResponse) WriteHeader(int)     {}
+func (r *directResponse) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flushed++
 }
 
-func (r *taker) Write(p []byte) (int, error) {
+func (r *directResponse) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.written.Write(p)
 }
 
-func (r *taker) TryWrite(pieces [][]byte) (interface{ Flush() }, bool) {
+func (r *directResponse) TryWrite(pieces [][]byte) (interface{ Flush() }, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.full {
@@ -53,7 +53,7 @@ func (r *taker) TryWrite(pieces [][]byte) (interface{ Flush() }, bool) {
 	return r, true
 }
 
-func (r *taker) lines() int { return bytes.Count(r.written.Bytes(), []byte("\n")) }
+func (r *directResponse) lines() int { return bytes.Count(r.written.Bytes(), []byte("\n")) }
 
 // await polls until a condition is true.
 func await(t *testing.T, what string, so func() bool) {
@@ -72,7 +72,7 @@ func TestEventsArePushed(t *testing.T) {
 	w.create(t, pod("ns-0", "a", 1))
 	w.create(t, pod("ns-1", "other", 1))
 	from := w.revision(t)
-	out := &taker{header: http.Header{}}
+	out := &directResponse{header: http.Header{}}
 	req := w.newRequest(t, fmt.Sprintf("/api/v1/namespaces/ns-0/pods?watch=1&labelSelector=seen&resourceVersion=%d", from), http.Header{"Accept": {"application/json"}})
 	ctx, cancel := context.WithCancel(req.Context())
 	ended := make(chan struct{})
@@ -107,7 +107,7 @@ func TestEventsArePushed(t *testing.T) {
 		at += next
 	}
 	if out.direct < changes/2 || out.direct >= changes {
-		t.Errorf("%d of %d events were pushed, and every fourth could not be", out.direct, changes)
+		t.Errorf("%d of %d events were pushed, want three quarters", out.direct, changes)
 	}
 }
 
@@ -128,15 +128,15 @@ func TestPushAllocatesNothing(t *testing.T) {
 		if err != nil || len(changes.List) != 4 {
 			t.Fatalf("%d changes, %v", len(changes.List), err)
 		}
-		nobody := &forgetful{}
-		s.direct = nobody
+		client := &forgetful{}
+		s.direct = client
 		var batch bytecache.Batch
 		if n := testing.AllocsPerRun(100, func() {
 			if !s.Push(changes, &batch) {
 				t.Fatal("refused")
 			}
-		}); n != 0 || nobody.bytes < 101*4*400 {
-			t.Errorf("%s: %v allocations, %d bytes", query, n, nobody.bytes)
+		}); n != 0 || client.bytes < 101*4*400 {
+			t.Errorf("%s: %v allocations, %d bytes", query, n, client.bytes)
 		}
 	}
 }

@@ -108,7 +108,7 @@ func TestEncodeRowEqualsMarshal(t *testing.T) {
 		}
 	}
 	row := metav1.TableRow{Cells: []any{"a"}, Object: runtime.RawExtension{Object: object}}
-	if got, err := encodeRow(&row, []byte(`{"kept":1}`)); err != nil || string(got) != `{"cells":["a"],"object":{"kept":1}}` {
+	if got, err := encodeRow(&row, []byte(`{"added":1}`)); err != nil || string(got) != `{"cells":["a"],"object":{"added":1}}` {
 		t.Errorf("with a given object: %s, %v", got, err)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
+	"triune.dev/shared/server/shutdown"
 	"triune.dev/shared/storage/bytecache"
 	"triune.dev/shared/storage/keywatch"
 )
@@ -61,9 +62,9 @@ func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.Handler
 type watches struct {
 	*Handlers
 	WatchConfig
-	frames   *frames
-	shutdown shutdownWatchers
-	metrics  func() watchMetrics
+	frames    *frames
+	shutdowns *shutdown.Waiters[*keywatch.Watch]
+	metrics   func() watchMetrics
 }
 
 // watchMetrics count the events sent and their sizes.
@@ -76,6 +77,7 @@ func newWatches(h *Handlers, c WatchConfig) *watches {
 	resource := h.config.Scope.Resource
 	return &watches{
 		Handlers: h, WatchConfig: c, frames: newFrames(h),
+		shutdowns: shutdown.New((*keywatch.Watch).Wake),
 		metrics: sync.OnceValue(func() watchMetrics {
 			return watchMetrics{
 				metrics.WatchEvents.WithLabelValues(resource.Group, resource.Version, resource.Resource),

@@ -38,7 +38,7 @@ func (s *watchStream) Push(changes bytecache.Changes, batch *bytecache.Batch) bo
 	for _, c := range changes.List {
 		event, err := s.classify(c)
 		if err != nil {
-			return false // which deliver sends to the client
+			return false // deliver sends the error to the client
 		}
 		if event == noEvent {
 			continue

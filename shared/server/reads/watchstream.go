@@ -183,11 +183,11 @@ func (s *watchStream) initialized() {
 
 // live sends changes until the watch ends.
 func (s *watchStream) live() error {
-	var shutdown <-chan struct{}
-	if signals := request.ServerShutdownSignalFrom(s.ctx); signals != nil {
-		shutdown = signals.ShuttingDown()
-		s.shutdown.join(shutdown, s.watch)
-		defer s.shutdown.leave(shutdown, s.watch)
+	var shuttingDown <-chan struct{}
+	if signal := request.ServerShutdownSignalFrom(s.ctx); signal != nil {
+		shuttingDown = signal.ShuttingDown()
+		s.shutdowns.Add(shuttingDown, s.watch)
+		defer s.shutdowns.Remove(shuttingDown, s.watch)
 	}
 	deadline, _ := s.ctx.Deadline()
 	s.watch.StartBookmarks(deadline)
@@ -199,7 +199,7 @@ func (s *watchStream) live() error {
 	for {
 		changes, err := s.watch.Next(s.ctx)
 		select {
-		case <-shutdown:
+		case <-shuttingDown:
 			return errClosed
 		default:
 		}

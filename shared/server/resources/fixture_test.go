@@ -23,10 +23,9 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// The storages of the test know no state: the same request has the same answer,
-// however often it is made.
+// The storages of the tests have no state, so that equal requests have equal answers.
 
-// named is what every storage has.
+// named implements the methods of every storage.
 type named struct {
 	singular   string
 	namespaced bool
@@ -78,7 +77,7 @@ func (creates) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 	return timeless(obj), nil
 }
 
-// timeless drops the time of managed fields, the only thing two answers differ in.
+// timeless removes the times of managed fields, the only difference between two answers.
 func timeless(obj runtime.Object) runtime.Object {
 	fields := obj.(metav1.ObjectMetaAccessor).GetObjectMeta().GetManagedFields()
 	for i := range fields {

@@ -32,8 +32,8 @@ func (c call) parsed() *http.Request {
 	return req
 }
 
-// FuzzPaths asks for whatever path below a group-version, with each method: the answer is
-// that of upstream's router.
+// FuzzPaths requests arbitrary paths below a group-version, with each method. The answers must
+// equal those of upstream's router.
 func FuzzPaths(f *testing.F) {
 	for i, path := range []string{
 		"namespaces/x/pods/p/status", "nodes/n/proxy/a%2Fb", "watch/namespaces/x/pods", "namespaces//pods//p//", "./nodes", "nodes/../pods",
@@ -43,13 +43,13 @@ func FuzzPaths(f *testing.F) {
 		f.Add(uint8(i), path)
 	}
 	storage := storages()
-	ours, theirs := asServed(installed(f, examplev1.SchemeGroupVersion, storage)), upstream(f, examplev1.SchemeGroupVersion, storage)
+	ours, theirs := withServerContext(installed(f, examplev1.SchemeGroupVersion, storage)), upstream(f, examplev1.SchemeGroupVersion, storage)
 	methods := append(allMethods[:len(allMethods):len(allMethods)], "BREW")
 	f.Fuzz(func(t *testing.T, method uint8, path string) {
 		c := call{method: methods[int(method)%len(methods)], path: root + "/" + path}
 		req := c.parsed()
 		if req == nil || strings.Trim(strings.TrimPrefix(req.URL.Path, root), "/") == "" {
-			return // the root itself is a document, of which discovery has the route
+			return // discovery serves the root itself
 		}
 		if diff := cmp.Diff(c.answered(theirs), c.answered(ours)); diff != "" {
 			t.Errorf("%s (-k8s.io/apiserver +ours):\n%s", c, diff)
@@ -57,21 +57,21 @@ func FuzzPaths(f *testing.F) {
 	})
 }
 
-// answered is to for a path that need not be one that httptest accepts.
+// answered is like to, but accepts paths that httptest refuses.
 func (c call) answered(handler http.Handler) answer {
 	w := connection{httptest.NewRecorder()}
 	handler.ServeHTTP(w, c.parsed())
 	return answer{w.Code, w.Header(), w.Body.String()}
 }
 
-// maxPatching is far more than a patch of maxPatch bytes takes.
+// maxPatching is far longer than a patch of maxPatch bytes takes.
 const (
 	maxPatching = 10 * time.Second
 	maxPatch    = 1 << 10
 )
 
-// FuzzPatches sends whatever patch of each kind: the answer is upstream's, it comes soon, and
-// the object has not grown out of proportion.
+// FuzzPatches sends arbitrary patches of each kind. The answers must equal upstream's, come
+// soon, and not contain a disproportionately large object.
 func FuzzPatches(f *testing.F) {
 	types := []string{
 		"application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json",
@@ -95,7 +95,7 @@ func FuzzPatches(f *testing.F) {
 		}
 	}
 	storage := storages()
-	ours, theirs := asServed(installed(f, examplev1.SchemeGroupVersion, storage)), upstream(f, examplev1.SchemeGroupVersion, storage)
+	ours, theirs := withServerContext(installed(f, examplev1.SchemeGroupVersion, storage)), upstream(f, examplev1.SchemeGroupVersion, storage)
 	f.Fuzz(func(t *testing.T, kind uint8, patch, manager string) {
 		query := url.Values{"fieldManager": {manager}, "fieldValidation": {"Warn"}}
 		c := call{
@@ -107,8 +107,8 @@ func FuzzPatches(f *testing.F) {
 		if took := time.Since(began); took > maxPatching {
 			t.Errorf("%d bytes take %s", len(patch), took)
 		}
-		// The configuration of the table bounds what is sent, and each operation of a JSON
-		// patch may copy what is there once.
+		// The table limits the size of a patch, and each operation of a JSON patch may copy
+		// the whole object once.
 		if len(patch) <= maxPatch && len(got.Body) > 64*maxPatch {
 			t.Errorf("%d bytes make an answer of %d", len(patch), len(got.Body))
 		}

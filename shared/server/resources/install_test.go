@@ -53,7 +53,7 @@ func (resetTwice) GetResetFieldsFilter() map[fieldpath.APIVersion]fieldpath.Filt
 	return nil
 }
 
-func TestInstallRefusesStoragesThatDoNotSayEnough(t *testing.T) {
+func TestInstallRefusesIncompleteStorages(t *testing.T) {
 	pods := full{named: named{"pod", true}}
 	tests := map[string]struct {
 		storage map[string]rest.Storage
@@ -117,7 +117,7 @@ func TestLegacyGroupHasNoNameInItsRoot(t *testing.T) {
 	if !ok {
 		t.Fatalf("roots are %v", table.Roots())
 	}
-	if got := (call{method: http.MethodGet, path: "/api/v1/gadgets/g"}).to(asServed(version)); got.Code != http.StatusOK {
+	if got := (call{method: http.MethodGet, path: "/api/v1/gadgets/g"}).to(withServerContext(version)); got.Code != http.StatusOK {
 		t.Errorf("got %+v", got)
 	}
 }

@@ -26,8 +26,7 @@ type Target struct {
 	Watch bool
 }
 
-// scopes tells Match whether a resource (or resource/subresource) exists, and whether it is
-// namespaced.
+// scopes looks up whether a resource (or resource/subresource) exists and is namespaced.
 type scopes interface {
 	scope(resource string) (namespaced, found bool)
 }

@@ -29,8 +29,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// upstream serves the same storages with k8s.io/apiserver's own installer and
-// router: what it answers is what kube-apiserver answers.
+// upstream serves storages with k8s.io/apiserver's own installer and router, as
+// kube-apiserver does.
 func upstream(t testing.TB, gv schema.GroupVersion, storage map[string]rest.Storage) http.Handler {
 	t.Helper()
 	info := groupInfo(gv, storage)
@@ -50,12 +50,12 @@ func upstream(t testing.TB, gv schema.GroupVersion, storage map[string]rest.Stor
 	if _, _, err := version.InstallREST(handler.GoRestfulContainer); err != nil {
 		t.Fatal(err)
 	}
-	return asServed(handler)
+	return withServerContext(handler)
 }
 
-// asServed puts around handler what a server puts around it: request info, a
-// user, an audit context, and a recorder of warnings.
-func asServed(handler http.Handler) http.Handler {
+// withServerContext adds the context of a server to requests: request info, a user, an audit
+// context, and a recorder of warnings.
+func withServerContext(handler http.Handler) http.Handler {
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx := request.WithUser(req.Context(), &user.DefaultInfo{Name: "ann"})
 		handler.ServeHTTP(w, req.WithContext(ctx))
@@ -64,14 +64,14 @@ func asServed(handler http.Handler) http.Handler {
 	return filters.WithAuditInit(filters.WithWarningRecorder(filters.WithRequestInfo(withUser, resolver)))
 }
 
-// answer is what a client sees.
+// answer is the response that a client receives.
 type answer struct {
 	Code   int
 	Header http.Header
 	Body   string
 }
 
-// connection is a recorder that can do what the writer of a watch must.
+// connection is a recorder that also implements http.CloseNotifier, for watches.
 type connection struct{ *httptest.ResponseRecorder }
 
 func (connection) CloseNotify() <-chan bool { return nil }
@@ -91,7 +91,7 @@ func (c call) to(handler http.Handler) answer {
 	for key, value := range c.header {
 		req.Header.Set(key, value)
 	}
-	req.Header.Set("Audit-Id", "1") // or each answer has one of its own
+	req.Header.Set("Audit-Id", "1") // otherwise it is random
 	w := connection{httptest.NewRecorder()}
 	handler.ServeHTTP(w, req)
 	return answer{w.Code, w.Header(), w.Body.String()}
@@ -108,7 +108,7 @@ func (c call) String() string {
 
 const root = "/apis/example.apiserver.k8s.io/v1"
 
-// compare makes both answer the same call.
+// compare compares the answers of both to the same call.
 func compare(t *testing.T, ours, theirs http.Handler, c call) {
 	t.Helper()
 	if diff := cmp.Diff(c.to(theirs), c.to(ours)); diff != "" {
@@ -118,7 +118,7 @@ func compare(t *testing.T, ours, theirs http.Handler, c call) {
 
 func TestEveryMethodOnEveryPathAnswersAsUpstream(t *testing.T) {
 	storage := storages()
-	ours := asServed(installed(t, examplev1.SchemeGroupVersion, storage))
+	ours := withServerContext(installed(t, examplev1.SchemeGroupVersion, storage))
 	theirs := upstream(t, examplev1.SchemeGroupVersion, storage)
 	paths := []string{
 		// collections
@@ -164,7 +164,7 @@ func TestEveryMethodOnEveryPathAnswersAsUpstream(t *testing.T) {
 
 func TestMediaTypesAreNegotiatedAsUpstream(t *testing.T) {
 	storage := storages()
-	ours := asServed(installed(t, examplev1.SchemeGroupVersion, storage))
+	ours := withServerContext(installed(t, examplev1.SchemeGroupVersion, storage))
 	theirs := upstream(t, examplev1.SchemeGroupVersion, storage)
 	accepts := []string{
 		"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "*/*", "application/*", "text/*",
@@ -216,7 +216,7 @@ func TestMediaTypesAreNegotiatedAsUpstream(t *testing.T) {
 
 func TestBodiesAreRefusedAsUpstream(t *testing.T) {
 	storage := storages()
-	ours := asServed(installed(t, examplev1.SchemeGroupVersion, storage))
+	ours := withServerContext(installed(t, examplev1.SchemeGroupVersion, storage))
 	theirs := upstream(t, examplev1.SchemeGroupVersion, storage)
 	bodies := map[string]string{
 		"empty":         "",
@@ -248,10 +248,10 @@ func TestBodiesAreRefusedAsUpstream(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreStatuses states some of the answers in full, so that they do not
-// depend on the router of a library that might change.
+// TestRefusalsAreStatuses checks some answers against literals, so that a change of the
+// router's library does not change them unnoticed.
 func TestRefusalsAreStatuses(t *testing.T) {
-	handler := asServed(installed(t, examplev1.SchemeGroupVersion, storages()))
+	handler := withServerContext(installed(t, examplev1.SchemeGroupVersion, storages()))
 	tests := map[string]struct {
 		call    call
 		code    int32
@@ -288,7 +288,7 @@ func TestRefusalsAreStatuses(t *testing.T) {
 
 func TestDeprecatedVersionWarns(t *testing.T) {
 	storage := map[string]rest.Storage{"gadgets": gadgets{named{"gadget", false}}}
-	ours := asServed(installed(t, oldGroup, storage))
+	ours := withServerContext(installed(t, oldGroup, storage))
 	theirs := upstream(t, oldGroup, storage)
 	for _, c := range []call{
 		{method: http.MethodGet, path: "/apis/old.example.com/v1/gadgets/g"},
@@ -303,7 +303,7 @@ func TestDeprecatedVersionWarns(t *testing.T) {
 	}
 }
 
-// depth is admission that knows how many calls lie above it.
+// depth is an admission plugin that records the depth of its call stack.
 type depth struct{ calls int }
 
 func (*depth) Handles(admission.Operation) bool { return true }
@@ -314,9 +314,8 @@ func (d *depth) Admit(context.Context, admission.Attributes, admission.ObjectInt
 	return nil
 }
 
-// Upstream's write handlers are made for one request: kept, each would wrap its
-// admission once more at every request, and the thousandth write would cost what
-// the first thousand do together.
+// TestWritesDoNotGrow: a write handler of k8s.io/apiserver wraps its admission at every
+// request. If it were reused, the call stack would grow with each write.
 func TestWritesDoNotGrow(t *testing.T) {
 	admit := &depth{}
 	table := newTable()
@@ -325,7 +324,7 @@ func TestWritesDoNotGrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	version, _ := table.Version(root)
-	handler := asServed(version)
+	handler := withServerContext(version)
 	create := call{method: http.MethodPost, path: root + "/namespaces/x/pods", header: map[string]string{"Content-Type": "application/json"},
 		body: `{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"p"}}`}
 	write := func() int {

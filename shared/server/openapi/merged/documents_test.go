@@ -237,7 +237,7 @@ func TestDownServerMakesItPartial(t *testing.T) {
 	}
 	extension.down.Store(true)
 	if diff := cmp.Diff(both, pathsOf(t, d)); diff != "" {
-		t.Errorf("index when down again: what was said last is kept (-want +got)\n%s", diff)
+		t.Errorf("index when down again, which must be the last known one (-want +got)\n%s", diff)
 	}
 }
 
