@@ -1,4 +1,4 @@
-// Package apiserver is the server that every tier is built from.
+// Package apiserver implements the server that every tier is built from.
 //
 // A tier starts in the steps of kube-apiserver: options are completed and validated and
 // become a [Config]; Complete makes a [CompletedConfig] of it; its New builds a [Server],

@@ -195,7 +195,7 @@ func TestRuleCacheFollowsChanges(t *testing.T) {
 	eventually(authorizer.DecisionNoOpinion)
 }
 
-// TestUncachedUsers: users about whom other authorizers next are not cached.
+// TestUncachedUsers: users about whom other authorizers decide are not cached.
 func TestUncachedUsers(t *testing.T) {
 	everybody := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "r"},

@@ -1,4 +1,4 @@
-// Package fairness is API priority and fairness (KEP-1040) of k8s.io/apiserver, with a fast
+// Package fairness provides API priority and fairness (KEP-1040) of k8s.io/apiserver, with a fast
 // path for requests that need not wait.
 //
 // A queue set of k8s.io/apiserver enqueues every request, and dequeues it at once if there

@@ -1,4 +1,4 @@
-// Package filters is the handler chain that every tier puts in front of its handlers.
+// Package filters builds the handler chain that every tier puts in front of its handlers.
 //
 // The order is kube-apiserver's, with one more filter. After authentication comes
 // ownership: a request for a path that the tier does not own goes to the next tier at
