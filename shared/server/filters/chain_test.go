@@ -256,8 +256,8 @@ func TestAudiences(t *testing.T) {
 			x := newTier(t, func(c *Config) {
 				c.Generic.Authentication.APIAudiences = tc.ours
 				c.Generic.Authentication.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-					if told, _ := authenticator.AudiencesFrom(req.Context()); !slices.Equal(told, tc.ours) {
-						t.Errorf("told of %v, want %v", told, tc.ours)
+					if audiences, _ := authenticator.AudiencesFrom(req.Context()); !slices.Equal(audiences, tc.ours) {
+						t.Errorf("audiences %v, want %v", audiences, tc.ours)
 					}
 					resp, ok, err := authenticate(req)
 					resp.Audiences = tc.of

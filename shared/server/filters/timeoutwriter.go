@@ -273,6 +273,6 @@ func abort(w http.ResponseWriter) {
 	if e, ok := responsewriter.GetOriginal(w).(endableWriter); ok {
 		e.Abort()
 	} else if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-		_ = conn.Close() // closing the connection is all the client is told
+		_ = conn.Close() // the client sees only the closed connection
 	}
 }
