@@ -74,7 +74,7 @@ func (a *cachingAuthenticator) AuthenticateRequest(req *http.Request) (*authenti
 			return nil, false, ErrFrontProxyWithoutUser
 		}
 		// The proxy is trusted, even if its user is refused.
-		distrust.Forget(req.Header)
+		distrust.RemoveChallenge(req.Header)
 		if proxyCached {
 			return a.byHeaders.AuthenticateRequest(req)
 		}

@@ -217,21 +217,21 @@ func BenchmarkCertificates(b *testing.B) {
 func TestTrustedProxiesLoseTheirChallenge(t *testing.T) {
 	c := newCertFixture(t)
 	refusing := anonymousFilter{c.cached, &apiserverapi.AnonymousAuthConfig{}}
-	asserted := http.Header{"X-Remote-User": {user.Anonymous}, distrust.Challenge: {"secret"}}
+	asserted := http.Header{"X-Remote-User": {user.Anonymous}, distrust.ChallengeHeader: {"secret"}}
 	for name, test := range map[string]struct {
 		client  pki.Pair
 		header  http.Header
 		trusted bool
 	}{
 		"front proxy":                {c.pki.FrontProxyClient, asserted, true},
-		"front proxy without a user": {c.pki.FrontProxyClient, http.Header{distrust.Challenge: {"secret"}}, false},
+		"front proxy without a user": {c.pki.FrontProxyClient, http.Header{distrust.ChallengeHeader: {"secret"}}, false},
 		"another CA's":               {c.pki.Admin, asserted, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range 2 { // the second time from the cache
 				req := newTLSRequest(t, test.client, test.header)
 				_, ok, _ := refusing.AuthenticateRequest(req)
-				if trusted := req.Header[distrust.Challenge] == nil; trusted != test.trusted || ok && test.trusted {
+				if trusted := req.Header[distrust.ChallengeHeader] == nil; trusted != test.trusted || ok && test.trusted {
 					t.Errorf("trusted: %v, authenticated: %v", trusted, ok)
 				}
 			}

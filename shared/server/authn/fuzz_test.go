@@ -52,8 +52,8 @@ func FuzzHandOver(f *testing.F) {
 		f.Add(uint8(who), "Bearer "+staticToken, "", "X-Remote-User", "admin", "X-Remote-Group", "system:masters")
 		f.Add(uint8(who), "", "v4.channel.k8s.io, "+protocol+"c3RhdGlj", "X-Remote-Extra-Scopes", "a, b", "x-remote-user", " carol ")
 	}
-	f.Add(uint8(0), "bearer wrong", "", handover.Header, "", "X-Remote-Client-Asserted", "X-Remote-User=admin")
-	f.Add(uint8(1), "Basic YTpi", protocol+"=,"+protocol, handover.Header, "bm9uZQ==", "X-Remote-Uid", "0")
+	f.Add(uint8(0), "bearer wrong", "", handover.CertificatesHeader, "", "X-Remote-Client-Asserted", "X-Remote-User=admin")
+	f.Add(uint8(1), "Basic YTpi", protocol+"=,"+protocol, handover.CertificatesHeader, "bm9uZQ==", "X-Remote-Uid", "0")
 	f.Add(uint8(2), "Bearer", "", "X-Remote-User", "", "X-Remote-User", "é\xff%")
 	f.Fuzz(func(t *testing.T, who uint8, authorization, protocols, one, value, two, other string) {
 		req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
@@ -72,7 +72,7 @@ func FuzzHandOver(f *testing.F) {
 				header[name] = values
 			}
 		}
-		handover.Of(req, fixture.tiers.proxies.AssertedHeaders(req)).Add(header)
+		handover.FromRequest(req, fixture.tiers.proxies.AssertedHeaders(req)).SetHeaders(header)
 		wantUser, want := authenticate(direct, again(req))
 		if _, tier := fixture.tiers.proxies.tierOf(req); tier && want == "error" {
 			return // the aggregator refuses tiers as clients

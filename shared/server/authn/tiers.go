@@ -53,7 +53,7 @@ type tierAuthenticator struct {
 func (t *tierAuthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	tier, ok := t.proxies.tierOf(req)
 	if !ok {
-		if _, handed := req.Header[handover.Header]; handed && len(t.tiers) > 0 {
+		if _, handed := req.Header[handover.CertificatesHeader]; handed && len(t.tiers) > 0 {
 			return nil, false, errHandoverFromPeer
 		}
 		return t.next.AuthenticateRequest(req)
@@ -62,8 +62,8 @@ func (t *tierAuthenticator) AuthenticateRequest(req *http.Request) (*authenticat
 		return nil, false, errTierNotAccepted
 	}
 	// The tier is trusted, even if its client is refused.
-	distrust.Forget(req.Header)
-	certificates, asserted, handed, err := handover.Take(req.Header)
+	distrust.RemoveChallenge(req.Header)
+	certificates, asserted, handed, err := handover.Extract(req.Header)
 	switch {
 	case err != nil:
 		return nil, false, err
@@ -116,7 +116,7 @@ func (c *chainCache) parse(value string) (chain []*x509.Certificate, cached bool
 	chain, cached = c.chains[value]
 	c.mu.RUnlock()
 	if !cached {
-		chain, err = handover.Parse(value)
+		chain, err = handover.ParseCertificates(value)
 	}
 	return chain, cached, err
 }

@@ -69,7 +69,7 @@ func handOver(c handover.Credential, more http.Header) http.Header {
 	for name, values := range more {
 		header[name] = values
 	}
-	c.Add(header)
+	c.SetHeaders(header)
 	return header
 }
 
@@ -120,8 +120,8 @@ func TestTiersAuthenticateByTheirCertificates(t *testing.T) {
 		"a proxy's user":              {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "proxy"), Asserted: http.Header{"X-Remote-User": {"carol"}}}, masters), []string{"carol", "system:authenticated"}},
 		"a proxy without a user":      {aggregator, handOver(handover.Credential{Certificates: f.chain(t, "proxy")}, masters), refused},
 		"a tier's certificate":        {aggregator, handOver(handover.Credential{Certificates: newTLSRequest(t, extensions, nil).TLS.PeerCertificates, Asserted: masters}, nil), refused},
-		"no certificate at all":       {aggregator, http.Header{handover.Header: {"bm9uZQ=="}}, refused},
-		"twice":                       {aggregator, http.Header{handover.Header: {"", ""}}, refused},
+		"no certificate at all":       {aggregator, http.Header{handover.CertificatesHeader: {"bm9uZQ=="}}, refused},
+		"twice":                       {aggregator, http.Header{handover.CertificatesHeader: {"", ""}}, refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := newTLSRequest(t, test.pair, test.header)
@@ -178,12 +178,12 @@ func TestRefusedClientsAreNoDistrust(t *testing.T) {
 		tier string
 		want bool // the challenge is left
 	}{"trusted": {"aggregator", false}, "not trusted": {"extensions", true}} {
-		header := handOver(handover.Credential{Authorization: []string{"Bearer wrong"}}, http.Header{distrust.Challenge: {"secret"}})
+		header := handOver(handover.Credential{Authorization: []string{"Bearer wrong"}}, http.Header{distrust.ChallengeHeader: {"secret"}})
 		req := newTLSRequest(t, f.pki.Tier[test.tier], header)
 		if _, ok, err := f.core.AuthenticateRequest(req); ok || err == nil {
 			t.Errorf("%s: authenticated", name)
 		}
-		if _, left := req.Header[distrust.Challenge]; left != test.want {
+		if _, left := req.Header[distrust.ChallengeHeader]; left != test.want {
 			t.Errorf("%s: challenge left: %v", name, left)
 		}
 	}

@@ -64,7 +64,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	proxies := authn.NewFrontProxies(g.Authentication.RequestHeaderConfig)
 	unauthorized := outage.Refuse(g.Serializer, keepProxiesOpen(genericapifilters.Unauthorized(g.Serializer), proxies))
 	unauthorized = genericapifilters.WithFailedAuthenticationAudit(unauthorized, g.AuditBackend, g.AuditPolicyRuleEvaluator)
-	unauthorized = compose(distrust.Mark(unauthorized), nested, trackCompleted())
+	unauthorized = compose(distrust.WithEcho(unauthorized), nested, trackCompleted())
 
 	authentication := []filter{
 		before(func(next http.Handler) http.Handler {
@@ -106,7 +106,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 	}))
 	first := &requestContext{next: compose(byDuration, nested, filters...), resolver: g.RequestInfoResolver, audiences: g.Authentication.APIAudiences}
 	if c.HandOver {
-		first.credential = func(req *http.Request) *handover.Credential { return handover.Of(req, proxies.AssertedHeaders(req)) }
+		first.credential = func(req *http.Request) *handover.Credential { return handover.FromRequest(req, proxies.AssertedHeaders(req)) }
 	}
 	return first
 }

@@ -72,7 +72,7 @@ func (c *requestContext) prepare(w http.ResponseWriter, req *http.Request) (http
 		ctx = authenticator.WithAudiences(ctx, c.audiences)
 	}
 	if c.credential != nil {
-		ctx = handover.With(ctx, c.credential(req))
+		ctx = handover.NewContext(ctx, c.credential(req))
 	}
 	ctx = outage.Track(withState(ctx, &requestState{}))
 	if info.Verb != "watch" { // its writes are spread over its whole life

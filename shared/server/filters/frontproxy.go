@@ -16,7 +16,7 @@ import (
 // authentication closes after anonymous requests.
 func cleanProxied(proxies *authn.FrontProxies) filter {
 	clean := func(_ *requestState, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
-		distrust.Forget(req.Header)
+		distrust.RemoveChallenge(req.Header)
 		if header := w.Header(); len(header["Connection"]) > 0 && req.ProtoMajor > 1 && proxies.Proxied(req) {
 			delete(header, "Connection")
 		}

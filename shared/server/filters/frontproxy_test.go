@@ -94,20 +94,20 @@ func TestConnectionsOfFrontProxiesStayOpen(t *testing.T) {
 func TestChallengeIsNotForHandlers(t *testing.T) {
 	x, proxy, _, _ := proxiedTier(t)
 	look := func(_ http.ResponseWriter, req *http.Request) {
-		if req.Header[distrust.Challenge] != nil {
+		if req.Header[distrust.ChallengeHeader] != nil {
 			t.Error("a handler sees the challenge")
 		}
 	}
 	x.serve, x.next = look, look
 	for target, authorization := range map[string]string{"/api/v1/pods": "alice", "/apis/other/v1/things": "alice", "/api/v1/nodes": "nobody"} {
-		req := newRequest(http.MethodPost, target, "Authorization: "+authorization, "X-Remote-User: alice", distrust.Challenge+": secret")
+		req := newRequest(http.MethodPost, target, "Authorization: "+authorization, "X-Remote-User: alice", distrust.ChallengeHeader+": secret")
 		req.TLS = proxy
-		if answer := do(x.Edge, req); distrust.Marked(answer.Header(), "secret") {
+		if answer := do(x.Edge, req); distrust.Echoed(answer.Header(), "secret") {
 			t.Errorf("%s as %s: the answer to a trusted proxy says that it is not trusted", target, authorization)
 		}
-		req = newRequest(http.MethodPost, target, "Authorization: nobody", distrust.Challenge+": secret")
+		req = newRequest(http.MethodPost, target, "Authorization: nobody", distrust.ChallengeHeader+": secret")
 		req.TLS = proxy
-		if answer := do(x.Edge, req); !distrust.Marked(answer.Header(), "secret") {
+		if answer := do(x.Edge, req); !distrust.Echoed(answer.Header(), "secret") {
 			t.Errorf("%s: the answer to a proxy that names no user does not say that it is not trusted", target)
 		}
 	}

@@ -1,47 +1,48 @@
-// Package distrust tells "I do not believe who asserts this identity" from every other 401.
+// Package distrust marks the 401 responses by which a tier refuses the proxy, and not the user.
 //
-// A tier that passes a request on asserts its user over mutual TLS. If the next tier refuses
-// the front-proxy certificate, that is a fault of the installation, nothing has been carried
-// out, and another replica may believe it. But a 401 may come from behind authentication,
-// too: from an admission webhook, or from a pod that is reached by proxy. Then it is the
-// client's, and the request may have had effects.
+// A tier that forwards a request asserts its user over mutual TLS. If the next tier refuses the
+// front-proxy certificate, the installation is at fault: the request was not processed, and
+// another replica may accept the certificate. A 401 can also come from behind authentication,
+// from an admission webhook or from a Pod that is reached by proxy. That one is meant for the
+// client, and the request may have had effects.
 //
-// So each request between tiers carries a challenge, a random text that only the proxy
-// knows, and a tier that refuses the proxy echoes it. A request loses its challenge as soon
-// as the proxy is believed ([Forget]), so that nothing behind authentication can echo it, and
-// a refused user is not mistaken for a refused proxy. A client cannot interfere either: the
-// proxy replaces the challenge in what comes in, removes the echo from what goes back, and
-// [Mark] echoes only to a client that has a certificate.
+// Each request between tiers therefore carries a challenge, a random text of the proxy. A tier
+// that refuses the proxy echoes it ([WithEcho]), and the proxy recognizes the echo ([Echoed]). Once
+// the proxy is trusted, the challenge is removed from the request ([RemoveChallenge]): nothing
+// behind authentication can echo it, and a refused user is not mistaken for a refused proxy.
+// Clients cannot interfere: the proxy replaces challenges in requests and removes echoes from
+// responses, and [WithEcho] requires a client certificate.
+//
+// All functions are safe for concurrent use.
 package distrust
 
 import "net/http"
 
 const (
-	// Challenge is the header of a request between tiers that has the challenge. Proxies have
-	// always removed X-Remote- headers from what clients send.
-	Challenge = "X-Remote-Challenge"
-	// Echo is the header of an answer that has it back.
-	Echo = "X-Remote-Challenge-Refused"
+	// ChallengeHeader is the request header with the challenge. Proxies of all releases remove
+	// X-Remote- headers from requests of clients.
+	ChallengeHeader = "X-Remote-Challenge"
+	// EchoHeader is the response header with the echoed challenge.
+	EchoHeader = "X-Remote-Challenge-Refused"
 )
 
-// Mark answers requests that failed authentication by next, with an echo if the challenge is
-// still there.
-func Mark(next http.Handler) http.Handler {
+// WithEcho returns a handler for requests that failed authentication. It echoes the challenge, if
+// the request still has one, and calls next.
+func WithEcho(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		challenge := req.Header[Challenge]
+		challenge := req.Header[ChallengeHeader]
 		if len(challenge) == 1 && req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
-			w.Header()[Echo] = challenge
+			w.Header()[EchoHeader] = challenge
 		}
 		next.ServeHTTP(w, req)
 	})
 }
 
-// Forget removes the challenge from the headers of a request whose sender is believed.
-func Forget(request http.Header) { delete(request, Challenge) }
+// RemoveChallenge removes the challenge from the request of a trusted proxy.
+func RemoveChallenge(request http.Header) { delete(request, ChallengeHeader) }
 
-// Marked reports whether the answer with these headers refuses the proxy that has sent
-// challenge.
-func Marked(answer http.Header, challenge string) bool {
-	echo := answer[Echo]
+// Echoed reports whether a response with these headers refuses the proxy that sent challenge.
+func Echoed(answer http.Header, challenge string) bool {
+	echo := answer[EchoHeader]
 	return len(echo) == 1 && echo[0] == challenge
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestOnlyWhoIsNotBelievedIsTold(t *testing.T) {
+func TestEchoOnlyForDistrustedProxies(t *testing.T) {
 	someone := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{}}}
 	for name, test := range map[string]struct {
 		tls       *tls.ConnectionState
@@ -29,14 +29,14 @@ func TestOnlyWhoIsNotBelievedIsTold(t *testing.T) {
 			req := httptest.NewRequest(http.MethodPost, "/api", nil)
 			req.TLS = test.tls
 			if test.challenge != nil {
-				req.Header[Challenge] = test.challenge
+				req.Header[ChallengeHeader] = test.challenge
 			}
 			answer := httptest.NewRecorder()
 			if test.believed {
-				Forget(req.Header)
+				RemoveChallenge(req.Header)
 			}
-			Mark(refuse).ServeHTTP(answer, req)
-			if got := Marked(answer.Header(), "secret"); got != test.want || answer.Code != http.StatusUnauthorized {
+			WithEcho(refuse).ServeHTTP(answer, req)
+			if got := Echoed(answer.Header(), "secret"); got != test.want || answer.Code != http.StatusUnauthorized {
 				t.Errorf("code %d, marked: %v", answer.Code, got)
 			}
 		})

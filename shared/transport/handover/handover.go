@@ -1,13 +1,16 @@
-// Package handover hands the credential of a client over to the tier that examines it.
+// Package handover transfers the credential of a client to the tier that authenticates it.
 //
-// The aggregator does not tell core who its clients are. It hands over what they have shown:
-// the bearer token, and the certificate whose key the client has proved to have in the TLS
-// handshake, as RFC 9440 has it for reverse proxies. Core examines them as if the client had
-// come to it. So whoever has the aggregator's files, and no client's credential, can be
-// nobody but the aggregator.
+// The aggregator does not assert the users of its clients to core. It transfers their
+// credentials: the bearer token, and the certificate whose private key the client has proved to
+// hold in the TLS handshake (compare RFC 9440 for reverse proxies). Core authenticates them as if
+// the client were connected to it. An attacker with the aggregator's files, but without the
+// credential of a client, can therefore impersonate only the aggregator.
 //
-// A certificate alone proves nothing, so it is believed only if it comes over a connection of
-// the aggregator, see package authn.
+// The sending tier calls [FromRequest] before authentication, carries the [Credential] in the
+// context ([NewContext], [FromContext]) and adds it to the forwarded request
+// ([Credential.SetHeaders]). The receiving tier calls [Extract] and [ParseCertificates]. A
+// certificate without its key proves nothing: package authn accepts it only over a connection of
+// the aggregator. All functions are safe for concurrent use.
 package handover
 
 import (
@@ -22,29 +25,29 @@ import (
 )
 
 const (
-	// Header is in every request that is handed over. It has the certificates that the client
-	// has shown, DER in base64, the client's own first; it is empty where there are none.
-	// Tiers have always removed X-Remote- headers from what clients send.
-	Header = "X-Remote-Client-Certificates"
-	// assertedHeader has the headers by which a client names a user, as an authenticating
-	// proxy does. They are not sent as they are: a tier that does not know of handing over
-	// could take them for the aggregator's.
+	// CertificatesHeader is set in all requests with a transferred credential. It lists the
+	// certificates of the client as DER in base64, starting with its own; it is empty if there
+	// are none. All releases remove X-Remote- headers from requests of clients.
+	CertificatesHeader = "X-Remote-Client-Certificates"
+	// assertedHeader encodes the identity headers of a client that is an authenticating proxy.
+	// They are not sent under their own names: a tier of an earlier release could take them
+	// for the aggregator's.
 	assertedHeader = "X-Remote-Client-Asserted"
 )
 
-// Credential is what a client has shown. It is not changed once it is made.
+// Credential is the credential of a client. It is immutable.
 type Credential struct {
 	// Authorization and Protocols are the headers Authorization and Sec-WebSocket-Protocol.
 	Authorization, Protocols []string
-	// Asserted are the headers by which a client with a certificate names a user.
+	// Asserted are the identity headers of a client with a certificate.
 	Asserted http.Header
-	// Certificates are the client's, with its own first.
+	// Certificates is the chain of the client, starting with its own certificate.
 	Certificates []*x509.Certificate
 }
 
-// Of returns the credential in req. asserted are the headers by which it names a user. It
-// must be called before authentication, which removes what it has examined.
-func Of(req *http.Request, asserted http.Header) *Credential {
+// FromRequest returns the credential of req, with its identity headers asserted. It must be called
+// before authentication, which removes credentials from the request.
+func FromRequest(req *http.Request, asserted http.Header) *Credential {
 	c := &Credential{
 		Authorization: req.Header["Authorization"],
 		Protocols:     req.Header["Sec-Websocket-Protocol"],
@@ -57,18 +60,18 @@ func Of(req *http.Request, asserted http.Header) *Credential {
 
 type contextKey struct{}
 
-// With returns a context that has c.
-func With(ctx context.Context, c *Credential) context.Context {
+// NewContext returns a copy of ctx that holds c.
+func NewContext(ctx context.Context, c *Credential) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// From returns the credential in ctx, nil if there is none.
-func From(ctx context.Context) *Credential {
+// FromContext returns the credential in ctx, or nil.
+func FromContext(ctx context.Context) *Credential {
 	c, _ := ctx.Value(contextKey{}).(*Credential)
 	return c
 }
 
-// Size is about how many bytes [Credential.Add] adds.
+// Size returns the approximate number of bytes that [Credential.SetHeaders] adds.
 func (c *Credential) Size() int {
 	size := 0
 	for _, values := range [][]string{c.Authorization, c.Protocols} {
@@ -81,14 +84,14 @@ func (c *Credential) Size() int {
 	}
 	for name, values := range c.Asserted {
 		for _, value := range values {
-			size += 3 * (len(name) + len(value)) // all of it may be escaped
+			size += 3 * (len(name) + len(value)) // every byte may be escaped
 		}
 	}
 	return size
 }
 
-// Add adds c to the headers of a request, from which identity headers have been removed.
-func (c *Credential) Add(header http.Header) {
+// SetHeaders sets the headers that transfer c. Identity headers must have been removed.
+func (c *Credential) SetHeaders(header http.Header) {
 	var certificates []byte
 	for i, certificate := range c.Certificates {
 		if i > 0 {
@@ -96,7 +99,7 @@ func (c *Credential) Add(header http.Header) {
 		}
 		certificates = base64.StdEncoding.AppendEncode(certificates, certificate.Raw)
 	}
-	header[Header] = []string{string(certificates)}
+	header[CertificatesHeader] = []string{string(certificates)}
 	if len(c.Asserted) > 0 {
 		header[assertedHeader] = []string{url.Values(c.Asserted).Encode()}
 	}
@@ -108,20 +111,19 @@ func (c *Credential) Add(header http.Header) {
 	}
 }
 
-// Take removes from header what [Credential.Add] has added and no other server knows, and
-// returns it: the certificates as they came, and what the client asserts. The headers
-// Authorization and Sec-WebSocket-Protocol stay where they are. It reports whether something
-// is handed over at all.
-func Take(header http.Header) (certificates string, asserted http.Header, ok bool, err error) {
-	values, ok := header[Header]
+// Extract removes the headers of this package from header, and returns the encoded certificates
+// and the identity headers of the client. The headers Authorization and Sec-WebSocket-Protocol
+// remain. Extract reports whether the request has a transferred credential.
+func Extract(header http.Header) (certificates string, asserted http.Header, ok bool, err error) {
+	values, ok := header[CertificatesHeader]
 	encoded := header[assertedHeader]
-	delete(header, Header)
+	delete(header, CertificatesHeader)
 	delete(header, assertedHeader)
 	if !ok {
 		return "", nil, false, nil
 	}
 	if len(values) != 1 || len(encoded) > 1 {
-		return "", nil, true, errors.New("what is handed over is there twice")
+		return "", nil, true, errors.New("duplicate headers of a transferred credential")
 	}
 	if len(encoded) == 1 {
 		parsed, err := url.ParseQuery(encoded[0])
@@ -133,8 +135,8 @@ func Take(header http.Header) (certificates string, asserted http.Header, ok boo
 	return values[0], asserted, true, nil
 }
 
-// Parse returns the certificates of a value of [Header].
-func Parse(value string) ([]*x509.Certificate, error) {
+// ParseCertificates parses a value of [CertificatesHeader].
+func ParseCertificates(value string) ([]*x509.Certificate, error) {
 	if value == "" {
 		return nil, nil
 	}

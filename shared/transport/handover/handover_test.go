@@ -53,9 +53,9 @@ func TestWhatIsHandedOverArrives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req := httptest.NewRequest(http.MethodGet, "/api", nil)
 			req.Header, req.TLS = test.header, &tls.ConnectionState{PeerCertificates: test.chain}
-			credential := Of(req, test.asserted)
+			credential := FromRequest(req, test.asserted)
 			sent := http.Header{}
-			credential.Add(sent)
+			credential.SetHeaders(sent)
 			size := 0
 			for _, values := range sent {
 				for _, value := range values {
@@ -65,7 +65,7 @@ func TestWhatIsHandedOverArrives(t *testing.T) {
 			if credential.Size() < size {
 				t.Errorf("size %d, and %d bytes are added", credential.Size(), size)
 			}
-			value, got, ok, err := Take(sent)
+			value, got, ok, err := Extract(sent)
 			if err != nil || !ok {
 				t.Fatalf("taken: %v, %v", ok, err)
 			}
@@ -79,46 +79,46 @@ func TestWhatIsHandedOverArrives(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("asserted (-want +got)\n%s", diff)
 			}
-			parsed, err := Parse(value)
+			parsed, err := ParseCertificates(value)
 			if err != nil || !slices.EqualFunc(parsed, test.chain, (*x509.Certificate).Equal) {
 				t.Errorf("%d certificates, %v", len(parsed), err)
 			}
 		})
 	}
-	if _, _, ok, err := Take(http.Header{}); ok || err != nil {
+	if _, _, ok, err := Extract(http.Header{}); ok || err != nil {
 		t.Errorf("of nothing: %v, %v", ok, err)
 	}
 }
 
 // FuzzTake has core read what anybody with the aggregator's key may send: it says no, or
 // what it reads is read again alike.
-func FuzzTake(f *testing.F) {
+func FuzzExtract(f *testing.F) {
 	f.Add("", "", "")
 	f.Add("bm9uZQ==", "X-Remote-User=admin", "X-Remote-Group=system%3Amasters")
 	f.Add(",", "%zz", ";")
 	f.Fuzz(func(t *testing.T, certificates, asserted, more string) {
-		header := http.Header{Header: {certificates}, assertedHeader: {asserted}}
+		header := http.Header{CertificatesHeader: {certificates}, assertedHeader: {asserted}}
 		if more != "" {
 			header[assertedHeader] = append(header[assertedHeader], more)
 		}
-		value, names, ok, err := Take(header)
+		value, names, ok, err := Extract(header)
 		if !ok || len(header) != 0 {
 			t.Fatalf("taken: %v, left: %v", ok, header)
 		}
 		if err != nil {
 			return
 		}
-		chain, err := Parse(value)
+		chain, err := ParseCertificates(value)
 		if err != nil {
 			return
 		}
 		again := http.Header{}
-		(&Credential{Certificates: chain, Asserted: names}).Add(again)
-		value, once, _, err := Take(again)
+		(&Credential{Certificates: chain, Asserted: names}).SetHeaders(again)
+		value, once, _, err := Extract(again)
 		if err != nil || len(once) != len(names) {
 			t.Fatalf("%q is read as %q, %v", names, once, err)
 		}
-		if second, err := Parse(value); err != nil || len(second) != len(chain) {
+		if second, err := ParseCertificates(value); err != nil || len(second) != len(chain) {
 			t.Fatalf("%d certificates are read as %d, %v", len(chain), len(second), err)
 		}
 	})

@@ -44,7 +44,7 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 			req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 			token := http.Header{"Authorization": {"Bearer secret"}, "Sec-Websocket-Protocol": {"v5.channel.k8s.io, " + bearerProtocol + "c2VjcmV0"}}
 			forged := http.Header{
-				"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, handover.Header: {"forged"},
+				"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}, handover.CertificatesHeader: {"forged"},
 				"X-Remote-Client-Asserted": {"X-Remote-User=admin"},
 			}
 			for _, header := range []http.Header{token, forged} {
@@ -55,7 +55,7 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 			if upgrade != "" {
 				req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade, Authorization"}, []string{upgrade}
 			}
-			ctx := handover.With(apirequest.WithUser(req.Context(), alice), handover.Of(req, nil))
+			ctx := handover.NewContext(apirequest.WithUser(req.Context(), alice), handover.FromRequest(req, nil))
 			// Authentication removes what it has examined.
 			delete(req.Header, "Authorization")
 			req.Header["Sec-Websocket-Protocol"] = []string{"v5.channel.k8s.io"}
@@ -63,11 +63,11 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			certificates, asserted, ok, err := handover.Take(sent)
+			certificates, asserted, ok, err := handover.Extract(sent)
 			if err != nil || !ok || asserted != nil {
 				t.Fatalf("handed over: %v, asserted %v, %v", ok, asserted, err)
 			}
-			if chain, err := handover.Parse(certificates); err != nil || len(chain) != 1 || !chain[0].Equal(leaf) {
+			if chain, err := handover.ParseCertificates(certificates); err != nil || len(chain) != 1 || !chain[0].Equal(leaf) {
 				t.Errorf("%d certificates, %v", len(chain), err)
 			}
 			for name, want := range token {
@@ -94,7 +94,7 @@ func TestOnlyOwnRequestsHaveNoCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, ok, _ := handover.Take(sent); ok || sent["X-Remote-User"] != nil {
+	if _, _, ok, _ := handover.Extract(sent); ok || sent["X-Remote-User"] != nil {
 		t.Errorf("an own request carries %q", sent)
 	}
 	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
@@ -106,7 +106,7 @@ func TestOnlyOwnRequestsHaveNoCredential(t *testing.T) {
 func TestLargeCredentialsAreRefusedHere(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 	credential := &handover.Credential{Authorization: []string{strings.Repeat("x", maxHeaders)}}
-	ctx := handover.With(apirequest.WithUser(req.Context(), alice), credential)
+	ctx := handover.NewContext(apirequest.WithUser(req.Context(), alice), credential)
 	if _, err := sentBy(t, alice, req.WithContext(ctx)); err != errHeaderTooLarge {
 		t.Errorf("got %v", err)
 	}

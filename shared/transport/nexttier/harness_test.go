@@ -153,15 +153,15 @@ func (b *backend) authenticated(a authenticator.Request) http.Handler {
 		answer, ok, err := a.AuthenticateRequest(r)
 		if err != nil || !ok {
 			// As package distrust does where no front proxy is believed.
-			if challenge, marks := r.Header[distrust.Challenge]; marks && !b.old {
-				w.Header()[distrust.Echo] = challenge
+			if challenge, marks := r.Header[distrust.ChallengeHeader]; marks && !b.old {
+				w.Header()[distrust.EchoHeader] = challenge
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusUnauthorized)
 			_ = json.NewEncoder(w).Encode(metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonUnauthorized, Code: 401, Message: "Unauthorized"})
 			return
 		}
-		distrust.Forget(r.Header)
+		distrust.RemoveChallenge(r.Header)
 		r = r.WithContext(apirequest.WithUser(r.Context(), answer.User))
 		if r.URL.Path == "/readyz" {
 			b.probes(w, r)

@@ -33,7 +33,7 @@ type Proxy struct {
 	credentials *credentials
 	metrics     *metrics
 	streams     openStreams
-	// challenge is the value of the header [distrust.Challenge].
+	// challenge is the value of the header [distrust.ChallengeHeader].
 	challenge []string
 
 	// ctx ends with Run; goroutines counts those that end with it.
@@ -263,7 +263,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 			_ = res.Body.Close()
 			last = errDistrusted
 			// An unmarked 401 may come from behind authentication, after effects.
-			if !distrust.Marked(res.Header, p.challenge[0]) && !isSafe(out.Method) {
+			if !distrust.Echoed(res.Header, p.challenge[0]) && !isSafe(out.Method) {
 				return nil, nil, last
 			}
 		case ctx.Err() != nil:
@@ -287,7 +287,7 @@ func (p *Proxy) send(out *http.Request, b *body, k kind) (*http.Response, *repli
 // release does not mark answers.
 func (p *Proxy) checkDistrust(r *replica, res *http.Response) bool {
 	switch {
-	case res.StatusCode == http.StatusUnauthorized && distrust.Marked(res.Header, p.challenge[0]):
+	case res.StatusCode == http.StatusUnauthorized && distrust.Echoed(res.Header, p.challenge[0]):
 		p.markDistrusting(r)
 		return true
 	case res.StatusCode == http.StatusUnauthorized:

@@ -51,7 +51,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	header := w.Header()
 	for name, values := range res.Header {
 		switch {
-		case isHopByHop(name), name == distrust.Echo:
+		case isHopByHop(name), name == distrust.EchoHeader:
 		case name == "Warning":
 			// Keep the warnings of this tier.
 			header[name] = append(header[name], values...)

@@ -106,7 +106,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 		}
 	}
 	if p.config.HandOver {
-		if credential := handover.From(req.Context()); credential != nil {
+		if credential := handover.FromContext(req.Context()); credential != nil {
 			size += credential.Size()
 		}
 	}
@@ -136,7 +136,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 	if id, ok := audit.AuditIDFrom(req.Context()); ok && id != "" {
 		header[auditinternal.HeaderAuditID] = []string{string(id)}
 	}
-	header[distrust.Challenge] = p.challenge
+	header[distrust.ChallengeHeader] = p.challenge
 	if err := p.setIdentity(req.Context(), header, u); err != nil {
 		return nil, err
 	}
@@ -174,8 +174,8 @@ func (p *Proxy) setIdentity(ctx context.Context, header http.Header, u user.Info
 		}
 		return nil
 	}
-	if credential := handover.From(ctx); credential != nil {
-		credential.Add(header)
+	if credential := handover.FromContext(ctx); credential != nil {
+		credential.SetHeaders(header)
 		return nil
 	}
 	if !tierclient.Own(ctx) {

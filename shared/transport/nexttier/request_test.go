@@ -105,7 +105,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 		"X-Forwarded-For":                         {"192.0.2.1"},
 		"X-Forwarded-Host":                        {"x"},
 		"X-Forwarded-Proto":                       {"https"},
-		distrust.Challenge:                        p.challenge,
+		distrust.ChallengeHeader:                  p.challenge,
 	}
 	got := http.Header{}
 	for name, values := range out.Header {

@@ -182,7 +182,7 @@ func (p *Proxy) probe(r *replica) {
 		p.markDown(r, err)
 		return
 	}
-	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.Challenge: p.challenge}
+	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.ChallengeHeader: p.challenge}
 	if !p.config.HandOver { // with HandOver, the client certificate identifies the probe
 		if err := p.identity.setHeaders(header, p.config.ProbeUser); err != nil {
 			conn.Release()

@@ -91,10 +91,10 @@ func TestAnswer401FromBehindAuthenticationPasses(t *testing.T) {
 			// All that it may have learned of the challenge.
 			for name, values := range r.Header {
 				if strings.HasPrefix(name, "X-Remote-") {
-					w.Header()[distrust.Echo] = values
+					w.Header()[distrust.EchoHeader] = values
 				}
 			}
-			w.Header().Add(distrust.Echo, "guessed")
+			w.Header().Add(distrust.EchoHeader, "guessed")
 			http.Error(w, "who are you", http.StatusUnauthorized)
 		},
 	}
@@ -108,9 +108,9 @@ func TestAnswer401FromBehindAuthenticationPasses(t *testing.T) {
 				for _, path := range paths {
 					req := f.request(t, method, "/api/v1/namespaces/n/pods/p"+path, nil)
 					// What a client says of a challenge does not count.
-					req.Header.Set(distrust.Challenge, "guessed")
+					req.Header.Set(distrust.ChallengeHeader, "guessed")
 					a := f.do(t, req)
-					if a.code != 401 || a.body != "who are you\n" || a.header.Get("Www-Authenticate") != "Basic" || a.header[distrust.Echo] != nil {
+					if a.code != 401 || a.body != "who are you\n" || a.header.Get("Www-Authenticate") != "Basic" || a.header[distrust.EchoHeader] != nil {
 						t.Errorf("%s: answer %+v", path, a)
 					}
 				}
