@@ -55,13 +55,13 @@ type Server struct {
 	availability *availability.Controller
 	openapi      *merged.Documents
 	// chainOpenAPI are the sources of OpenAPI that are always there.
-	chainOpenAPI []merged.Source
+	tierOpenAPI []merged.Source
 
-	apiServices apiregistrationinformers.SharedInformerFactory
-	crds        cache.SharedIndexInformer
-	crdsCounted func(context.Context)
+	apiServices    apiregistrationinformers.SharedInformerFactory
+	crds           cache.SharedIndexInformer
+	markCRDsSynced func(context.Context)
 	// known is closed when the table has been read.
-	known chan struct{}
+	tableReady chan struct{}
 	// background counts what the hooks have started and Run waits for.
 	background sync.WaitGroup
 }
@@ -71,7 +71,7 @@ func New(config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{known: make(chan struct{})}
+	s := &Server{tableReady: make(chan struct{})}
 	openAPI := newOpenAPI(config)
 	if err := s.build(config, openAPI); err != nil {
 		return nil, err
@@ -102,12 +102,12 @@ func New(config Config) (*Server, error) {
 	if err := s.addDiscovery(config); err != nil {
 		return nil, err
 	}
-	if err := s.followCRDs(config); err != nil {
+	if err := s.watchCRDs(config); err != nil {
 		return nil, err
 	}
 	s.addOpenAPI(config, openAPI)
-	s.table.OnSwap(s.swap)
-	s.server.AwaitPaths(s.known)
+	s.table.OnSwap(s.setSnapshot)
+	s.server.AwaitPaths(s.tableReady)
 	return s, s.addHooks(config)
 }
 
@@ -165,8 +165,8 @@ func (s *Server) addDiscovery(config Config) error {
 	s.discovery = discovery.NewManager(discovery.Config{
 		Next:     documents.Handler(config.Next.Handler),
 		Own:      own,
-		Priority: placeOf,
-		OnNext:   s.registrar.Serves,
+		Priority: priorityOf,
+		OnNext:   s.registrar.SetServed,
 		Pace:     config.pace,
 	})
 	groups := http.HandlerFunc(s.discovery.ServeGroups)
@@ -179,41 +179,41 @@ func (s *Server) addDiscovery(config Config) error {
 }
 
 // followCRDs reads the CRDs of the extensions tier.
-func (s *Server) followCRDs(config Config) error {
+func (s *Server) watchCRDs(config Config) error {
 	client, err := apiextensionsclient.NewForConfig(tierclient.Config(Tier, config.Next.Handler))
 	if err != nil {
 		return fmt.Errorf("make the client of custom resource definitions: %w", err)
 	}
 	s.crds = crdinformers.NewCustomResourceDefinitionInformer(client, 0, cache.Indexers{})
-	if err := s.crds.SetTransform(autoregister.Outline); err != nil {
+	if err := s.crds.SetTransform(autoregister.StripCRD); err != nil {
 		return fmt.Errorf("watch customresourcedefinitions: %w", err)
 	}
-	s.crdsCounted, err = s.registrar.FollowCRDs(s.crds, s.discovery.Hint)
+	s.markCRDsSynced, err = s.registrar.WatchCRDs(s.crds, s.discovery.PollNextSoon)
 	return err
 }
 
 // addOpenAPI answers /openapi over all tiers and extension servers.
 func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
 	next := tierclient.As(documents.Aggregator, config.Next.Handler)
-	s.chainOpenAPI = []merged.Source{
+	s.tierOpenAPI = []merged.Source{
 		{Name: Tier, From: documents.Handler(own.Documents()), Handler: own.Documents(), Patience: buildPatience},
 		{Name: config.Next.Tier, From: documents.Handler(next), Handler: next, Patience: buildPatience},
 	}
-	s.openapi = merged.NewDocuments(s.chainOpenAPI...)
+	s.openapi = merged.NewDocuments(s.tierOpenAPI...)
 	s.server.Handle(triuneopenapi.PathV2, s.openapi)
 	s.server.Handle(triuneopenapi.PathV3, s.openapi)
 	s.server.HandlePrefix(triuneopenapi.PathV3+"/", s.openapi)
 }
 
 // swap tells everybody of a new table.
-func (s *Server) swap(snapshot *apiservices.Snapshot) {
+func (s *Server) setSnapshot(snapshot *apiservices.Snapshot) {
 	s.network.transports.Retain(snapshot.All())
-	s.discovery.Swap(snapshot)
-	s.openapi.SetSources(append(s.chainOpenAPI[:2:2], openapiSources(snapshot)...))
+	s.discovery.SetSnapshot(snapshot)
+	s.openapi.SetSources(append(s.tierOpenAPI[:2:2], openapiSources(snapshot)...))
 	select {
-	case <-s.known:
+	case <-s.tableReady:
 	default:
-		close(s.known)
+		close(s.tableReady)
 	}
 }
 

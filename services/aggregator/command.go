@@ -111,6 +111,6 @@ func (p *program) initializers(config *options.Config) ([]admission.PluginInitia
 		return nil, err
 	}
 	return []admission.PluginInitializer{
-		webhookinitializer.NewPluginInitializer(config.WebhookAuth, remote.URLs{Resolver: services}),
+		webhookinitializer.NewPluginInitializer(config.WebhookAuth, remote.FirstURL{Resolver: services}),
 	}, nil
 }

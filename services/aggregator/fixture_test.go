@@ -92,7 +92,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 		Next:      &apiserver.Next{Tier: "core", Handler: f.next},
 		Proxy:     Proxy{CertFile: f.pki.FrontProxyClient.CertFile, KeyFile: f.pki.FrontProxyClient.KeyFile},
 		pace: discovery.Pace{
-			Next: 20 * time.Millisecond, Hurry: 10 * time.Millisecond, Grace: 200 * time.Millisecond,
+			Next: 20 * time.Millisecond, Eager: 10 * time.Millisecond, Grace: 200 * time.Millisecond,
 			Remote: 100 * time.Millisecond, Retry: 50 * time.Millisecond,
 		},
 	}

@@ -28,7 +28,7 @@ func (s *Server) addHooks(config Config) error {
 		in("apiservice-registration-controller", s.table.Run),
 		in("apiservice-discovery-controller", s.discovery.Run),
 		in("apiservice-status-available-controller", s.availability.Run),
-		in("kube-apiserver-autoregistration", s.registrar.Run, s.crds.RunWithContext, s.crdsCounted),
+		in("kube-apiserver-autoregistration", s.registrar.Run, s.crds.RunWithContext, s.markCRDsSynced),
 	}
 	for name, hook := range config.Hooks {
 		errs = append(errs, s.server.AddPostStartHook(name, hook))

@@ -24,7 +24,7 @@ func (s *Server) owns(path string) (http.Handler, bool) {
 			// Until the table has been read nobody knows whose this is. What is
 			// built into Kubernetes can safely be taken for the next tier's.
 			_, builtIn := autoregister.BuiltIn(gv)
-			return http.HandlerFunc(discovery.NotYet), !builtIn
+			return http.HandlerFunc(discovery.ServeUnavailable), !builtIn
 		}
 		if backend := snapshot.Backend(gv); backend != nil {
 			return backend, true
@@ -36,7 +36,7 @@ func (s *Server) owns(path string) (http.Handler, bool) {
 		return nil, false
 	}
 	if snapshot == nil {
-		return http.HandlerFunc(discovery.NotYet), true
+		return http.HandlerFunc(discovery.ServeUnavailable), true
 	}
 	if _, ok := snapshot.Group(group); !ok {
 		return nil, false
@@ -72,7 +72,7 @@ func groupOf(path string) (string, bool) {
 }
 
 // placeOf is where a group-version that is not remote stands in discovery.
-func placeOf(gv schema.GroupVersion) discovery.Priority {
+func priorityOf(gv schema.GroupVersion) discovery.Priority {
 	if gv.Group == ownGroup {
 		return discovery.Priority{Group: ownPriority}
 	}

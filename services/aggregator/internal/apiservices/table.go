@@ -17,7 +17,7 @@ import (
 
 // settle is how long a change waits for others to join it: registering 300 CRDs
 // must not build 300 tables of 300 rows.
-const settle = 25 * time.Millisecond
+const rebuildDelay = 25 * time.Millisecond
 
 // Table keeps the current Snapshot up to date with an informer.
 type Table struct {
@@ -39,14 +39,14 @@ func NewTable(informer apiregistrationinformers.APIServiceInformer, backend func
 		changed: make(chan struct{}, 1),
 	}
 	registration, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { t.touch() },
+		AddFunc: func(any) { t.markChanged() },
 		UpdateFunc: func(before, after any) {
 			// A resync repeats what is known.
 			if before != after {
-				t.touch()
+				t.markChanged()
 			}
 		},
-		DeleteFunc: func(any) { t.touch() },
+		DeleteFunc: func(any) { t.markChanged() },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch apiservices: %w", err)
@@ -55,7 +55,7 @@ func NewTable(informer apiregistrationinformers.APIServiceInformer, backend func
 	return t, nil
 }
 
-func (t *Table) touch() {
+func (t *Table) markChanged() {
 	select {
 	case t.changed <- struct{}{}:
 	default:
@@ -100,8 +100,8 @@ func (t *Table) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.changed:
-			t.touch()
-			timer.Reset(settle)
+			t.markChanged()
+			timer.Reset(rebuildDelay)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 // says are served, established or not, as kube-apiserver does. changed, if set,
 // is called after every change; it must not block. FollowCRDs must be called
 // before Run, and the returned function run beside it.
-func (r *Registrar) FollowCRDs(informer cache.SharedIndexInformer, changed func()) (func(context.Context), error) {
+func (r *Registrar) WatchCRDs(informer cache.SharedIndexInformer, changed func()) (func(context.Context), error) {
 	see := func(obj any, gone bool) {
-		r.see(obj, gone)
+		r.update(obj, gone)
 		if changed != nil {
 			changed()
 		}
@@ -33,7 +33,7 @@ func (r *Registrar) FollowCRDs(informer cache.SharedIndexInformer, changed func(
 			return
 		}
 		r.mu.Lock()
-		r.crds = true
+		r.crdsSynced = true
 		r.mu.Unlock()
 		r.enqueueAll()
 	}, nil
@@ -41,21 +41,21 @@ func (r *Registrar) FollowCRDs(informer cache.SharedIndexInformer, changed func(
 
 // see takes over what a CRD serves now. What it served before is remembered here,
 // for the object of a deletion need not be the one that was seen last.
-func (r *Registrar) see(obj any, gone bool) {
+func (r *Registrar) update(obj any, gone bool) {
 	name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
 		return
 	}
 	var now []schema.GroupVersion
 	if !gone {
-		now = versionsOf(obj)
+		now = servedVersions(obj)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before := r.served[name]
-	r.served[name] = now
+	before := r.crdVersions[name]
+	r.crdVersions[name] = now
 	if gone {
-		delete(r.served, name)
+		delete(r.crdVersions, name)
 	}
 	r.countLocked(now, +1)
 	r.countLocked(before, -1)
@@ -64,17 +64,17 @@ func (r *Registrar) see(obj any, gone bool) {
 // countLocked adds to the number of CRDs that serve each of gvs.
 func (r *Registrar) countLocked(gvs []schema.GroupVersion, by int) {
 	for _, gv := range gvs {
-		name := nameOf(gv)
-		r.custom[name] += by
-		if r.custom[name] == 0 {
-			delete(r.custom, name)
+		name := apiServiceName(gv)
+		r.crdCounts[name] += by
+		if r.crdCounts[name] == 0 {
+			delete(r.crdCounts, name)
 		}
 		r.queue.Add(name)
 	}
 }
 
 // versionsOf returns the group-versions a CRD serves.
-func versionsOf(obj any) []schema.GroupVersion {
+func servedVersions(obj any) []schema.GroupVersion {
 	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return nil
@@ -91,7 +91,7 @@ func versionsOf(obj any) []schema.GroupVersion {
 // Outline is a cache.TransformFunc for an informer of CRDs that nobody else reads:
 // it keeps what registration needs and drops the schemas, which are most of a
 // CRD.
-func Outline(obj any) (any, error) {
+func StripCRD(obj any) (any, error) {
 	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
 		return obj, nil

@@ -11,7 +11,7 @@ type Priority struct {
 
 // custom is the priority of group-versions of custom resources: below everything
 // built in, versions in Kubernetes' order of version names.
-var custom = Priority{Group: 1000, Version: 100}
+var customPriority = Priority{Group: 1000, Version: 100}
 
 // builtIn holds the priorities of Kubernetes' own groups, by version. The figures
 // are kube-apiserver's (pkg/controlplane/apiserver and cmd/kube-apiserver/app):
@@ -62,5 +62,5 @@ func PriorityOf(gv schema.GroupVersion) Priority {
 	if priority, ok := BuiltIn(gv); ok {
 		return priority
 	}
-	return custom
+	return customPriority
 }

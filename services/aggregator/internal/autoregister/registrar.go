@@ -46,15 +46,15 @@ type Registrar struct {
 	builtIn map[string]Priority
 	// whole is set once the next tier has told all it serves; until then a
 	// missing group-version means nothing.
-	whole bool
+	chainComplete bool
 	// custom counts the CRDs that serve a group-version.
-	custom map[string]int
+	crdCounts map[string]int
 	// served are the group-versions of each CRD, by its name.
-	served map[string][]schema.GroupVersion
+	crdVersions map[string][]schema.GroupVersion
 	// crds is set once every CRD has been counted.
-	crds bool
+	crdsSynced bool
 	// settled are the onstart APIServices that have had their one write.
-	settled map[string]bool
+	written map[string]bool
 	// ready is what Ready has found once.
 	ready bool
 }
@@ -68,10 +68,10 @@ func New(informer apiregistrationinformers.APIServiceInformer, client apiregistr
 			workqueue.DefaultTypedControllerRateLimiter[string](),
 			workqueue.TypedRateLimitingQueueConfig[string]{Name: "autoregister"},
 		),
-		builtIn: map[string]Priority{},
-		custom:  map[string]int{},
-		served:  map[string][]schema.GroupVersion{},
-		settled: map[string]bool{},
+		builtIn:     map[string]Priority{},
+		crdCounts:   map[string]int{},
+		crdVersions: map[string][]schema.GroupVersion{},
+		written:     map[string]bool{},
 	}
 	enqueue := func(obj any) {
 		if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
@@ -91,17 +91,17 @@ func New(informer apiregistrationinformers.APIServiceInformer, client apiregistr
 }
 
 // nameOf is the name of a group-version's APIService.
-func nameOf(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
+func apiServiceName(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
 
 // Serves tells which group-versions the next tier serves now. Custom ones among
 // them are passed over.
-func (r *Registrar) Serves(gvs []schema.GroupVersion) {
+func (r *Registrar) SetServed(gvs []schema.GroupVersion) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := make(map[string]Priority, len(gvs))
 	for _, gv := range gvs {
 		if priority, ok := BuiltIn(gv); ok {
-			seen[nameOf(gv)] = priority
+			seen[apiServiceName(gv)] = priority
 		}
 	}
 	// The head and the tail of what is behind us; whoever has both is not missing
@@ -113,10 +113,10 @@ func (r *Registrar) Serves(gvs []schema.GroupVersion) {
 	for name, priority := range seen {
 		r.builtIn[name] = priority
 	}
-	first := core && extensions && !r.whole
-	r.whole = r.whole || first
+	first := core && extensions && !r.chainComplete
+	r.chainComplete = r.chainComplete || first
 	for name := range seen {
-		if !r.settled[name] {
+		if !r.written[name] {
 			r.queue.Add(name)
 		}
 	}
@@ -146,7 +146,7 @@ func (r *Registrar) Run(ctx context.Context) {
 	defer running.Wait()
 	for range workers {
 		running.Go(func() {
-			for r.work(ctx) {
+			for r.processNext(ctx) {
 			}
 		})
 	}
@@ -154,7 +154,7 @@ func (r *Registrar) Run(ctx context.Context) {
 	r.queue.ShutDown()
 }
 
-func (r *Registrar) work(ctx context.Context) bool {
+func (r *Registrar) processNext(ctx context.Context) bool {
 	name, quit := r.queue.Get()
 	if quit {
 		return false
@@ -172,29 +172,29 @@ func (r *Registrar) work(ctx context.Context) bool {
 }
 
 // wish is what should be with an APIService.
-type wish struct {
+type desired struct {
 	object  *apiregistrationv1.APIService // nil: it should not exist
 	certain bool                          // a nil object is not for lack of knowledge
 }
 
-func (r *Registrar) wishLocked(name, label string) wish {
+func (r *Registrar) desiredLocked(name, label string) desired {
 	gv := apiregistrationhelper.APIServiceNameToGroupVersion(name)
 	if priority, ok := r.builtIn[name]; ok {
-		return wish{object: object(gv, priority, onStart), certain: true}
+		return desired{object: newAPIService(gv, priority, onStart), certain: true}
 	}
-	if r.custom[name] > 0 {
-		return wish{object: object(gv, custom, always), certain: true}
+	if r.crdCounts[name] > 0 {
+		return desired{object: newAPIService(gv, customPriority, always), certain: true}
 	}
 	if label == onStart {
-		return wish{certain: r.whole}
+		return desired{certain: r.chainComplete}
 	}
-	return wish{certain: r.crds}
+	return desired{certain: r.crdsSynced}
 }
 
-func object(gv schema.GroupVersion, priority Priority, label string) *apiregistrationv1.APIService {
+func newAPIService(gv schema.GroupVersion, priority Priority, label string) *apiregistrationv1.APIService {
 	return &apiregistrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   nameOf(gv),
+			Name:   apiServiceName(gv),
 			Labels: map[string]string{autoregister.AutoRegisterManagedLabel: label},
 		},
 		Spec: apiregistrationv1.APIServiceSpec{
@@ -217,8 +217,8 @@ func (r *Registrar) sync(ctx context.Context, name string) error {
 		label = current.Labels[autoregister.AutoRegisterManagedLabel]
 	}
 	r.mu.Lock()
-	wanted := r.wishLocked(name, label)
-	settled := r.settled[name]
+	wanted := r.desiredLocked(name, label)
+	settled := r.written[name]
 	r.mu.Unlock()
 
 	once := wanted.object != nil && wanted.object.Labels[autoregister.AutoRegisterManagedLabel] == onStart
@@ -240,7 +240,7 @@ func (r *Registrar) sync(ctx context.Context, name string) error {
 	}
 	if err == nil && once {
 		r.mu.Lock()
-		r.settled[name] = true
+		r.written[name] = true
 		r.mu.Unlock()
 	}
 	return err
@@ -281,7 +281,7 @@ func (r *Registrar) remove(ctx context.Context, current *apiregistrationv1.APISe
 		return fmt.Errorf("delete apiservice: %w", err)
 	}
 	r.mu.Lock()
-	delete(r.settled, current.Name)
+	delete(r.written, current.Name)
 	r.mu.Unlock()
 	return nil
 }

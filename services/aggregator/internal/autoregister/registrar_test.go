@@ -42,7 +42,7 @@ func start(t *testing.T, existing ...*apiregistrationv1.APIService) *fixture {
 		t.Fatal(err)
 	}
 	informer := cache.NewSharedIndexInformer(f.crds, &apiextensionsv1.CustomResourceDefinition{}, 0, cache.Indexers{})
-	counted, err := f.registrar.FollowCRDs(informer, nil)
+	counted, err := f.registrar.WatchCRDs(informer, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ type specs = map[string]apiregistrationv1.APIServiceSpec
 
 func TestBuiltInAreRegisteredAndCustomPassedOver(t *testing.T) {
 	f := start(t)
-	f.registrar.Serves([]schema.GroupVersion{coreV1, appsV1, fooV1})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1, fooV1})
 	f.is(specs{"v1.": coreSpec, "v1.apps": appsSpec})
 	list, err := f.client.ApiregistrationV1().APIServices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -135,11 +135,11 @@ func TestBuiltInAreRegisteredAndCustomPassedOver(t *testing.T) {
 // forget what it serves.
 func TestNothingIsRemovedForLackOfKnowledge(t *testing.T) {
 	f := start(t, apiService("v2alpha1.batch", onStart, batchSpec), apiService("v1.apiextensions.k8s.io", onStart, extensionsSpec))
-	f.registrar.Serves([]schema.GroupVersion{coreV1}) // the tail is away
+	f.registrar.SetServed([]schema.GroupVersion{coreV1}) // the tail is away
 	f.is(specs{"v1.": coreSpec, "v2alpha1.batch": batchSpec, "v1.apiextensions.k8s.io": extensionsSpec})
-	f.registrar.Serves([]schema.GroupVersion{coreV1, extensionsV1}) // now it is whole
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1}) // now it is whole
 	f.is(specs{"v1.": coreSpec, "v1.apiextensions.k8s.io": extensionsSpec})
-	f.registrar.Serves([]schema.GroupVersion{coreV1, extensionsV1, {Group: "batch", Version: "v2alpha1"}})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1, {Group: "batch", Version: "v2alpha1"}})
 	f.is(specs{"v1.": coreSpec, "v1.apiextensions.k8s.io": extensionsSpec, "v2alpha1.batch": batchSpec})
 }
 
@@ -147,13 +147,13 @@ func TestOnStartIsWrittenOnce(t *testing.T) {
 	wrong := appsSpec
 	wrong.VersionPriority = 1
 	f := start(t, apiService("v1.apps", onStart, wrong))
-	f.registrar.Serves([]schema.GroupVersion{coreV1, appsV1})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1})
 	f.is(specs{"v1.": coreSpec, "v1.apps": appsSpec})
 	// From here on it is the administrator's.
 	if err := f.client.ApiregistrationV1().APIServices().Delete(t.Context(), "v1.apps", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	f.registrar.Serves([]schema.GroupVersion{coreV1, appsV1, {Group: "batch", Version: "v2alpha1"}})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1, {Group: "batch", Version: "v2alpha1"}})
 	f.is(specs{"v1.": coreSpec, "v2alpha1.batch": batchSpec})
 }
 
@@ -164,7 +164,7 @@ func TestUnmanagedIsLeftAlone(t *testing.T) {
 	foo.VersionPriority = 1
 	f := start(t, apiService("v1.apps", "", mine), apiService("v1.example.com", "", foo))
 	f.crds.Add(crd("foos.example.com", "example.com", served))
-	f.registrar.Serves([]schema.GroupVersion{coreV1, appsV1, extensionsV1})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1, extensionsV1})
 	f.is(specs{"v1.": coreSpec, "v1.apps": mine, "v1.apiextensions.k8s.io": extensionsSpec, "v1.example.com": foo})
 }
 
@@ -199,7 +199,7 @@ func TestReady(t *testing.T) {
 	if err := f.registrar.Ready(); err == nil {
 		t.Error("ready before anything is known")
 	}
-	f.registrar.Serves([]schema.GroupVersion{coreV1, extensionsV1})
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1})
 	f.is(specs{"v1.": coreSpec, "v1.apiextensions.k8s.io": extensionsSpec})
 	if got, want := f.registrar.Ready().Error(), "missing APIService: [v1. v1.apiextensions.k8s.io]"; got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -17,7 +17,7 @@ import (
 
 // moreAttempts is how often a server is asked again, all at once, after the first
 // question has failed.
-const moreAttempts = 4
+const retryProbes = 4
 
 // Prober asks the server of one APIService whether it serves the group-version,
 // at one address. Each call may choose another address.
@@ -75,7 +75,7 @@ func (c *checker) problem(ctx context.Context, apiService *apiregistrationv1.API
 			return problem
 		}
 	}
-	if err := c.ask(ctx, apiService); err != nil {
+	if err := c.probe(ctx, apiService); err != nil {
 		return unavailable("FailedDiscoveryCheck", "%s", err.Error())
 	}
 	return nil
@@ -113,20 +113,20 @@ func hasEndpoint(slice *discoveryv1.EndpointSlice, port string) bool {
 }
 
 // ask returns nil if the server answers at all, and the last error otherwise.
-func (c *checker) ask(ctx context.Context, apiService *apiregistrationv1.APIService) error {
+func (c *checker) probe(ctx context.Context, apiService *apiregistrationv1.APIService) error {
 	prober := c.prober(apiService)
 	if prober.Probe(ctx) == nil {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan error, moreAttempts)
-	for range moreAttempts {
+	results := make(chan error, retryProbes)
+	for range retryProbes {
 		go func() { results <- prober.Probe(ctx) }()
 	}
 	var last error
 	answered := false
-	for range moreAttempts {
+	for range retryProbes {
 		if err := <-results; err == nil {
 			answered = true
 			cancel()
@@ -141,6 +141,6 @@ func (c *checker) ask(ctx context.Context, apiService *apiregistrationv1.APIServ
 }
 
 // local is the condition of an APIService without a Service.
-func local() apiregistrationv1.APIServiceCondition {
+func localCondition() apiregistrationv1.APIServiceCondition {
 	return apiregistrationhelper.NewLocalAvailableAPIServiceCondition()
 }

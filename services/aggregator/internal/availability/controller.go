@@ -157,7 +157,7 @@ func (c *Controller) Run(ctx context.Context) {
 	defer running.Wait()
 	for range workers {
 		running.Go(func() {
-			for c.work(ctx) {
+			for c.processNext(ctx) {
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func (c *Controller) Run(ctx context.Context) {
 	c.queue.ShutDown()
 }
 
-func (c *Controller) work(ctx context.Context) bool {
+func (c *Controller) processNext(ctx context.Context) bool {
 	name, quit := c.queue.Get()
 	if quit {
 		return false
@@ -178,7 +178,7 @@ func (c *Controller) work(ctx context.Context) bool {
 			klog.FromContext(ctx).Error(err, "availability of an apiservice is not written", "name", name)
 		}
 		c.queue.AddRateLimited(name)
-	case again == failing:
+	case again == withBackoff:
 		c.queue.AddRateLimited(name)
 	default:
 		c.queue.Forget(name)
@@ -190,13 +190,13 @@ func (c *Controller) work(ctx context.Context) bool {
 }
 
 // pause is when to look again; 0 is when something changes.
-type pause time.Duration
+type delay time.Duration
 
 // failing is to look again after a pause that grows.
-const failing pause = -1
+const withBackoff delay = -1
 
 // sync checks one APIService and writes what is new.
-func (c *Controller) sync(ctx context.Context, name string) (pause, error) {
+func (c *Controller) sync(ctx context.Context, name string) (delay, error) {
 	current, err := c.lister.Get(name)
 	if apierrors.IsNotFound(err) {
 		c.metrics.ForgetAPIService(name)
@@ -206,12 +206,12 @@ func (c *Controller) sync(ctx context.Context, name string) (pause, error) {
 		return 0, err
 	}
 	if current.Spec.Service == nil {
-		return 0, c.write(ctx, current, local())
+		return 0, c.updateStatus(ctx, current, localCondition())
 	}
 	for _, synced := range c.synced {
 		if !synced() {
 			// Nobody knows what Services there are: what was true last stays.
-			return pause(untilSynced), nil
+			return delay(untilSynced), nil
 		}
 	}
 	found := c.checker.condition(ctx, current)
@@ -219,17 +219,17 @@ func (c *Controller) sync(ctx context.Context, name string) (pause, error) {
 		// We are ending; that says nothing about the server.
 		return 0, nil
 	}
-	if err := c.write(ctx, current, found); err != nil {
+	if err := c.updateStatus(ctx, current, found); err != nil {
 		return 0, err
 	}
 	if found.Status != apiregistrationv1.ConditionTrue {
-		return failing, nil
+		return withBackoff, nil
 	}
-	return pause(whileAvailable), nil
+	return delay(whileAvailable), nil
 }
 
 // write updates the status if the condition is news.
-func (c *Controller) write(ctx context.Context, current *apiregistrationv1.APIService, found apiregistrationv1.APIServiceCondition) error {
+func (c *Controller) updateStatus(ctx context.Context, current *apiregistrationv1.APIService, found apiregistrationv1.APIServiceCondition) error {
 	updated := current.DeepCopy()
 	apiregistrationhelper.SetAPIServiceCondition(updated, found)
 	c.metrics.SetUnavailableGauge(updated)

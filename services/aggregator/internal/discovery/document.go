@@ -51,8 +51,8 @@ type form struct {
 }
 
 type encoded struct {
-	plain  []byte
-	zipped func() []byte
+	plain   []byte
+	gzipped func() []byte
 }
 
 func newDocument(groups []apidiscoveryv2.APIGroupDiscovery) (*document, error) {
@@ -77,7 +77,7 @@ func wantsAggregated(req *http.Request) bool {
 }
 
 // gzipFrom is the size from which kube-apiserver compresses a response.
-const gzipFrom = 128 << 10
+const gzipThreshold = 128 << 10
 
 // ServeHTTP answers a request that wantsAggregated.
 func (d *document) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -102,8 +102,8 @@ func (d *document) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	header.Set("Content-Type", fmt.Sprintf("%s;g=%s;v=%s;as=%s", info.MediaType, gv.Group, gv.Version, mediaType.Convert.Kind))
 	body := content.plain
-	if len(body) > gzipFrom && acceptsGzip(req) {
-		body = content.zipped()
+	if len(body) > gzipThreshold && acceptsGzip(req) {
+		body = content.gzipped()
 		header.Set("Content-Encoding", "gzip")
 		header.Add("Vary", "Accept-Encoding")
 	}
@@ -127,12 +127,12 @@ func (d *document) encode(key form, info runtime.SerializerInfo) (*encoded, erro
 	if err != nil {
 		return nil, fmt.Errorf("encode discovery as %s %s: %w", key.gv, key.mediaType, err)
 	}
-	made := &encoded{plain: plain, zipped: sync.OnceValue(func() []byte { return zip(plain) })}
+	made := &encoded{plain: plain, gzipped: sync.OnceValue(func() []byte { return compress(plain) })}
 	d.forms[key] = made
 	return made, nil
 }
 
-func zip(plain []byte) []byte {
+func compress(plain []byte) []byte {
 	var out bytes.Buffer
 	writer, _ := gzip.NewWriterLevel(&out, gzip.DefaultCompression) // a known level has no error
 	_, _ = writer.Write(plain)                                      // a buffer has none either

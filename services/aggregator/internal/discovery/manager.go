@@ -25,7 +25,7 @@ type Pace struct {
 	// Next is the pause between two questions to the next tier (1 s).
 	Next time.Duration
 	// Hurry is that pause after a hint that something has changed (100 ms).
-	Hurry time.Duration
+	Eager time.Duration
 	// Grace is how long the next tier may be silent before what it serves is marked
 	// Stale (2 s): a restart should not empty anybody's discovery cache.
 	Grace time.Duration
@@ -48,7 +48,7 @@ func (p Pace) withDefaults() Pace {
 		}
 	}
 	set(&p.Next, time.Second)
-	set(&p.Hurry, 100*time.Millisecond)
+	set(&p.Eager, 100*time.Millisecond)
 	set(&p.Grace, 2*time.Second)
 	set(&p.Remote, 5*time.Second)
 	set(&p.Retry, 500*time.Millisecond)
@@ -79,10 +79,10 @@ type Manager struct {
 	onNext   func([]schema.GroupVersion)
 	pace     Pace
 
-	hint  chan struct{}
-	dirty chan struct{}
+	pollNow chan struct{}
+	dirty   chan struct{}
 	// waiting are requests that want to be told what is true now.
-	waiting chan chan<- struct{}
+	waiters chan chan<- struct{}
 
 	apis atomic.Pointer[document]
 	api  atomic.Pointer[document]
@@ -91,42 +91,42 @@ type Manager struct {
 	// replace a newer.
 	merging sync.Mutex
 
-	mu        sync.Mutex
-	snapshot  *apiservices.Snapshot
-	next      nextTier
-	ready     bool // what Ready has found once
-	followers map[remote.Server]*follower
+	mu            sync.Mutex
+	snapshot      *apiservices.Snapshot
+	next          nextTier
+	ready         bool // what Ready has found once
+	remotePollers map[remote.Server]*remotePoller
 }
 
 // NewManager returns a manager that knows nothing yet.
 func NewManager(config Config) *Manager {
 	return &Manager{
-		nextTier:  config.Next,
-		own:       config.Own,
-		priority:  config.Priority,
-		onNext:    config.OnNext,
-		pace:      config.Pace.withDefaults(),
-		hint:      make(chan struct{}, 1),
-		dirty:     make(chan struct{}, 1),
-		waiting:   make(chan chan<- struct{}),
-		followers: map[remote.Server]*follower{},
+		nextTier:      config.Next,
+		own:           config.Own,
+		priority:      config.Priority,
+		onNext:        config.OnNext,
+		pace:          config.Pace.withDefaults(),
+		pollNow:       make(chan struct{}, 1),
+		dirty:         make(chan struct{}, 1),
+		waiters:       make(chan chan<- struct{}),
+		remotePollers: map[remote.Server]*remotePoller{},
 	}
 }
 
 // Swap takes over a new table of APIServices. It does not block.
-func (m *Manager) Swap(snapshot *apiservices.Snapshot) {
+func (m *Manager) SetSnapshot(snapshot *apiservices.Snapshot) {
 	m.mu.Lock()
 	m.snapshot = snapshot
 	m.mu.Unlock()
-	m.Hint()
-	m.touch()
+	m.PollNextSoon()
+	m.markDirty()
 }
 
 // Hint tells that the next tier probably has something new to say: a CRD or an
 // APIService has changed. It does not block.
-func (m *Manager) Hint() {
+func (m *Manager) PollNextSoon() {
 	select {
-	case m.hint <- struct{}{}:
+	case m.pollNow <- struct{}{}:
 	default:
 	}
 }
@@ -136,10 +136,10 @@ func (m *Manager) Hint() {
 func (m *Manager) Recheck(apiService string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, f := range m.followers {
+	for _, f := range m.remotePollers {
 		for _, backend := range f.backends {
 			if backend.APIService().Name == apiService {
-				f.nudge()
+				f.pollSoon()
 				return
 			}
 		}
@@ -147,7 +147,7 @@ func (m *Manager) Recheck(apiService string) {
 }
 
 // touch has the documents merged again.
-func (m *Manager) touch() {
+func (m *Manager) markDirty() {
 	select {
 	case m.dirty <- struct{}{}:
 	default:
@@ -167,8 +167,8 @@ func (m *Manager) Ready() error {
 	if m.next.answered.IsZero() {
 		missing = append(missing, "the next tier")
 	}
-	for key, f := range m.followers {
-		if !f.asked {
+	for key, f := range m.remotePollers {
+		if !f.polled {
 			missing = append(missing, key.String())
 		}
 	}
@@ -193,7 +193,7 @@ func (m *Manager) Run(ctx context.Context) {
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	running.Go(func() { m.followNext(ctx) })
+	running.Go(func() { m.pollNext(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -219,37 +219,37 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 		return
 	}
 	backends := m.snapshot.Backends()
-	seen := make(map[remote.Server]bool, len(m.followers))
+	seen := make(map[remote.Server]bool, len(m.remotePollers))
 	for _, backend := range backends {
 		seen[backend.Server()] = true
 	}
-	for key, f := range m.followers {
+	for key, f := range m.remotePollers {
 		if !seen[key] {
 			f.cancel()
-			delete(m.followers, key)
+			delete(m.remotePollers, key)
 			continue
 		}
 	}
 	for key := range seen {
 		mine := slices.DeleteFunc(slices.Clone(backends), func(b *remote.Backend) bool { return b.Server() != key })
-		if f := m.followers[key]; f != nil {
+		if f := m.remotePollers[key]; f != nil {
 			if !slices.Equal(f.backends, mine) {
 				f.backends = mine
-				f.nudge()
+				f.pollSoon()
 			}
 			continue
 		}
 		ctx, cancel := context.WithCancel(ctx)
-		f := &follower{cancel: cancel, wake: make(chan struct{}, 1), backends: mine}
-		m.followers[key] = f
-		running.Go(func() { m.follow(ctx, f) })
+		f := &remotePoller{cancel: cancel, wake: make(chan struct{}, 1), backends: mine}
+		m.remotePollers[key] = f
+		running.Go(func() { m.pollRemote(ctx, f) })
 	}
 }
 
 // unknownLocked reports whether a document of what is known would look complete and
 // lack the rest: the APIServices have not been read, or the next tier has never answered
 // and no APIService remembers what it serves from an earlier life of this process.
-func (m *Manager) unknownLocked() bool {
+func (m *Manager) isIncompleteLocked() bool {
 	if m.snapshot == nil {
 		return true
 	}
@@ -263,15 +263,15 @@ func (m *Manager) merge() error {
 	m.merging.Lock()
 	defer m.merging.Unlock()
 	m.mu.Lock()
-	if m.unknownLocked() {
+	if m.isIncompleteLocked() {
 		m.mu.Unlock()
 		m.apis.Store(nil)
 		m.api.Store(nil)
 		return nil
 	}
 	snapshot := m.snapshot
-	sources := m.remoteLocked()
-	common := Knowledge{NextDown: m.next.down || m.next.answered.IsZero(), Priority: m.placeOf(snapshot)}
+	sources := m.remoteSourcesLocked()
+	common := Input{NextDown: m.next.down || m.next.answered.IsZero(), Priority: m.priorityOf(snapshot)}
 	nextAPIs, nextAPI := m.next.apis, m.next.api
 	m.mu.Unlock()
 
@@ -294,27 +294,27 @@ func (m *Manager) merge() error {
 		}
 		*into = append(*into, schema.GroupVersion{Group: apiService.Spec.Group, Version: apiService.Spec.Version})
 	}
-	if err := replace(&m.apis, Merge(apis)); err != nil {
+	if err := storeIfChanged(&m.apis, Merge(apis)); err != nil {
 		return fmt.Errorf("merge /apis: %w", err)
 	}
-	if err := replace(&m.api, Merge(api)); err != nil {
+	if err := storeIfChanged(&m.api, Merge(api)); err != nil {
 		return fmt.Errorf("merge /api: %w", err)
 	}
 	return nil
 }
 
 // remoteLocked lists what is known of every remote APIService.
-func (m *Manager) remoteLocked() []Source {
+func (m *Manager) remoteSourcesLocked() []Source {
 	var sources []Source
-	for _, f := range m.followers {
+	for _, f := range m.remotePollers {
 		for _, backend := range f.backends {
 			gv := groupVersion(backend)
-			v, ok := f.known[gv]
+			v, ok := f.versions[gv]
 			if !ok {
 				// The server did not answer, or does not have it.
 				v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			}
-			if f.failed[gv] || !f.asked {
+			if f.failed[gv] || !f.polled {
 				v.Freshness = apidiscoveryv2.DiscoveryFreshnessStale
 			}
 			sources = append(sources, Source{GroupVersion: gv, Discovery: v})
@@ -325,7 +325,7 @@ func (m *Manager) remoteLocked() []Source {
 }
 
 // placeOf gives remote group-versions the priority their APIService asks for.
-func (m *Manager) placeOf(snapshot *apiservices.Snapshot) func(schema.GroupVersion) Priority {
+func (m *Manager) priorityOf(snapshot *apiservices.Snapshot) func(schema.GroupVersion) Priority {
 	return func(gv schema.GroupVersion) Priority {
 		if apiService := snapshot.APIService(gv); apiService != nil && apiService.Spec.Service != nil {
 			return Priority{Group: int(apiService.Spec.GroupPriorityMinimum), Version: int(apiService.Spec.VersionPriority)}
@@ -336,7 +336,7 @@ func (m *Manager) placeOf(snapshot *apiservices.Snapshot) func(schema.GroupVersi
 
 // replace publishes a document unless it says what the current one says, whose
 // encoded forms are then worth keeping.
-func replace(at *atomic.Pointer[document], groups []apidiscoveryv2.APIGroupDiscovery) error {
+func storeIfChanged(at *atomic.Pointer[document], groups []apidiscoveryv2.APIGroupDiscovery) error {
 	made, err := newDocument(groups)
 	if err != nil {
 		return err

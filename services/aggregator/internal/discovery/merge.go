@@ -23,7 +23,7 @@ type Source struct {
 }
 
 // Knowledge is everything a merged document is made of. Merge does not change it.
-type Knowledge struct {
+type Input struct {
 	// Own are the groups this tier serves itself; nobody can take their place.
 	Own []apidiscoveryv2.APIGroupDiscovery
 	// Remote is what is known of each remote APIService.
@@ -42,8 +42,8 @@ type Knowledge struct {
 }
 
 // Merge makes one document. Its slices may share memory with k.
-func Merge(k Knowledge) []apidiscoveryv2.APIGroupDiscovery {
-	m := merger{priority: k.Priority, at: map[string]int{}, seen: map[schema.GroupVersion]bool{}}
+func Merge(k Input) []apidiscoveryv2.APIGroupDiscovery {
+	m := merger{priority: k.Priority, index: map[string]int{}, seen: map[schema.GroupVersion]bool{}}
 	for _, group := range k.Own {
 		m.addGroup(group, false)
 	}
@@ -53,7 +53,7 @@ func Merge(k Knowledge) []apidiscoveryv2.APIGroupDiscovery {
 	for _, group := range k.Next {
 		m.addGroup(group, k.NextDown)
 	}
-	if k.NextDown || k.partial() {
+	if k.NextDown || k.isPartial() {
 		for _, gv := range k.Expected {
 			m.add(metav1.ObjectMeta{Name: gv.Group}, gv.Group, apidiscoveryv2.APIVersionDiscovery{
 				Version:   gv.Version,
@@ -67,19 +67,19 @@ func Merge(k Knowledge) []apidiscoveryv2.APIGroupDiscovery {
 
 // ofLast is a group-version of the last tier, which serves it as long as it is
 // there.
-var ofLast = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
+var lastTierGV = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
 
 // partial reports that Next lacks what the tiers behind the next one serve. A tier
 // remembers what was behind it, and marks it Stale; but one that has been started
 // while that is away has nothing to remember and leaves it out, and who takes such
 // a list for the whole deletes a namespace without the custom resources in it.
-func (k Knowledge) partial() bool {
-	if !slices.Contains(k.Expected, ofLast) {
+func (k Input) isPartial() bool {
+	if !slices.Contains(k.Expected, lastTierGV) {
 		return false
 	}
 	for _, group := range k.Next {
 		for _, v := range group.Versions {
-			if group.Name == ofLast.Group && v.Version == ofLast.Version {
+			if group.Name == lastTierGV.Group && v.Version == lastTierGV.Version {
 				return v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale
 			}
 		}
@@ -90,7 +90,7 @@ func (k Knowledge) partial() bool {
 type merger struct {
 	priority func(schema.GroupVersion) Priority
 	groups   []apidiscoveryv2.APIGroupDiscovery
-	at       map[string]int // group name → index in groups
+	index    map[string]int // group name → index in groups
 	seen     map[schema.GroupVersion]bool
 }
 
@@ -110,10 +110,10 @@ func (m *merger) add(meta metav1.ObjectMeta, group string, v apidiscoveryv2.APIV
 		return
 	}
 	m.seen[gv] = true
-	i, ok := m.at[group]
+	i, ok := m.index[group]
 	if !ok {
 		i = len(m.groups)
-		m.at[group] = i
+		m.index[group] = i
 		m.groups = append(m.groups, apidiscoveryv2.APIGroupDiscovery{ObjectMeta: meta})
 	}
 	m.groups[i].Versions = append(m.groups[i].Versions, v)
@@ -124,11 +124,11 @@ func (m *merger) sort() {
 	for i := range m.groups {
 		group := &m.groups[i]
 		slices.SortStableFunc(group.Versions, func(a, b apidiscoveryv2.APIVersionDiscovery) int {
-			byPriority := cmp.Compare(m.of(group.Name, b).Version, m.of(group.Name, a).Version)
+			byPriority := cmp.Compare(m.priorityOf(group.Name, b).Version, m.priorityOf(group.Name, a).Version)
 			return cmp.Or(byPriority, version.CompareKubeAwareVersionStrings(b.Version, a.Version))
 		})
 		for _, v := range group.Versions {
-			place[group.Name] = max(place[group.Name], m.of(group.Name, v).Group)
+			place[group.Name] = max(place[group.Name], m.priorityOf(group.Name, v).Group)
 		}
 	}
 	slices.SortStableFunc(m.groups, func(a, b apidiscoveryv2.APIGroupDiscovery) int {
@@ -136,6 +136,6 @@ func (m *merger) sort() {
 	})
 }
 
-func (m *merger) of(group string, v apidiscoveryv2.APIVersionDiscovery) Priority {
+func (m *merger) priorityOf(group string, v apidiscoveryv2.APIVersionDiscovery) Priority {
 	return m.priority(schema.GroupVersion{Group: group, Version: v.Version})
 }

@@ -40,13 +40,13 @@ func TestMerge(t *testing.T) {
 	}
 	tests := []struct {
 		name      string
-		knowledge Knowledge
+		knowledge Input
 		want      []string
 	}{
 		{name: "nothing"},
 		{
 			name: "groups by priority then name, versions by priority then Kubernetes' order",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Own:  []apidiscoveryv2.APIGroupDiscovery{group("own.k8s.io", "v1")},
 				Next: []apidiscoveryv2.APIGroupDiscovery{group("b.example.com", "v2beta1", "v1", "v10", "v2"), group("a.example.com", "v1"), group("autoscaling", "v1", "v2"), group("apps", "v1")},
 			},
@@ -55,7 +55,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "a remote version takes the place of the next tier's and lifts its group",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Remote: []Source{remoteSource("apps", "v1"), remoteSource("high.example.com", "v1")},
 				Next:   []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1", "v1beta1")},
 			},
@@ -63,7 +63,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "nobody takes the place of our own group",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Own:    []apidiscoveryv2.APIGroupDiscovery{group("own.k8s.io", "v1")},
 				Remote: []Source{remoteSource("own.k8s.io", "v1")},
 			},
@@ -71,7 +71,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "a next tier that is down is stale, with what was expected of it",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Own:      []apidiscoveryv2.APIGroupDiscovery{group("own.k8s.io", "v1")},
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
 				Remote:   []Source{remoteSource("b.example.com", "v1")},
@@ -82,7 +82,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "what was expected of a next tier that answers and does not have it is gone",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
 				Expected: []schema.GroupVersion{{Group: "autoscaling", Version: "v2"}},
 			},
@@ -90,7 +90,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "what was expected is not gone while the last tier has not told the next one",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
 				Expected: []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
 			},
@@ -98,7 +98,7 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "what was expected is gone when the last tier does not have it",
-			knowledge: Knowledge{
+			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1"), group("apiextensions.k8s.io", "v1")},
 				Expected: []schema.GroupVersion{{Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
 			},
@@ -129,7 +129,7 @@ func TestMerge(t *testing.T) {
 // when it is back.
 func TestMergeDoesNotMarkWhatItWasGiven(t *testing.T) {
 	next := []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")}
-	Merge(Knowledge{Next: next, NextDown: true, Priority: func(schema.GroupVersion) Priority { return Priority{} }})
+	Merge(Input{Next: next, NextDown: true, Priority: func(schema.GroupVersion) Priority { return Priority{} }})
 	if got := next[0].Versions[0].Freshness; got != apidiscoveryv2.DiscoveryFreshnessCurrent {
 		t.Errorf("the source is marked %s", got)
 	}
@@ -167,7 +167,7 @@ func BenchmarkMerge(b *testing.B) {
 	for i := range 320 {
 		next = append(next, group(fmt.Sprintf("group%d.example.com", i), "v1"))
 	}
-	knowledge := Knowledge{Next: next, Priority: func(schema.GroupVersion) Priority { return Priority{Group: 1000, Version: 100} }}
+	knowledge := Input{Next: next, Priority: func(schema.GroupVersion) Priority { return Priority{Group: 1000, Version: 100} }}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := newDocument(Merge(knowledge)); err != nil {

@@ -22,26 +22,26 @@ type nextTier struct {
 
 // nextPoller asks the next tier. Its fields belong to one goroutine.
 type nextPoller struct {
-	m       *Manager
-	apis    documents.Tag
-	api     documents.Tag
-	apiAt   time.Time
-	hurries int
+	m          *Manager
+	apis       documents.Tag
+	api        documents.Tag
+	apiAt      time.Time
+	eagerPolls int
 }
 
 // hurry is how many times the next tier is asked at Pace.Hurry after a hint that
 // it is about to say something new.
-const hurry = 12
+const maxEagerPolls = 12
 
-func (m *Manager) followNext(ctx context.Context) {
+func (m *Manager) pollNext(ctx context.Context) {
 	p := &nextPoller{m: m}
 	answeredOnce := false
 	for {
 		answered := p.poll(ctx) || answeredOnce
 		pause := m.pace.Next
-		if p.hurries > 0 || !answered {
-			p.hurries = max(0, p.hurries-1)
-			pause = m.pace.Hurry // until the first answer everybody is waiting
+		if p.eagerPolls > 0 || !answered {
+			p.eagerPolls = max(0, p.eagerPolls-1)
+			pause = m.pace.Eager // until the first answer everybody is waiting
 		}
 		answeredOnce = answered
 		timer := time.NewTimer(pause)
@@ -49,10 +49,10 @@ func (m *Manager) followNext(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-m.hint:
-			p.hurries = hurry
-		case done := <-m.waiting:
-			p.answer(ctx, done)
+		case <-m.pollNow:
+			p.eagerPolls = maxEagerPolls
+		case done := <-m.waiters:
+			p.pollFor(ctx, done)
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -61,22 +61,22 @@ func (m *Manager) followNext(ctx context.Context) {
 
 // patience is how long a request for discovery waits for what the next tier says
 // now. What is known is served when it takes longer.
-const patience = 250 * time.Millisecond
+const waitTimeout = 250 * time.Millisecond
 
 // current waits until the documents are not older than the call: a client that has
 // just seen its CRD established asks next where to find it.
-func (m *Manager) current(ctx context.Context) {
+func (m *Manager) waitCurrent(ctx context.Context) {
 	m.mu.Lock()
 	down := m.next.down || m.next.answered.IsZero()
 	m.mu.Unlock()
 	if down {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	done := make(chan struct{})
 	select {
-	case m.waiting <- done:
+	case m.waiters <- done:
 	case <-ctx.Done():
 		return
 	}
@@ -88,11 +88,11 @@ func (m *Manager) current(ctx context.Context) {
 
 // answer asks the next tier in the name of everybody who waits, and merges what it
 // says.
-func (p *nextPoller) answer(ctx context.Context, first chan<- struct{}) {
+func (p *nextPoller) pollFor(ctx context.Context, first chan<- struct{}) {
 	waiting := []chan<- struct{}{first}
 	for more := true; more; {
 		select {
-		case done := <-p.m.waiting:
+		case done := <-p.m.waiters:
 			waiting = append(waiting, done)
 		default:
 			more = false
@@ -142,7 +142,7 @@ func (p *nextPoller) poll(ctx context.Context) bool {
 	served := groupVersions(m.next.api, m.next.apis)
 	m.mu.Unlock()
 	if changed {
-		m.touch()
+		m.markDirty()
 		if m.onNext != nil {
 			m.onNext(served)
 		}
@@ -164,7 +164,7 @@ func (p *nextPoller) failed(ctx context.Context, err error) {
 		klog.FromContext(ctx).Error(err, "the next tier does not answer discovery")
 	}
 	m.next.down = true
-	m.touch()
+	m.markDirty()
 }
 
 // document returns the groups at path, or nil if they have not changed.

@@ -14,22 +14,22 @@ import (
 )
 
 // follower keeps what one extension server says about itself.
-type follower struct {
+type remotePoller struct {
 	cancel context.CancelFunc
 	wake   chan struct{}
 
 	// Guarded by Manager.mu.
 	backends []*remote.Backend
-	known    map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery
+	versions map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery
 	failed   map[schema.GroupVersion]bool
-	asked    bool
+	polled   bool
 
 	// Used by the follower's goroutine alone.
 	tag    documents.Tag
 	groups []apidiscoveryv2.APIGroupDiscovery // what tag stands for
 }
 
-func (f *follower) nudge() {
+func (f *remotePoller) pollSoon() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -37,10 +37,10 @@ func (f *follower) nudge() {
 }
 
 // follow asks an extension server again and again until the context ends.
-func (m *Manager) follow(ctx context.Context, f *follower) {
+func (m *Manager) pollRemote(ctx context.Context, f *remotePoller) {
 	failures := 0
 	for {
-		if m.ask(ctx, f) {
+		if m.poll(ctx, f) {
 			failures = 0
 		} else {
 			failures++
@@ -58,7 +58,7 @@ func (m *Manager) follow(ctx context.Context, f *follower) {
 
 // ask brings a follower up to date and reports whether the server answered for
 // all of its group-versions.
-func (m *Manager) ask(ctx context.Context, f *follower) bool {
+func (m *Manager) poll(ctx context.Context, f *remotePoller) bool {
 	m.mu.Lock()
 	backends := f.backends
 	m.mu.Unlock()
@@ -79,18 +79,18 @@ func (m *Manager) ask(ctx context.Context, f *follower) bool {
 				known[schema.GroupVersion{Group: group.Name, Version: v.Version}] = v
 			}
 		}
-	case unanswered(err):
+	case isUnreachable(err):
 		for _, backend := range backends {
 			failed[groupVersion(backend)] = true
 		}
 	}
-	if !unanswered(err) {
+	if !isUnreachable(err) {
 		for _, backend := range backends {
 			gv := groupVersion(backend)
 			if _, ok := known[gv]; ok || (err == nil && gv.Group != "") {
 				continue
 			}
-			if v, err := legacy(ctx, backend); err != nil {
+			if v, err := legacyVersion(ctx, backend); err != nil {
 				klog.FromContext(ctx).V(2).Info("discovery of an apiservice is not available", "apiService", backend.APIService().Name, "err", err)
 				failed[gv] = true
 			} else {
@@ -100,26 +100,26 @@ func (m *Manager) ask(ctx context.Context, f *follower) bool {
 	} else if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		klog.FromContext(ctx).V(2).Info("discovery of an apiservice is not available", "apiService", backends[0].APIService().Name, "err", err)
 	}
-	m.learn(f, known, failed)
+	m.setResult(f, known, failed)
 	return len(failed) == 0
 }
 
 // learn takes over what a server said, and keeps what it said earlier about the
 // group-versions for which it has failed.
-func (m *Manager) learn(f *follower, known map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, failed map[schema.GroupVersion]bool) {
+func (m *Manager) setResult(f *remotePoller, known map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, failed map[schema.GroupVersion]bool) {
 	m.mu.Lock()
 	for gv := range failed {
-		if before, ok := f.known[gv]; ok {
+		if before, ok := f.versions[gv]; ok {
 			known[gv] = before
 		}
 	}
-	f.known, f.failed, f.asked = known, failed, true
+	f.versions, f.failed, f.polled = known, failed, true
 	m.mu.Unlock()
-	m.touch()
+	m.markDirty()
 }
 
 // aggregated asks for the document of the whole server.
-func (f *follower) aggregated(ctx context.Context, from documents.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
+func (f *remotePoller) aggregated(ctx context.Context, from documents.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	answer, err := documents.Document(ctx, from, documents.Query{Path: "/apis", Accept: acceptAggregated, Known: f.tag})
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (f *follower) aggregated(ctx context.Context, from documents.Getter) ([]api
 }
 
 // legacy asks for the resources of one group-version.
-func legacy(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVersionDiscovery, error) {
+func legacyVersion(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVersionDiscovery, error) {
 	gv := groupVersion(backend)
 	answer, err := documents.Document(ctx, backend, documents.Query{Path: groupVersionPath(gv), Accept: "application/json"})
 	if err != nil {
@@ -150,7 +150,7 @@ func legacy(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVer
 
 // unanswered tells a server that is away from one that answers, but not with
 // aggregated discovery.
-func unanswered(err error) bool {
+func isUnreachable(err error) bool {
 	if err == nil || errors.Is(err, documents.ErrNotFound) || errors.Is(err, errNotAggregated) {
 		return false
 	}

@@ -19,14 +19,14 @@ import (
 // ServeGroups answers /apis: aggregated discovery for clients that ask for it,
 // the list of groups for the others.
 func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
-	m.current(req.Context())
+	m.waitCurrent(req.Context())
 	if wantsAggregated(req) {
 		m.serve(w, req, m.apis.Load())
 		return
 	}
 	groups, ok := m.groups()
 	if !ok {
-		NotYet(w, req)
+		ServeUnavailable(w, req)
 		return
 	}
 	write(w, req, &metav1.APIGroupList{Groups: groups})
@@ -38,7 +38,7 @@ func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
 func (m *Manager) groups() ([]metav1.APIGroup, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.unknownLocked() {
+	if m.isIncompleteLocked() {
 		return nil, false
 	}
 	groups := slices.Concat([]metav1.APIGroup{m.ownGroup()}, m.snapshot.Groups())
@@ -86,7 +86,7 @@ func (m *Manager) ServeLegacy(addresses endpointdiscovery.Addresses) http.Handle
 
 func (m *Manager) serve(w http.ResponseWriter, req *http.Request, d *document) {
 	if d == nil {
-		NotYet(w, req)
+		ServeUnavailable(w, req)
 		return
 	}
 	d.ServeHTTP(w, req)
@@ -100,7 +100,7 @@ func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 
 // NotYet answers while we do not know what there is: a shorter list would be
 // taken for the truth, by the garbage collector for one.
-func NotYet(w http.ResponseWriter, req *http.Request) {
+func ServeUnavailable(w http.ResponseWriter, req *http.Request) {
 	err := apierrors.NewServiceUnavailable("the list of APIs has not been read yet")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
 	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{}, w, req)

@@ -30,7 +30,7 @@ func Assert(req *http.Request, who user.Info) {
 }
 
 // assertUserOf asserts the user in the request's context.
-func assertUserOf(req *http.Request) {
+func assertContextUser(req *http.Request) {
 	if who, ok := request.UserFrom(req.Context()); ok {
 		Assert(req, who)
 	}

@@ -52,10 +52,10 @@ type Network struct {
 // Backend is the server behind one remote APIService, as described by one
 // version of the object: a changed APIService is a new Backend.
 type Backend struct {
-	apiService *apiregistrationv1.APIService
-	network    Network
-	available  bool
-	plain      *httputil.ReverseProxy
+	apiService   *apiregistrationv1.APIService
+	network      Network
+	available    bool
+	reverseProxy *httputil.ReverseProxy
 }
 
 // New returns the Backend of an APIService, whose spec.service must not be nil.
@@ -65,12 +65,12 @@ func New(apiService *apiregistrationv1.APIService, network Network) *Backend {
 		network:    network,
 		available:  apiregistrationhelper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available),
 	}
-	b.plain = &httputil.ReverseProxy{
+	b.reverseProxy = &httputil.ReverseProxy{
 		Rewrite:        b.rewrite,
 		Transport:      roundTripperFunc(b.roundTrip),
 		ModifyResponse: b.modifyResponse,
-		ErrorHandler:   b.refuse,
-		BufferPool:     buffers{},
+		ErrorHandler:   b.handleError,
+		BufferPool:     bufferPool{},
 	}
 	return b
 }
@@ -92,20 +92,20 @@ func (b *Backend) port() int32 {
 // ServeHTTP proxies one request in the name of the user in its context.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !b.available {
-		b.end(w, req, "service unavailable", http.StatusServiceUnavailable)
+		b.terminate(w, req, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
 	if _, err := b.network.Transports.For(b.apiService); err != nil {
-		b.end(w, req, err.Error(), http.StatusInternalServerError)
+		b.terminate(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	who, ok := request.UserFrom(req.Context())
 	if !ok {
-		b.end(w, req, "missing user", http.StatusInternalServerError)
+		b.terminate(w, req, "missing user", http.StatusInternalServerError)
 		return
 	}
 	if err := nexttier.CheckUser(who); err != nil { // the server would take it for somebody else
-		b.end(w, req, err.Error(), http.StatusInternalServerError)
+		b.terminate(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
 
@@ -127,7 +127,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.upgrade(w, out, location)
 		return
 	}
-	b.plain.ServeHTTP(w, out)
+	b.reverseProxy.ServeHTTP(w, out)
 }
 
 // rewrite completes a request that is already addressed. The headers that name
@@ -135,7 +135,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // every header that the client's Connection header lists (RFC 9110, section
 // 7.6.1), which might have been these.
 func (b *Backend) rewrite(pr *httputil.ProxyRequest) {
-	assertUserOf(pr.Out)
+	assertContextUser(pr.Out)
 	// Rewrite hides what earlier proxies reported; an extension server's audit
 	// log wants the whole chain, as it gets it from kube-apiserver.
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
@@ -153,7 +153,7 @@ func (b *Backend) roundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.attempt(connections.sender, addresses, req)
+	return b.sendToFirst(connections.roundTripper, addresses, req)
 }
 
 const redirectRefused = "the backend attempted to redirect this request, which is not permitted"
@@ -166,7 +166,7 @@ func (b *Backend) modifyResponse(resp *http.Response) error {
 		resp.Header.Del("Access-Control-Allow-" + name)
 	}
 	redirects := resp.StatusCode >= 300 && resp.StatusCode <= 399 && resp.Header.Get("Location") != ""
-	if !redirects || b.network.FollowRedirects || samePlace(resp) {
+	if !redirects || b.network.FollowRedirects || isSameDocument(resp) {
 		return nil
 	}
 	resp.Body.Close()
@@ -180,18 +180,18 @@ func (b *Backend) modifyResponse(resp *http.Response) error {
 
 // samePlace allows the one redirect that every aggregated server of Kubernetes
 // answers: to the current hash of an OpenAPI v3 document, on the same server.
-func samePlace(resp *http.Response) bool {
+func isSameDocument(resp *http.Response) bool {
 	location, err := url.Parse(resp.Header.Get("Location"))
 	return err == nil && location.Host == "" && location.Scheme == "" &&
 		strings.HasPrefix(resp.Request.URL.Path, "/openapi/v3/") && location.Path == resp.Request.URL.Path
 }
 
 // refuse answers for a server that could not be reached or has hung up.
-func (b *Backend) refuse(w http.ResponseWriter, req *http.Request, err error) {
+func (b *Backend) handleError(w http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(err, errUnresolved) {
 		klog.FromContext(req.Context()).Error(err, "apiservice has no address", "apiService", b.apiService.Name)
 		b.unreachable()
-		b.end(w, req, "service unavailable", http.StatusServiceUnavailable)
+		b.terminate(w, req, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
 	if !errors.Is(err, context.Canceled) {
@@ -207,7 +207,7 @@ func (b *Backend) unreachable() {
 }
 
 // end answers a request that is not sent anywhere.
-func (b *Backend) end(w http.ResponseWriter, req *http.Request, message string, code int) {
+func (b *Backend) terminate(w http.ResponseWriter, req *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
 		endpointmetrics.RecordRequestTermination(req, filters.MetricsInfo(info), component, code)
@@ -219,24 +219,24 @@ func (b *Backend) end(w http.ResponseWriter, req *http.Request, message string, 
 func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *url.URL) {
 	connections, err := b.network.Transports.For(b.apiService)
 	if err != nil {
-		b.refuse(w, req, err)
+		b.handleError(w, req, err)
 		return
 	}
 	addresses, err := b.addresses()
 	if err != nil {
-		b.refuse(w, req, err)
+		b.handleError(w, req, err)
 		return
 	}
 	location.Host = addresses[0]
 	req.Host = addresses[0]
 	// Nobody on the way may be told to drop anything else than the upgrade.
 	req.Header.Set("Connection", "Upgrade")
-	assertUserOf(req)
+	assertContextUser(req)
 	dialer := &http.Transport{
 		DialContext:     b.dialFirst(connections.dial, addresses),
 		TLSClientConfig: connections.tls,
 	}
-	handler := proxy.NewUpgradeAwareHandler(location, dialer, false, true, responderFunc(b.refuse))
+	handler := proxy.NewUpgradeAwareHandler(location, dialer, false, true, responderFunc(b.handleError))
 	handler.RejectForwardingRedirects = !b.network.FollowRedirects
 	handler.ServeHTTP(w, req)
 }
@@ -265,9 +265,9 @@ type responderFunc func(http.ResponseWriter, *http.Request, error)
 func (f responderFunc) Error(w http.ResponseWriter, req *http.Request, err error) { f(w, req, err) }
 
 // buffers lends copy buffers to the reverse proxies of all Backends.
-type buffers struct{}
+type bufferPool struct{}
 
-var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-func (buffers) Get() []byte  { return bufferPool.Get().(*[32 << 10]byte)[:] }
-func (buffers) Put(b []byte) { bufferPool.Put((*[32 << 10]byte)(b)) }
+func (bufferPool) Get() []byte  { return copyBuffers.Get().(*[32 << 10]byte)[:] }
+func (bufferPool) Put(b []byte) { copyBuffers.Put((*[32 << 10]byte)(b)) }

@@ -54,7 +54,7 @@ func (e *Ejected) order(addresses []string) []string {
 	return slices.Concat(good, bad)
 }
 
-func (e *Ejected) failed(address string) {
+func (e *Ejected) markFailed(address string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()
@@ -66,7 +66,7 @@ func (e *Ejected) failed(address string) {
 	e.until[address] = now.Add(ejection)
 }
 
-func (e *Ejected) answered(address string) {
+func (e *Ejected) markReachable(address string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.until, address)
@@ -74,7 +74,7 @@ func (e *Ejected) answered(address string) {
 
 // attempt sends a request to the first of the addresses that can be dialled. A
 // failure after that is the caller's to see: the server may have acted.
-func (b *Backend) attempt(transport http.RoundTripper, addresses []string, req *http.Request) (*http.Response, error) {
+func (b *Backend) sendToFirst(transport http.RoundTripper, addresses []string, req *http.Request) (*http.Response, error) {
 	var err error
 	for _, address := range addresses {
 		sent := *req
@@ -88,13 +88,13 @@ func (b *Backend) attempt(transport http.RoundTripper, addresses []string, req *
 		}
 		var resp *http.Response
 		if resp, err = transport.RoundTrip(&sent); err == nil {
-			b.network.Ejected.answered(address)
+			b.network.Ejected.markReachable(address)
 			return resp, nil
 		}
-		if !undialled(err) {
+		if !isDialError(err) {
 			return nil, err
 		}
-		b.network.Ejected.failed(address)
+		b.network.Ejected.markFailed(address)
 		if req.Context().Err() != nil {
 			return nil, err
 		}
@@ -103,7 +103,7 @@ func (b *Backend) attempt(transport http.RoundTripper, addresses []string, req *
 }
 
 // undialled tells whether an error arose before there was a connection.
-func undialled(err error) bool {
+func isDialError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
@@ -116,10 +116,10 @@ func (b *Backend) dialFirst(dial DialFunc, addresses []string) DialFunc {
 		for _, address := range addresses {
 			conn, err := dial(ctx, network, address)
 			if err == nil {
-				b.network.Ejected.answered(address)
+				b.network.Ejected.markReachable(address)
 				return conn, nil
 			}
-			b.network.Ejected.failed(address)
+			b.network.Ejected.markFailed(address)
 			errs = append(errs, err)
 			if ctx.Err() != nil {
 				break

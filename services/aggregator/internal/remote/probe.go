@@ -25,7 +25,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return err
 	}
 	reference := b.apiService.Spec.Service
-	location, err := URLs{b.network.Resolver}.ResolveEndpoint(reference.Namespace, reference.Name, b.port())
+	location, err := FirstURL{b.network.Resolver}.ResolveEndpoint(reference.Namespace, reference.Name, b.port())
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 	}
 	who := documents.Aggregator
 	transport.SetAuthProxyHeaders(req, who.GetName(), "", who.GetGroups(), nil)
-	resp, err := connections.sender.RoundTrip(req)
+	resp, err := connections.roundTripper.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("failing or missing response from %v: Get %q: %w", location, location, err)
 	}

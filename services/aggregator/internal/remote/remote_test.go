@@ -113,7 +113,7 @@ func TestResolve(t *testing.T) {
 	if err != nil || got[0] != "127.0.0.1:6443" {
 		t.Errorf("default/kubernetes: %v, %v", got, err)
 	}
-	location, err := URLs{byIP}.ResolveEndpoint("ns", "plain", 443)
+	location, err := FirstURL{byIP}.ResolveEndpoint("ns", "plain", 443)
 	if err != nil || location.String() != "https://10.0.0.1:443" {
 		t.Errorf("URL %v, %v", location, err)
 	}
@@ -140,16 +140,16 @@ func TestEjected(t *testing.T) {
 	e := NewEjected()
 	e.now = func() time.Time { return now }
 	order := func() []string { return e.order([]string{"a", "b", "c"}) }
-	e.failed("a")
+	e.markFailed("a")
 	if diff := cmp.Diff([]string{"b", "c", "a"}, order()); diff != "" {
 		t.Errorf("after a failed (-want +got)\n%s", diff)
 	}
-	e.failed("b")
-	e.failed("c")
+	e.markFailed("b")
+	e.markFailed("c")
 	if diff := cmp.Diff([]string{"a", "b", "c"}, order()); diff != "" {
 		t.Errorf("all failed: all are tried (-want +got)\n%s", diff)
 	}
-	e.answered("b")
+	e.markReachable("b")
 	if diff := cmp.Diff([]string{"b", "a", "c"}, order()); diff != "" {
 		t.Errorf("b is back (-want +got)\n%s", diff)
 	}
@@ -188,7 +188,7 @@ func TestAttempt(t *testing.T) {
 				t.Fatal(err)
 			}
 			req.Body = body
-			resp, err := b.attempt(roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			resp, err := b.sendToFirst(roundTripperFunc(func(req *http.Request) (*http.Response, error) {
 				asked = append(asked, req.URL.Host)
 				defer req.Body.Close()
 				if err := test.answers[req.URL.Host]; err != nil {

@@ -63,10 +63,10 @@ func (f resolverFunc) Resolve(namespace, name string, port int32) ([]string, err
 
 // URLs gives kube-aggregator's availability controller, which asks for one URL
 // at a time, the first address of r.
-type URLs struct{ Resolver }
+type FirstURL struct{ Resolver }
 
 // ResolveEndpoint returns the https URL of the address to try first.
-func (u URLs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+func (u FirstURL) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	addresses, err := u.Resolve(namespace, name, port)
 	if err != nil {
 		return nil, err
@@ -78,13 +78,13 @@ type endpoints struct {
 	services corelisters.ServiceLister
 	slices   serviceproxy.EndpointSliceGetter
 
-	mu    sync.Mutex
-	turns map[string]uint32 // by "namespace/name"; guarded by mu
+	mu     sync.Mutex
+	starts map[string]uint32 // by "namespace/name"; guarded by mu
 }
 
 // maxTurns bounds the Services whose turn is known: those of APIServices that are gone are
 // among them. Where there are more, all begin somewhere again.
-const maxTurns = 1024
+const maxStarts = 1024
 
 func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error) {
 	service, err := e.services.Services(namespace).Get(name)
@@ -96,7 +96,7 @@ func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error
 	default:
 		return nil, fmt.Errorf("unsupported service type %q", service.Spec.Type)
 	}
-	portName, err := portNamed(service, port)
+	portName, err := portName(service, port)
 	if err != nil {
 		return nil, err
 	}
@@ -108,27 +108,27 @@ func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error
 	if len(preferred)+len(others) == 0 {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
 	}
-	turn := e.turn(namespace + "/" + name)
+	turn := e.nextStart(namespace + "/" + name)
 	return append(rotate(preferred, turn), rotate(others, turn)...), nil
 }
 
 // turn counts the requests to one Service, from a random start so that several
 // replicas of this tier do not walk in step.
-func (e *endpoints) turn(service string) int {
+func (e *endpoints) nextStart(service string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	last, ok := e.turns[service]
+	last, ok := e.starts[service]
 	if !ok {
-		if e.turns == nil || len(e.turns) >= maxTurns {
-			e.turns = map[string]uint32{}
+		if e.starts == nil || len(e.starts) >= maxStarts {
+			e.starts = map[string]uint32{}
 		}
 		last = rand.Uint32()
 	}
-	e.turns[service] = last + 1
+	e.starts[service] = last + 1
 	return int((last + 1) & 0x7fffffff)
 }
 
-func portNamed(service *corev1.Service, port int32) (string, error) {
+func portName(service *corev1.Service, port int32) (string, error) {
 	for i := range service.Spec.Ports {
 		if service.Spec.Ports[i].Port == port {
 			return service.Spec.Ports[i].Name, nil
@@ -141,7 +141,7 @@ func portNamed(service *corev1.Service, port int32) (string, error) {
 // Service's primary IP family apart from the rest.
 func readyAddresses(service *corev1.Service, slices []*discoveryv1.EndpointSlice, portName string) (preferred, others []string) {
 	for _, slice := range slices {
-		port, ok := numberOf(slice, portName)
+		port, ok := portNumber(slice, portName)
 		if !ok {
 			continue
 		}
@@ -162,7 +162,7 @@ func readyAddresses(service *corev1.Service, slices []*discoveryv1.EndpointSlice
 	return preferred, others
 }
 
-func numberOf(slice *discoveryv1.EndpointSlice, portName string) (int32, bool) {
+func portNumber(slice *discoveryv1.EndpointSlice, portName string) (int32, bool) {
 	for _, port := range slice.Ports {
 		if port.Name != nil && *port.Name == portName && port.Port != nil {
 			return *port.Port, true

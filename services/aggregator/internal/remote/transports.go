@@ -39,7 +39,7 @@ type Transports struct {
 	wrap     func(http.RoundTripper) http.RoundTripper
 
 	mu      sync.Mutex
-	byTrust map[trust]*verified
+	byTrust map[trust]*serverTransport
 }
 
 // NewTransports returns an empty set. A nil dial is a plain TCP dial; wrap, if not
@@ -52,7 +52,7 @@ func NewTransports(identity *Identity, dial DialFunc, wrap func(http.RoundTrippe
 	if wrap == nil {
 		wrap = func(next http.RoundTripper) http.RoundTripper { return next }
 	}
-	return &Transports{identity: identity, dial: dial, wrap: wrap, byTrust: map[trust]*verified{}}
+	return &Transports{identity: identity, dial: dial, wrap: wrap, byTrust: map[trust]*serverTransport{}}
 }
 
 // trust is everything that decides whether a server is believed to be the one
@@ -79,19 +79,19 @@ func serverName(apiService *apiregistrationv1.APIService) string {
 
 // verified is a transport and the pieces of it an upgrade needs, which dials
 // for itself because an upgraded connection leaves the pool.
-type verified struct {
+type serverTransport struct {
 	http *http.Transport
 	// sender is http with whatever looks on.
-	sender http.RoundTripper
-	tls    *tls.Config
-	dial   DialFunc
+	roundTripper http.RoundTripper
+	tls          *tls.Config
+	dial         DialFunc
 }
 
 var errNoCertificates = errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 
 // For returns the transport for an APIService. It fails where the CA bundle
 // holds no certificate; validation of APIServices leaves that to us.
-func (t *Transports) For(apiService *apiregistrationv1.APIService) (*verified, error) {
+func (t *Transports) For(apiService *apiregistrationv1.APIService) (*serverTransport, error) {
 	key := trustOf(apiService)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,7 @@ func (t *Transports) For(apiService *apiregistrationv1.APIService) (*verified, e
 			return nil, errNoCertificates
 		}
 	}
-	made := &verified{
+	made := &serverTransport{
 		tls:  config,
 		dial: t.dial,
 		http: &http.Transport{
@@ -129,7 +129,7 @@ func (t *Transports) For(apiService *apiregistrationv1.APIService) (*verified, e
 			},
 		},
 	}
-	made.sender = t.wrap(made.http)
+	made.roundTripper = t.wrap(made.http)
 	t.byTrust[key] = made
 	return made, nil
 }

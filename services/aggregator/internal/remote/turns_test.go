@@ -9,13 +9,13 @@ import (
 // forgotten.
 func TestTurnsAreBounded(t *testing.T) {
 	e := &endpoints{}
-	for i := range 3 * maxTurns {
+	for i := range 3 * maxStarts {
 		service := fmt.Sprint("namespace/service", i)
-		first := e.turn(service)
-		if next := e.turn(service); next != (first+1)&0x7fffffff {
+		first := e.nextStart(service)
+		if next := e.nextStart(service); next != (first+1)&0x7fffffff {
 			t.Fatalf("turn %d after %d", next, first)
 		}
-		if n := len(e.turns); n > maxTurns {
+		if n := len(e.starts); n > maxStarts {
 			t.Fatalf("the turns of %d Services are known", n)
 		}
 	}
