@@ -9,10 +9,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// FollowCRDs registers the group-versions of an informer's CRDs: those that a CRD
-// says are served, established or not, as kube-apiserver does. changed, if set,
-// is called after every change; it must not block. FollowCRDs must be called
-// before Run, and the returned function run beside it.
+// WatchCRDs registers the group-versions that the CRDs of an informer serve, whether established or
+// not, as kube-apiserver does. It calls changed, if set, after every change; changed must not
+// block. WatchCRDs must be called before Run; the caller must run the returned function
+// concurrently with Run.
 func (r *Registrar) WatchCRDs(informer cache.SharedIndexInformer, changed func()) (func(context.Context), error) {
 	see := func(obj any, gone bool) {
 		r.update(obj, gone)
@@ -39,8 +39,8 @@ func (r *Registrar) WatchCRDs(informer cache.SharedIndexInformer, changed func()
 	}, nil
 }
 
-// see takes over what a CRD serves now. What it served before is remembered here,
-// for the object of a deletion need not be the one that was seen last.
+// update updates the group-versions of a CRD. The previous ones are stored here, because the object
+// of a deletion event may differ from the last one seen.
 func (r *Registrar) update(obj any, gone bool) {
 	name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *Registrar) update(obj any, gone bool) {
 	r.countLocked(before, -1)
 }
 
-// countLocked adds to the number of CRDs that serve each of gvs.
+// countLocked adds to the number of CRDs that serve the group-versions.
 func (r *Registrar) countLocked(gvs []schema.GroupVersion, by int) {
 	for _, gv := range gvs {
 		name := apiServiceName(gv)
@@ -73,7 +73,7 @@ func (r *Registrar) countLocked(gvs []schema.GroupVersion, by int) {
 	}
 }
 
-// versionsOf returns the group-versions a CRD serves.
+// servedVersions returns the group-versions that a CRD serves.
 func servedVersions(obj any) []schema.GroupVersion {
 	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {
@@ -88,9 +88,8 @@ func servedVersions(obj any) []schema.GroupVersion {
 	return gvs
 }
 
-// Outline is a cache.TransformFunc for an informer of CRDs that nobody else reads:
-// it keeps what registration needs and drops the schemas, which are most of a
-// CRD.
+// StripCRD is a [cache.TransformFunc] for an informer of CRDs that only a Registrar uses. It drops
+// the schemas, which are most of a CRD.
 func StripCRD(obj any) (any, error) {
 	crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	if !ok {

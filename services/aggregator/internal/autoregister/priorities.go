@@ -2,21 +2,19 @@ package autoregister
 
 import "k8s.io/apimachinery/pkg/runtime/schema"
 
-// Priority is the place of a group-version in discovery, as in the spec of an
-// APIService.
+// Priority holds the priorities in the spec of an APIService.
 type Priority struct {
-	// Group is spec.groupPriorityMinimum, Version is spec.versionPriority.
+	// Group is spec.groupPriorityMinimum, and Version is spec.versionPriority.
 	Group, Version int32
 }
 
-// custom is the priority of group-versions of custom resources: below everything
-// built in, versions in Kubernetes' order of version names.
+// customPriority is the priority of custom resources: lower than all built-in groups, with
+// versions in Kubernetes' order of version names.
 var customPriority = Priority{Group: 1000, Version: 100}
 
-// builtIn holds the priorities of Kubernetes' own groups, by version. The figures
-// are kube-apiserver's (pkg/controlplane/apiserver and cmd/kube-apiserver/app):
-// kubectl shows groups in this order, and chooses among equally named resources by
-// it.
+// builtIn holds the priorities of Kubernetes' own groups, by version, as in kube-apiserver
+// (pkg/controlplane/apiserver and cmd/kube-apiserver/app). kubectl lists groups in this order, and
+// uses it to choose among resources of the same name.
 var builtIn = map[string]struct {
 	group    int32
 	versions map[string]int32
@@ -45,8 +43,7 @@ var builtIn = map[string]struct {
 	"storagemigration.k8s.io":      {15800, map[string]int32{"v1beta1": 9}},
 }
 
-// BuiltIn returns the priority of one of Kubernetes' own group-versions, and
-// whether it is one.
+// BuiltIn returns the priority of a built-in group-version, or false if gv is not built in.
 func BuiltIn(gv schema.GroupVersion) (Priority, bool) {
 	group, ok := builtIn[gv.Group]
 	if !ok {
@@ -56,8 +53,7 @@ func BuiltIn(gv schema.GroupVersion) (Priority, bool) {
 	return Priority{Group: group.group, Version: version}, ok
 }
 
-// PriorityOf returns the priority of a group-version that has no remote
-// APIService.
+// PriorityOf returns the priority of a group-version without a remote APIService.
 func PriorityOf(gv schema.GroupVersion) Priority {
 	if priority, ok := BuiltIn(gv); ok {
 		return priority

@@ -24,17 +24,17 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 )
 
-// Values of the label that marks an APIService as registered by itself.
+// Values of the label of automatically registered APIServices.
 const (
 	onStart = "onstart"
 	always  = "true"
 )
 
-// workers write APIServices at the same time: 300 CRDs should not stand in line.
+// workers is the number of concurrent writes, for clusters with hundreds of CRDs.
 const workers = 5
 
-// Registrar creates, corrects and removes APIServices. Its methods are safe for
-// concurrent use and do not block, except Run.
+// Registrar creates, updates and deletes APIServices. Its methods are safe for concurrent use, and
+// do not block except for Run.
 type Registrar struct {
 	client apiregistrationclient.APIServicesGetter
 	lister apiregistrationlisters.APIServiceLister
@@ -42,24 +42,24 @@ type Registrar struct {
 	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu sync.Mutex
-	// builtIn are the built-in group-versions that the next tier has ever served.
+	// builtIn are the built-in group-versions that the next tier has served at any time.
 	builtIn map[string]Priority
-	// whole is set once the next tier has told all it serves; until then a
-	// missing group-version means nothing.
+	// chainComplete is set once all tiers were seen at the same time. Before that, a missing
+	// group-version means nothing.
 	chainComplete bool
-	// custom counts the CRDs that serve a group-version.
+	// crdCounts counts the CRDs that serve a group-version, by the name of its APIService.
 	crdCounts map[string]int
-	// served are the group-versions of each CRD, by its name.
+	// crdVersions are the served group-versions by the name of the CRD.
 	crdVersions map[string][]schema.GroupVersion
-	// crds is set once every CRD has been counted.
+	// crdsSynced is set once all existing CRDs are counted.
 	crdsSynced bool
-	// settled are the onstart APIServices that have had their one write.
+	// written are the onstart APIServices that this process has written or found correct.
 	written map[string]bool
-	// ready is what Ready has found once.
+	// ready is set once Ready has returned nil.
 	ready bool
 }
 
-// New returns a registrar that wants nothing yet.
+// New returns a registrar without group-versions.
 func New(informer apiregistrationinformers.APIServiceInformer, client apiregistrationclient.APIServicesGetter) (*Registrar, error) {
 	r := &Registrar{
 		client: client,
@@ -90,11 +90,11 @@ func New(informer apiregistrationinformers.APIServiceInformer, client apiregistr
 	return r, nil
 }
 
-// nameOf is the name of a group-version's APIService.
+// apiServiceName returns the name of the APIService of a group-version.
 func apiServiceName(gv schema.GroupVersion) string { return gv.Version + "." + gv.Group }
 
-// Serves tells which group-versions the next tier serves now. Custom ones among
-// them are passed over.
+// SetServed sets the group-versions that the next tier serves. It ignores those that are not built
+// in.
 func (r *Registrar) SetServed(gvs []schema.GroupVersion) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,12 +104,12 @@ func (r *Registrar) SetServed(gvs []schema.GroupVersion) {
 			seen[apiServiceName(gv)] = priority
 		}
 	}
-	// The head and the tail of what is behind us; whoever has both is not missing
-	// a tier in between.
+	// These belong to the first and the last tier behind this one: with both, the chain is
+	// complete.
 	_, core := seen["v1."]
 	_, extensions := seen["v1.apiextensions.k8s.io"]
-	// What was seen once is not removed for having gone: replicas of the next tier
-	// may differ while it is being upgraded.
+	// Do not remove those that are missing now: during an upgrade, replicas of the next tier
+	// may differ.
 	for name, priority := range seen {
 		r.builtIn[name] = priority
 	}
@@ -125,18 +125,18 @@ func (r *Registrar) SetServed(gvs []schema.GroupVersion) {
 	}
 }
 
-// enqueueAll looks at every APIService again: some may be there without a cause.
+// enqueueAll enqueues all APIServices, to find those that are no longer wanted.
 func (r *Registrar) enqueueAll() {
 	all, err := r.lister.List(labels.Everything())
 	if err != nil {
-		return // a lister reads memory; it has no error to give
+		return // a lister reads memory and does not fail
 	}
 	for _, apiService := range all {
 		r.queue.Add(apiService.Name)
 	}
 }
 
-// Run writes until the context ends, and returns when no write is under way.
+// Run writes APIServices until the context ends, and waits for the current writes.
 func (r *Registrar) Run(ctx context.Context) {
 	defer r.queue.ShutDown()
 	if !cache.WaitForCacheSync(ctx.Done(), r.synced) {
@@ -171,10 +171,10 @@ func (r *Registrar) processNext(ctx context.Context) bool {
 	return true
 }
 
-// wish is what should be with an APIService.
+// desired is the desired state of an APIService.
 type desired struct {
-	object  *apiregistrationv1.APIService // nil: it should not exist
-	certain bool                          // a nil object is not for lack of knowledge
+	object  *apiregistrationv1.APIService // nil if it should not exist
+	certain bool                          // false if object may be nil only for lack of knowledge
 }
 
 func (r *Registrar) desiredLocked(name, label string) desired {
@@ -206,7 +206,7 @@ func newAPIService(gv schema.GroupVersion, priority Priority, label string) *api
 	}
 }
 
-// sync makes one APIService what it should be.
+// sync reconciles an APIService.
 func (r *Registrar) sync(ctx context.Context, name string) error {
 	current, err := r.lister.Get(name)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -230,7 +230,7 @@ func (r *Registrar) sync(ctx context.Context, name string) error {
 	case current == nil:
 		err = r.create(ctx, wanted.object)
 	case label != onStart && label != always:
-		// Not registered by itself: what it says is somebody's decision.
+		// Not managed: an administrator has decided what it says.
 	case wanted.object == nil && !wanted.certain:
 		return nil
 	case wanted.object == nil:
@@ -249,7 +249,7 @@ func (r *Registrar) sync(ctx context.Context, name string) error {
 func (r *Registrar) create(ctx context.Context, wanted *apiregistrationv1.APIService) error {
 	_, err := r.client.APIServices().Create(ctx, wanted, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // another replica was faster; its event brings us here again
+		return nil // by another replica; its event enqueues the name again
 	}
 	if err != nil {
 		return fmt.Errorf("create apiservice: %w", err)
@@ -286,9 +286,8 @@ func (r *Registrar) remove(ctx context.Context, current *apiregistrationv1.APISe
 	return nil
 }
 
-// Ready returns an error until every built-in group-version that is served behind
-// us has been seen with an APIService that is available; what comes later does not
-// count.
+// Ready returns an error until every built-in group-version of the next tier has an available
+// APIService. Afterwards it always returns nil.
 func (r *Registrar) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// codecs read and write aggregated discovery, v2 and v2beta1.
+// codecs encode and decode aggregated discovery, v2 and v2beta1.
 var codecs = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(apidiscoveryv2.AddToScheme(scheme))
@@ -34,8 +34,9 @@ var codecs = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// document is one aggregated discovery document, encoded when first asked for in
-// each form and then served as bytes.
+// document is an aggregated discovery document. Each form is encoded once, on its first use, and
+// then served as bytes. (Upstream's aggregated.ServeHTTPWithETag encodes every response, and
+// http.ServeContent answers ranges, which kube-apiserver does not.)
 type document struct {
 	list *apidiscoveryv2.APIGroupDiscoveryList
 	etag string
@@ -57,8 +58,8 @@ type encoded struct {
 
 func newDocument(groups []apidiscoveryv2.APIGroupDiscovery) (*document, error) {
 	list := &apidiscoveryv2.APIGroupDiscoveryList{Items: groups}
-	// Like kube-apiserver's, the tag is that of the JSON whatever is sent: Vary
-	// keeps the forms apart in caches.
+	// As in kube-apiserver, the ETag is that of the JSON encoding. Vary separates the forms in
+	// caches.
 	content, err := json.Marshal(list)
 	if err != nil {
 		return nil, fmt.Errorf("encode discovery: %w", err)
@@ -70,16 +71,16 @@ func newDocument(groups []apidiscoveryv2.APIGroupDiscovery) (*document, error) {
 	}, nil
 }
 
-// wantsAggregated tells whether the client asks for the aggregated form.
+// wantsAggregated reports whether the client accepts aggregated discovery.
 func wantsAggregated(req *http.Request) bool {
 	mediaType, _ := negotiation.NegotiateMediaTypeOptions(req.Header.Get("Accept"), codecs.SupportedMediaTypes(), aggregated.DiscoveryEndpointRestrictions)
 	return aggregated.IsAggregatedDiscoveryGVK(mediaType.Convert)
 }
 
-// gzipFrom is the size from which kube-apiserver compresses a response.
+// gzipThreshold is the size from which kube-apiserver compresses responses.
 const gzipThreshold = 128 << 10
 
-// ServeHTTP answers a request that wantsAggregated.
+// ServeHTTP answers a request for which wantsAggregated is true.
 func (d *document) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	mediaType, info, err := negotiation.NegotiateOutputMediaType(req, codecs, aggregated.DiscoveryEndpointRestrictions)
 	if err != nil || mediaType.Convert == nil {
@@ -134,8 +135,8 @@ func (d *document) encode(key form, info runtime.SerializerInfo) (*encoded, erro
 
 func compress(plain []byte) []byte {
 	var out bytes.Buffer
-	writer, _ := gzip.NewWriterLevel(&out, gzip.DefaultCompression) // a known level has no error
-	_, _ = writer.Write(plain)                                      // a buffer has none either
+	writer, _ := gzip.NewWriterLevel(&out, gzip.DefaultCompression) // the level is valid
+	_, _ = writer.Write(plain)                                      // never fails for a buffer
 	_ = writer.Close()
 	return out.Bytes()
 }

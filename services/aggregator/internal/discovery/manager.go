@@ -20,25 +20,25 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// Pace says how often servers are asked. Zero fields take their defaults.
+// Pace configures how often servers are polled. Zero fields select the defaults.
 type Pace struct {
-	// Next is the pause between two questions to the next tier (1 s).
+	// Next is the interval between two polls of the next tier (1 s).
 	Next time.Duration
-	// Hurry is that pause after a hint that something has changed (100 ms).
+	// Eager is that interval after a hint of a change (100 ms).
 	Eager time.Duration
-	// Grace is how long the next tier may be silent before what it serves is marked
-	// Stale (2 s): a restart should not empty anybody's discovery cache.
+	// Grace is how long the next tier may fail before its group-versions are marked Stale
+	// (2 s): a restart should not clear the discovery caches of clients.
 	Grace time.Duration
-	// Remote is the pause between two questions to an extension server (5 s).
+	// Remote is the interval between two polls of an extension server (5 s).
 	Remote time.Duration
-	// Retry is the first pause after an extension server has failed; it doubles up
-	// to Remote (500 ms).
+	// Retry is the first pause after a failed poll of an extension server (500 ms). It doubles
+	// up to Remote.
 	Retry time.Duration
-	// Timeout bounds one question (5 s).
+	// Timeout bounds a poll (5 s).
 	Timeout time.Duration
 }
 
-// mergePause is the shortest time between two merges.
+// mergePause is the minimum time between two merges.
 const mergePause = 50 * time.Millisecond
 
 func (p Pace) withDefaults() Pace {
@@ -56,22 +56,22 @@ func (p Pace) withDefaults() Pace {
 	return p
 }
 
-// Config is what a Manager is made of.
+// Config configures a [Manager].
 type Config struct {
-	// Next asks the next tier. Required.
+	// Next reaches the next tier. Required.
 	Next documents.Getter
-	// Own is this tier's own group.
+	// Own is the group of this tier.
 	Own apidiscoveryv2.APIGroupDiscovery
-	// Priority places group-versions that have no remote APIService. Required.
+	// Priority returns the priority of a group-version without a remote APIService. Required.
 	Priority func(schema.GroupVersion) Priority
-	// OnNext, if set, is called with all group-versions of the next tier whenever
-	// it has changed. It must not block.
+	// OnNext, if set, is called with all group-versions of the next tier after each change. It
+	// must not block.
 	OnNext func([]schema.GroupVersion)
 	Pace   Pace
 }
 
-// Manager keeps the merged documents up to date and serves them. Its handlers may
-// be used at once; they answer 503 until Ready.
+// Manager polls all sources and serves the merged documents. Its handlers answer 503 until the
+// documents are complete. Its methods are safe for concurrent use.
 type Manager struct {
 	nextTier documents.Getter
 	own      apidiscoveryv2.APIGroupDiscovery
@@ -81,24 +81,23 @@ type Manager struct {
 
 	pollNow chan struct{}
 	dirty   chan struct{}
-	// waiting are requests that want to be told what is true now.
+	// waiters are requests that wait for a poll of the next tier.
 	waiters chan chan<- struct{}
 
 	apis atomic.Pointer[document]
 	api  atomic.Pointer[document]
 
-	// merging is held while documents are merged, so that an older one cannot
-	// replace a newer.
+	// merging is locked during a merge, so that an older result cannot replace a newer one.
 	merging sync.Mutex
 
 	mu            sync.Mutex
 	snapshot      *apiservices.Snapshot
 	next          nextTier
-	ready         bool // what Ready has found once
+	ready         bool // Ready has returned nil
 	remotePollers map[remote.Server]*remotePoller
 }
 
-// NewManager returns a manager that knows nothing yet.
+// NewManager returns a manager without documents.
 func NewManager(config Config) *Manager {
 	return &Manager{
 		nextTier:      config.Next,
@@ -113,7 +112,7 @@ func NewManager(config Config) *Manager {
 	}
 }
 
-// Swap takes over a new table of APIServices. It does not block.
+// SetSnapshot replaces the table of APIServices. It does not block.
 func (m *Manager) SetSnapshot(snapshot *apiservices.Snapshot) {
 	m.mu.Lock()
 	m.snapshot = snapshot
@@ -122,8 +121,7 @@ func (m *Manager) SetSnapshot(snapshot *apiservices.Snapshot) {
 	m.markDirty()
 }
 
-// Hint tells that the next tier probably has something new to say: a CRD or an
-// APIService has changed. It does not block.
+// PollNextSoon polls the next tier because a CRD or an APIService has changed. It does not block.
 func (m *Manager) PollNextSoon() {
 	select {
 	case m.pollNow <- struct{}{}:
@@ -131,8 +129,8 @@ func (m *Manager) PollNextSoon() {
 	}
 }
 
-// Recheck asks the server of an APIService soon: a request could not reach it. It
-// does not block.
+// Recheck polls the server of an APIService after a request could not reach it. It does not
+// block.
 func (m *Manager) Recheck(apiService string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +144,7 @@ func (m *Manager) Recheck(apiService string) {
 	}
 }
 
-// touch has the documents merged again.
+// markDirty makes Run merge the documents again.
 func (m *Manager) markDirty() {
 	select {
 	case m.dirty <- struct{}{}:
@@ -154,9 +152,8 @@ func (m *Manager) markDirty() {
 	}
 }
 
-// Ready returns an error until there is a document that every source had its
-// chance to be in; from then on it is nil. An extension server that is down does
-// not hold it up, the next tier does.
+// Ready returns an error until the next tier has answered, all extension servers were polled,
+// whether they answered or not, and the result is merged. Afterwards it always returns nil.
 func (m *Manager) Ready() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,8 +183,7 @@ func (m *Manager) Ready() error {
 	return errors.New("discovery waits for " + strings.Join(missing, ", "))
 }
 
-// Run follows all sources until the context ends, and returns when nobody asks
-// anything any more.
+// Run polls all sources until the context ends, and waits for its goroutines.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -204,14 +200,14 @@ func (m *Manager) Run(ctx context.Context) {
 		if err := m.merge(); err != nil {
 			klog.FromContext(ctx).Error(err, "discovery could not be merged")
 		}
-		// Changes come in bursts, and a merge costs a few milliseconds.
+		// Changes come in bursts, and a merge takes a few milliseconds.
 		if !sleep(ctx, mergePause, nil) {
 			return
 		}
 	}
 }
 
-// reconcile has one follower for each extension server of the table.
+// reconcile starts and stops pollers, one per extension server of the table.
 func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,9 +242,9 @@ func (m *Manager) reconcile(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// unknownLocked reports whether a document of what is known would look complete and
-// lack the rest: the APIServices have not been read, or the next tier has never answered
-// and no APIService remembers what it serves from an earlier life of this process.
+// isIncompleteLocked reports whether a merged document would lack unknown group-versions: the
+// APIServices have not been listed, or the next tier has never answered and no local APIService
+// from an earlier process lists its group-versions.
 func (m *Manager) isIncompleteLocked() bool {
 	if m.snapshot == nil {
 		return true
@@ -258,7 +254,7 @@ func (m *Manager) isIncompleteLocked() bool {
 	})
 }
 
-// merge builds the documents from what is known now, if it is enough.
+// merge merges the documents, unless they would be incomplete.
 func (m *Manager) merge() error {
 	m.merging.Lock()
 	defer m.merging.Unlock()
@@ -303,7 +299,7 @@ func (m *Manager) merge() error {
 	return nil
 }
 
-// remoteLocked lists what is known of every remote APIService.
+// remoteSourcesLocked returns the sources of all remote APIServices.
 func (m *Manager) remoteSourcesLocked() []Source {
 	var sources []Source
 	for _, f := range m.remotePollers {
@@ -311,7 +307,7 @@ func (m *Manager) remoteSourcesLocked() []Source {
 			gv := groupVersion(backend)
 			v, ok := f.versions[gv]
 			if !ok {
-				// The server did not answer, or does not have it.
+				// The server does not answer or does not serve it.
 				v = apidiscoveryv2.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent}
 			}
 			if f.failed[gv] || !f.polled {
@@ -324,7 +320,7 @@ func (m *Manager) remoteSourcesLocked() []Source {
 	return sources
 }
 
-// placeOf gives remote group-versions the priority their APIService asks for.
+// priorityOf returns the priority of remote group-versions from their APIServices.
 func (m *Manager) priorityOf(snapshot *apiservices.Snapshot) func(schema.GroupVersion) Priority {
 	return func(gv schema.GroupVersion) Priority {
 		if apiService := snapshot.APIService(gv); apiService != nil && apiService.Spec.Service != nil {
@@ -334,8 +330,7 @@ func (m *Manager) priorityOf(snapshot *apiservices.Snapshot) func(schema.GroupVe
 	}
 }
 
-// replace publishes a document unless it says what the current one says, whose
-// encoded forms are then worth keeping.
+// storeIfChanged stores a document unless it equals the current one, whose encodings remain valid.
 func storeIfChanged(at *atomic.Pointer[document], groups []apidiscoveryv2.APIGroupDiscovery) error {
 	made, err := newDocument(groups)
 	if err != nil {

@@ -11,37 +11,35 @@ import (
 	"k8s.io/apimachinery/pkg/version"
 )
 
-// Priority is the place of a group-version in discovery: the highest Group of a
-// group's versions places the group, Version places the version in it. Higher
-// comes first.
+// Priority is the priority of a group-version in discovery; higher ones come first. A group has
+// the highest Group of its versions, and Version orders the versions within it.
 type Priority struct{ Group, Version int }
 
-// Source is what is known of one group-version from somebody who serves it.
+// Source is the discovery of one group-version.
 type Source struct {
 	schema.GroupVersion
 	Discovery apidiscoveryv2.APIVersionDiscovery
 }
 
-// Knowledge is everything a merged document is made of. Merge does not change it.
+// Input is the input of [Merge], which does not modify it.
 type Input struct {
-	// Own are the groups this tier serves itself; nobody can take their place.
+	// Own are the groups of this tier. They take precedence over all others.
 	Own []apidiscoveryv2.APIGroupDiscovery
-	// Remote is what is known of each remote APIService.
+	// Remote are the group-versions of remote APIServices.
 	Remote []Source
-	// Next is what the next tier serves. A group-version that is also in Remote is
-	// the remote's.
+	// Next are the groups of the next tier. Remote takes precedence.
 	Next []apidiscoveryv2.APIGroupDiscovery
 	// NextDown marks all of Next as Stale.
 	NextDown bool
-	// Expected are group-versions that have a local APIService. Those that are not
-	// in Next are listed, as Stale, while NextDown or while the next tier cannot
-	// tell what stands behind it: they are probably still served.
+	// Expected are the group-versions of local APIServices. If Next lacks them, they are listed
+	// as Stale while NextDown is set or the next tier does not know the tiers behind it:
+	// probably they are still served.
 	Expected []schema.GroupVersion
-	// Priority places a group-version. Required.
+	// Priority returns the priority of a group-version. Required.
 	Priority func(schema.GroupVersion) Priority
 }
 
-// Merge makes one document. Its slices may share memory with k.
+// Merge returns the merged document. It may share memory with k.
 func Merge(k Input) []apidiscoveryv2.APIGroupDiscovery {
 	m := merger{priority: k.Priority, index: map[string]int{}, seen: map[schema.GroupVersion]bool{}}
 	for _, group := range k.Own {
@@ -65,14 +63,13 @@ func Merge(k Input) []apidiscoveryv2.APIGroupDiscovery {
 	return m.groups
 }
 
-// ofLast is a group-version of the last tier, which serves it as long as it is
-// there.
+// lastTierGV is a group-version that the last tier always serves.
 var lastTierGV = schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
 
-// partial reports that Next lacks what the tiers behind the next one serve. A tier
-// remembers what was behind it, and marks it Stale; but one that has been started
-// while that is away has nothing to remember and leaves it out, and who takes such
-// a list for the whole deletes a namespace without the custom resources in it.
+// isPartial reports whether Next lacks the group-versions of tiers behind the next one. A tier
+// remembers them and marks them Stale while those tiers are down; but after a restart it cannot
+// list them. A client that takes such a list for complete would delete a namespace without its
+// custom resources.
 func (k Input) isPartial() bool {
 	if !slices.Contains(k.Expected, lastTierGV) {
 		return false
@@ -103,7 +100,7 @@ func (m *merger) addGroup(group apidiscoveryv2.APIGroupDiscovery, stale bool) {
 	}
 }
 
-// add lists a group-version unless somebody has already listed it.
+// add adds a group-version unless it is already listed.
 func (m *merger) add(meta metav1.ObjectMeta, group string, v apidiscoveryv2.APIVersionDiscovery) {
 	gv := schema.GroupVersion{Group: group, Version: v.Version}
 	if m.seen[gv] {

@@ -10,17 +10,16 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// nextTier is what the tier behind this one says about itself. Fields are
-// guarded by Manager.mu.
+// nextTier is the discovery of the next tier. Manager.mu guards its fields.
 type nextTier struct {
 	apis, api []apidiscoveryv2.APIGroupDiscovery
-	// answered is when it last did; zero if it never has.
+	// answered is the time of the last answer; zero if there was none.
 	answered time.Time
-	// down is set once it has not answered for longer than Pace.Grace.
+	// down is set once there was no answer for longer than Pace.Grace.
 	down bool
 }
 
-// nextPoller asks the next tier. Its fields belong to one goroutine.
+// nextPoller polls the next tier. A single goroutine owns its fields.
 type nextPoller struct {
 	m          *Manager
 	apis       documents.Tag
@@ -29,8 +28,7 @@ type nextPoller struct {
 	eagerPolls int
 }
 
-// hurry is how many times the next tier is asked at Pace.Hurry after a hint that
-// it is about to say something new.
+// maxEagerPolls is the number of polls at the interval Pace.Eager after a hint.
 const maxEagerPolls = 12
 
 func (m *Manager) pollNext(ctx context.Context) {
@@ -41,7 +39,7 @@ func (m *Manager) pollNext(ctx context.Context) {
 		pause := m.pace.Next
 		if p.eagerPolls > 0 || !answered {
 			p.eagerPolls = max(0, p.eagerPolls-1)
-			pause = m.pace.Eager // until the first answer everybody is waiting
+			pause = m.pace.Eager // clients wait for the first answer
 		}
 		answeredOnce = answered
 		timer := time.NewTimer(pause)
@@ -59,12 +57,12 @@ func (m *Manager) pollNext(ctx context.Context) {
 	}
 }
 
-// patience is how long a request for discovery waits for what the next tier says
-// now. What is known is served when it takes longer.
+// waitTimeout bounds how long a discovery request waits for the next tier. After it, the current
+// document is served.
 const waitTimeout = 250 * time.Millisecond
 
-// current waits until the documents are not older than the call: a client that has
-// just seen its CRD established asks next where to find it.
+// waitCurrent waits until the documents are at least as new as the call: a client that has seen
+// its CRD established requests discovery next.
 func (m *Manager) waitCurrent(ctx context.Context) {
 	m.mu.Lock()
 	down := m.next.down || m.next.answered.IsZero()
@@ -86,8 +84,7 @@ func (m *Manager) waitCurrent(ctx context.Context) {
 	}
 }
 
-// answer asks the next tier in the name of everybody who waits, and merges what it
-// says.
+// pollFor polls the next tier for all waiters and merges the result.
 func (p *nextPoller) pollFor(ctx context.Context, first chan<- struct{}) {
 	waiting := []chan<- struct{}{first}
 	for more := true; more; {
@@ -108,14 +105,14 @@ func (p *nextPoller) pollFor(ctx context.Context, first chan<- struct{}) {
 	}
 }
 
-// poll asks once and reports whether there was an answer.
+// poll polls once and reports whether the next tier answered.
 func (p *nextPoller) poll(ctx context.Context) bool {
 	m := p.m
 	ctx, cancel := context.WithTimeout(ctx, m.pace.Timeout)
 	defer cancel()
 	apis, err := p.document(ctx, "/apis", &p.apis)
 	var api *[]apidiscoveryv2.APIGroupDiscovery
-	// The legacy group does not change while the next tier runs.
+	// The legacy group does not change during the life of the next tier.
 	if err == nil && (p.apiAt.IsZero() || time.Since(p.apiAt) > 10*m.pace.Next) {
 		if api, err = p.document(ctx, "/api", &p.api); err == nil {
 			p.apiAt = time.Now()
@@ -185,7 +182,7 @@ func (p *nextPoller) document(ctx context.Context, path string, tag *documents.T
 	return &groups, nil
 }
 
-// groupVersions lists what the given documents hold, without what is marked Stale in them.
+// groupVersions lists the group-versions of the documents, except Stale ones.
 func groupVersions(merged ...[]apidiscoveryv2.APIGroupDiscovery) []schema.GroupVersion {
 	var served []schema.GroupVersion
 	for _, groups := range merged {

@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// acceptAggregated asks for the aggregated form, the newest version first.
+// acceptAggregated is the Accept header for aggregated discovery, newest version first.
 const acceptAggregated = discovery.AcceptV2 + "," + discovery.AcceptV2Beta1
 
-// errNotAggregated is returned for a document in the older form: the server does
-// not know aggregated discovery.
+// errNotAggregated means that the server answered in the older form and does not support
+// aggregated discovery.
 var errNotAggregated = errors.New("not an aggregated discovery document")
 
-// parseAggregated reads an aggregated document of either version.
+// parseAggregated decodes an aggregated document of either version.
 func parseAggregated(contentType string, body []byte) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	kind := schema.GroupVersionKind{Group: "apidiscovery.k8s.io", Version: "v2", Kind: "APIGroupDiscoveryList"}
 	v2, _ := discovery.ContentTypeIsGVK(contentType, kind)
@@ -41,8 +41,8 @@ func parseAggregated(contentType string, body []byte) ([]apidiscoveryv2.APIGroup
 	return list.Items, nil
 }
 
-// fillKinds gives resources without a kind an empty one: client-go v0.26.0 to
-// v0.26.3 dereferences it unseen (kubernetes issue 118361).
+// fillKinds sets missing kinds of resources to empty ones: client-go v0.26.0 to v0.26.3
+// dereferences them without a check (kubernetes issue 118361).
 func fillKinds(resources []apidiscoveryv2.APIResourceDiscovery) {
 	for i := range resources {
 		if resources[i].ResponseKind == nil {
@@ -56,7 +56,7 @@ func fillKinds(resources []apidiscoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// parseLegacy reads the APIResourceList of one group-version.
+// parseLegacy decodes the APIResourceList of a group-version.
 func parseLegacy(version string, body []byte) (apidiscoveryv2.APIVersionDiscovery, error) {
 	list := &metav1.APIResourceList{}
 	if err := json.Unmarshal(body, list); err != nil {
@@ -69,7 +69,7 @@ func parseLegacy(version string, body []byte) (apidiscoveryv2.APIVersionDiscover
 	return apidiscoveryv2.APIVersionDiscovery{Version: version, Resources: resources}, nil
 }
 
-// groupVersionPath is where a group-version lists its resources.
+// groupVersionPath returns the discovery path of a group-version.
 func groupVersionPath(gv schema.GroupVersion) string {
 	if gv.Group == "" {
 		return "/api/" + gv.Version

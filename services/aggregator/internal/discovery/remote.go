@@ -13,7 +13,7 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// follower keeps what one extension server says about itself.
+// remotePoller polls an extension server.
 type remotePoller struct {
 	cancel context.CancelFunc
 	wake   chan struct{}
@@ -24,9 +24,9 @@ type remotePoller struct {
 	failed   map[schema.GroupVersion]bool
 	polled   bool
 
-	// Used by the follower's goroutine alone.
+	// Owned by the poller's goroutine.
 	tag    documents.Tag
-	groups []apidiscoveryv2.APIGroupDiscovery // what tag stands for
+	groups []apidiscoveryv2.APIGroupDiscovery // the document with this tag
 }
 
 func (f *remotePoller) pollSoon() {
@@ -36,7 +36,7 @@ func (f *remotePoller) pollSoon() {
 	}
 }
 
-// follow asks an extension server again and again until the context ends.
+// pollRemote polls an extension server until the context ends.
 func (m *Manager) pollRemote(ctx context.Context, f *remotePoller) {
 	failures := 0
 	for {
@@ -49,15 +49,14 @@ func (m *Manager) pollRemote(ctx context.Context, f *remotePoller) {
 		if failures > 0 {
 			pause = min(pause, m.pace.Retry<<min(failures-1, 10))
 		}
-		// Not even a nudge makes it ask more often than this.
+		// pollSoon cannot make it poll more often than this.
 		if !sleep(ctx, min(pause, m.pace.Retry), nil) || !sleep(ctx, pause-min(pause, m.pace.Retry), f.wake) {
 			return
 		}
 	}
 }
 
-// ask brings a follower up to date and reports whether the server answered for
-// all of its group-versions.
+// poll polls once and reports whether the server answered for all of its group-versions.
 func (m *Manager) poll(ctx context.Context, f *remotePoller) bool {
 	m.mu.Lock()
 	backends := f.backends
@@ -104,8 +103,7 @@ func (m *Manager) poll(ctx context.Context, f *remotePoller) bool {
 	return len(failed) == 0
 }
 
-// learn takes over what a server said, and keeps what it said earlier about the
-// group-versions for which it has failed.
+// setResult stores the result of a poll. Failed group-versions keep their previous discovery.
 func (m *Manager) setResult(f *remotePoller, known map[schema.GroupVersion]apidiscoveryv2.APIVersionDiscovery, failed map[schema.GroupVersion]bool) {
 	m.mu.Lock()
 	for gv := range failed {
@@ -118,7 +116,7 @@ func (m *Manager) setResult(f *remotePoller, known map[schema.GroupVersion]apidi
 	m.markDirty()
 }
 
-// aggregated asks for the document of the whole server.
+// aggregated returns the document of the whole server.
 func (f *remotePoller) aggregated(ctx context.Context, from documents.Getter) ([]apidiscoveryv2.APIGroupDiscovery, error) {
 	answer, err := documents.Document(ctx, from, documents.Query{Path: "/apis", Accept: acceptAggregated, Known: f.tag})
 	if err != nil {
@@ -136,7 +134,8 @@ func (f *remotePoller) aggregated(ctx context.Context, from documents.Getter) ([
 	return groups, nil
 }
 
-// legacy asks for the resources of one group-version.
+// legacyVersion returns the resources of a group-version from a server without aggregated
+// discovery.
 func legacyVersion(ctx context.Context, backend *remote.Backend) (apidiscoveryv2.APIVersionDiscovery, error) {
 	gv := groupVersion(backend)
 	answer, err := documents.Document(ctx, backend, documents.Query{Path: groupVersionPath(gv), Accept: "application/json"})
@@ -148,7 +147,7 @@ func legacyVersion(ctx context.Context, backend *remote.Backend) (apidiscoveryv2
 	return v, err
 }
 
-// unanswered tells a server that is away from one that answers, but not with
+// isUnreachable reports whether err means that the server is down, and not only that it lacks
 // aggregated discovery.
 func isUnreachable(err error) bool {
 	if err == nil || errors.Is(err, documents.ErrNotFound) || errors.Is(err, errNotAggregated) {
@@ -163,7 +162,7 @@ func groupVersion(backend *remote.Backend) schema.GroupVersion {
 	return schema.GroupVersion{Group: spec.Group, Version: spec.Version}
 }
 
-// sleep waits, or until woken, and reports whether the context is still alive.
+// sleep waits for the pause or a wake-up, and reports whether the context is still active.
 func sleep(ctx context.Context, pause time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

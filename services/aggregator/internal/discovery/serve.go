@@ -16,8 +16,8 @@ import (
 	"triune.dev/shared/server/apiserver"
 )
 
-// ServeGroups answers /apis: aggregated discovery for clients that ask for it,
-// the list of groups for the others.
+// ServeGroups answers /apis with aggregated discovery, or with the list of groups for older
+// clients.
 func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
 	m.waitCurrent(req.Context())
 	if wantsAggregated(req) {
@@ -32,9 +32,9 @@ func (m *Manager) ServeGroups(w http.ResponseWriter, req *http.Request) {
 	write(w, req, &metav1.APIGroupList{Groups: groups})
 }
 
-// groups returns every group that is known, and whether that is enough to answer with:
-// those with an APIService, and those that the next tier names although they have none
-// yet. The latter may be there only to show that something is missing.
+// groups returns all known groups, or false if they are incomplete: the groups with an APIService,
+// and those of the next tier without one. The next tier may list a group only to show that a tier
+// behind it is down.
 func (m *Manager) groups() ([]metav1.APIGroup, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,8 +50,8 @@ func (m *Manager) groups() ([]metav1.APIGroup, bool) {
 	return groups, true
 }
 
-// ServeGroup answers /apis/<group> and reports whether the group is known here;
-// if not, nothing has been written.
+// ServeGroup answers /apis/<group> and reports whether the group is known. If not, it writes
+// nothing.
 func (m *Manager) ServeGroup(w http.ResponseWriter, req *http.Request, name string) bool {
 	if name == m.own.Name {
 		group := m.ownGroup()
@@ -71,8 +71,7 @@ func (m *Manager) ServeGroup(w http.ResponseWriter, req *http.Request, name stri
 	return ok
 }
 
-// ServeLegacy answers /api. addresses says under which address a client reaches
-// us.
+// ServeLegacy answers /api. addresses returns the address of this server for a client.
 func (m *Manager) ServeLegacy(addresses endpointdiscovery.Addresses) http.HandlerFunc {
 	versions := endpointdiscovery.NewLegacyRootAPIHandler(addresses, scheme.Codecs, "/api")
 	return func(w http.ResponseWriter, req *http.Request) {
@@ -98,8 +97,8 @@ func write(w http.ResponseWriter, req *http.Request, object runtime.Object) {
 	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, schema.GroupVersion{}, w, req, http.StatusOK, object, false)
 }
 
-// NotYet answers while we do not know what there is: a shorter list would be
-// taken for the truth, by the garbage collector for one.
+// ServeUnavailable answers 503 while the list of APIs is incomplete: clients such as the garbage
+// collector would take a shorter list for complete.
 func ServeUnavailable(w http.ResponseWriter, req *http.Request) {
 	err := apierrors.NewServiceUnavailable("the list of APIs has not been read yet")
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
