@@ -1,14 +1,14 @@
-// Package aggregator is the head of the chain: the tier that clients talk to.
+// Package aggregator is the first tier of the chain, to which clients connect.
 //
-// It owns APIServices. One that names a Service makes this tier serve its
-// group-version: a request for it is authorized, audited and limited here, then
-// proxied to the extension server in the user's name. Everything else goes to the
-// next tier. Discovery and OpenAPI are answered here for the whole chain, merged
-// out of what this tier, the tiers behind it and the extension servers say.
+// [New] makes a [Server] from a [Config], and [Server.Run] serves; [Command] is the program. The
+// tier owns APIServices. For an APIService that names a Service, it authorizes, audits and limits
+// the requests of the group-version and proxies them to the extension server on behalf of the
+// user. All other requests go to the next tier. The tier also serves the merged discovery and
+// OpenAPI of itself, the tiers behind it and the extension servers.
 //
-// The parts, each a package of its own below internal: apiservices is the table of
-// who serves what, remote reaches extension servers, discovery merges discovery,
-// and autoregister keeps APIServices for what the tiers behind this one serve.
+// The parts are internal packages: apiservices is the table of group-versions, remote reaches
+// extension servers, discovery merges discovery documents, availability updates the conditions of
+// APIServices, and autoregister maintains APIServices for the tiers behind this one.
 package aggregator
 
 import (
@@ -51,22 +51,22 @@ type Server struct {
 	network   *network
 	discovery *discovery.Manager
 	registrar *autoregister.Registrar
-	// availability writes whether extension servers answer.
+	// availability updates the conditions of APIServices.
 	availability *availability.Controller
 	openapi      *merged.Documents
-	// chainOpenAPI are the sources of OpenAPI that are always there.
+	// tierOpenAPI are the OpenAPI sources of this and the next tier.
 	tierOpenAPI []merged.Source
 
 	apiServices    apiregistrationinformers.SharedInformerFactory
 	crds           cache.SharedIndexInformer
 	markCRDsSynced func(context.Context)
-	// known is closed when the table has been read.
+	// tableReady is closed once the table is built.
 	tableReady chan struct{}
-	// background counts what the hooks have started and Run waits for.
+	// background counts the goroutines of hooks, for which Run waits.
 	background sync.WaitGroup
 }
 
-// New builds the server. Nothing runs yet.
+// New returns a server; Run starts it.
 func New(config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -111,15 +111,15 @@ func New(config Config) (*Server, error) {
 	return s, s.addHooks(config)
 }
 
-// build makes the handlers: the server with its chain.
+// build creates the API server with its handler chain.
 func (s *Server) build(config Config, openAPI *triuneopenapi.Service) (err error) {
 	generic := *config.Generic
 	generic.Serializer = scheme.Codecs
 	generic.EquivalentResourceRegistry = nil
 	generic.RESTOptionsGetter = nil
 	generic.AggregatedDiscoveryGroupManager = nil
-	// APIServices are read and written with full rights and without a socket, so
-	// that this works before and after the server listens.
+	// The loopback client has full rights and no socket, so that it works before and after
+	// the server listens.
 	generic.LoopbackClientConfig = tierclient.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
@@ -140,7 +140,7 @@ func (s *Server) build(config Config, openAPI *triuneopenapi.Service) (err error
 	return err
 }
 
-// newOpenAPI describes the resources of the tier itself.
+// newOpenAPI describes the resources of this tier.
 func newOpenAPI(config Config) *triuneopenapi.Service {
 	c := triuneopenapi.Config{
 		Definitions: openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
@@ -156,7 +156,7 @@ func newOpenAPI(config Config) *triuneopenapi.Service {
 	return triuneopenapi.New(c)
 }
 
-// addDiscovery answers /api and /apis over all tiers and extension servers.
+// addDiscovery serves /api and /apis for all tiers and extension servers.
 func (s *Server) addDiscovery(config Config) error {
 	own, err := registration.Discovery(s.server.Table().Groups()[0])
 	if err != nil {
@@ -178,7 +178,7 @@ func (s *Server) addDiscovery(config Config) error {
 	return nil
 }
 
-// followCRDs reads the CRDs of the extensions tier.
+// watchCRDs watches the CRDs of the extensions tier.
 func (s *Server) watchCRDs(config Config) error {
 	client, err := apiextensionsclient.NewForConfig(tierclient.Config(Tier, config.Next.Handler))
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *Server) watchCRDs(config Config) error {
 	return err
 }
 
-// addOpenAPI answers /openapi over all tiers and extension servers.
+// addOpenAPI serves /openapi for all tiers and extension servers.
 func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
 	next := tierclient.As(documents.Aggregator, config.Next.Handler)
 	s.tierOpenAPI = []merged.Source{
@@ -205,7 +205,7 @@ func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
 	s.server.HandlePrefix(triuneopenapi.PathV3+"/", s.openapi)
 }
 
-// swap tells everybody of a new table.
+// setSnapshot passes a new table to the other parts.
 func (s *Server) setSnapshot(snapshot *apiservices.Snapshot) {
 	s.network.transports.Retain(snapshot.All())
 	s.discovery.SetSnapshot(snapshot)
@@ -217,24 +217,23 @@ func (s *Server) setSnapshot(snapshot *apiservices.Snapshot) {
 	}
 }
 
-// recheck is called when an extension server could not be reached.
+// recheck checks an extension server that a request could not reach.
 func (s *Server) recheck(apiService string) {
 	s.discovery.Recheck(apiService)
 	s.availability.Recheck(apiService)
 }
 
-// Handler takes requests as they come from a client.
+// Handler returns the handler for requests of clients.
 func (s *Server) Handler() http.Handler { return s.server.Handler() }
 
-// Delegated takes requests that somebody in the same process has authenticated.
+// Delegated returns the handler for requests that were authenticated in this process.
 func (s *Server) Delegated() http.Handler { return s.server.Delegated() }
 
-// Server is the server underneath, to adopt the health checks of other tiers of
-// the process with.
+// Server returns the underlying server, for adding the health checks of other tiers.
 func (s *Server) Server() *apiserver.Server { return s.server }
 
-// Run serves until ctx ends and every request in flight has been answered; then
-// it closes the storage and returns nil. Call it once.
+// Run serves until ctx ends and all requests in flight are answered. Then it closes the storage and
+// returns nil. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.server.Prepare().Run(ctx)
 	s.background.Wait()

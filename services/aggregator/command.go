@@ -18,7 +18,7 @@ import (
 	"triune.dev/shared/storage"
 )
 
-// Command is the program aggregator.
+// Command returns the program aggregator.
 func Command() command.Spec {
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(apiregistrationv1.SchemeGroupVersion)
@@ -51,8 +51,7 @@ type program struct {
 	rejectRedirects bool
 }
 
-// AddFlags adds the flags in their sections; those of this tier alone have
-// kube-apiserver's names and section.
+// AddFlags adds the flags. Those of this tier alone have kube-apiserver's names and section.
 func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
 	p.options.AddFlags(sections)
 	fs := sections.FlagSet("misc")
@@ -104,7 +103,7 @@ func (p *program) Run(ctx context.Context) error {
 	return store.Around(ctx, server.Run)
 }
 
-// initializers let webhooks be found the way APIServices are.
+// initializers make admission webhooks use the same resolver as APIServices.
 func (p *program) initializers(config *options.Config) ([]admission.PluginInitializer, error) {
 	services, err := newResolver(config.Informers, p.endpointRouting, config.Generic.ExternalAddress)
 	if err != nil {

@@ -11,43 +11,40 @@ import (
 	"triune.dev/shared/server/apiserver"
 )
 
-// Config is everything the tier is built from.
+// Config configures a [Server].
 type Config struct {
-	// Generic holds authentication, authorization, audit, limits, admission and,
-	// where the tier listens, serving. It is not changed and may be shared with
-	// other tiers of the process; what of it depends on the tier (serializer,
-	// storage, loopback client) is ignored. Required.
+	// Generic configures authentication, authorization, audit, limits, admission and, if the
+	// tier listens, serving. It is not modified and may be shared with other tiers of the
+	// process; its serializer, storage and loopback client are ignored. Required.
 	Generic *genericapiserver.Config
-	// Informers read what other tiers own and this one decides by: Services and
-	// EndpointSlices to reach extension servers, RBAC rules. The server starts
-	// them; what was started already stays as it is. Required.
+	// Informers provide objects of other tiers: Services and EndpointSlices of extension
+	// servers, and RBAC rules. The server starts the informers that are not running. Required.
 	Informers informers.SharedInformerFactory
-	// Storage gives the storage of APIServices. Codec and key are set by this
-	// package. Required.
+	// Storage provides the storage of APIServices, except for codec and key. Required.
 	Storage generic.RESTOptionsGetter
-	// Next is the tier behind this one. CRDs are read through it. Required.
+	// Next is the next tier, which also provides CRDs. Required.
 	Next *apiserver.Next
-	// Proxy says how extension servers are reached.
+	// Proxy configures the connections to extension servers.
 	Proxy Proxy
 	// HTTP2Server is the HTTP/2 server of the listener; see apiserver.Config.
 	HTTP2Server apiserver.HTTP2Server
-	// Hooks are further post-start hooks by name.
+	// Hooks are additional post-start hooks by name.
 	Hooks map[string]genericapiserver.PostStartHookFunc
 
 	pace discovery.Pace // for tests
 }
 
-// Proxy says how extension servers are reached.
+// Proxy configures the connections to extension servers.
 type Proxy struct {
 	// CertFile and KeyFile are the client certificate of the front proxy
-	// (--proxy-client-cert-file, --proxy-client-key-file). They are read again when
-	// they change. Without them extension servers get no proof of who is asking.
+	// (--proxy-client-cert-file, --proxy-client-key-file). They are reloaded when they change.
+	// Without them, extension servers cannot trust the identity headers.
 	CertFile, KeyFile string
-	// EndpointRouting sends requests to the endpoints of a Service, balanced,
-	// instead of to its cluster IP (--enable-aggregator-routing).
+	// EndpointRouting balances requests over the endpoints of a Service instead of sending them
+	// to its cluster IP (--enable-aggregator-routing).
 	EndpointRouting bool
-	// ForwardRedirects passes on redirects of extension servers instead of
-	// refusing them (--aggregator-reject-forwarding-redirect=false).
+	// ForwardRedirects forwards redirects of extension servers instead of refusing them
+	// (--aggregator-reject-forwarding-redirect=false).
 	ForwardRedirects bool
 }
 

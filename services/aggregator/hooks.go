@@ -9,9 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// addHooks adds what runs with the server, under kube-apiserver's names, and the
-// checks that say what the server waits for. No hook waits for another tier: a
-// hook that does not return is a failed liveness check too, and restarting this
+// addHooks adds the post-start hooks, under kube-apiserver's names, and the readiness checks. No
+// hook waits for another tier: an unfinished hook fails the liveness check, and restarting this
 // process does not bring back another one.
 func (s *Server) addHooks(config Config) error {
 	in := func(name string, runs ...func(context.Context)) error {

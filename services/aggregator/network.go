@@ -22,12 +22,12 @@ import (
 	"triune.dev/services/aggregator/internal/remote"
 )
 
-// network is the way to extension servers.
+// network holds the connections to extension servers.
 type network struct {
 	remote.Network
 	transports *remote.Transports
 	identity   *remote.Identity
-	// certificates follows the files of the client certificate; nil for none.
+	// certificates reloads the client certificate; nil if there is none.
 	certificates *dynamiccertificates.DynamicCertKeyPairContent
 }
 
@@ -41,7 +41,7 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 		}
 		n.identity = remote.NewIdentity(n.certificates)
 	}
-	var dial remote.DialFunc // nil: a plain one
+	var dial remote.DialFunc // nil selects plain TCP
 	if selector := config.Generic.EgressSelector; selector != nil {
 		through, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
 		if err != nil {
@@ -71,7 +71,7 @@ func newNetwork(config Config, unreachable func(string)) (*network, error) {
 	return n, nil
 }
 
-// newResolver finds Services by what core says of them.
+// newResolver returns the resolver of Services from core.
 func newResolver(factory informers.SharedInformerFactory, endpointRouting bool, self string) (remote.Resolver, error) {
 	services := factory.Core().V1().Services().Lister()
 	resolver := remote.ClusterIPs(services)
@@ -92,15 +92,15 @@ func (n *network) backend(apiService *apiregistrationv1.APIService) *remote.Back
 	return remote.New(apiService, n.Network)
 }
 
-// runCertificates reads the client certificate again when it changes.
+// runCertificates reloads the client certificate when it changes.
 func (n *network) runCertificates(ctx context.Context) {
 	if n.certificates != nil {
 		n.certificates.Run(ctx, 1)
 	}
 }
 
-// registerMetrics registers aggregator_unavailable_apiservice and its counter:
-// once in a process, as the registry is the process's.
+// registerMetrics registers aggregator_unavailable_apiservice and its counter once per process,
+// because the registry is global.
 var registerMetrics = sync.OnceValues(func() (*availabilitymetrics.Metrics, error) {
 	metrics := availabilitymetrics.New()
 	return metrics, metrics.Register(legacyregistry.Register, legacyregistry.CustomRegister)

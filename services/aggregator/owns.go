@@ -14,15 +14,14 @@ import (
 	"triune.dev/shared/server/openapi/merged"
 )
 
-// owns says of a path that is not one of our routes whether we serve it: below a
-// group-version whose APIService names a Service, and the document of a group
-// that has an APIService.
+// owns returns the handler for a path without a route, if this tier serves it: paths below a
+// group-version whose APIService names a Service, and the documents of groups with an APIService.
 func (s *Server) owns(path string) (http.Handler, bool) {
 	snapshot := s.table.Current()
 	if gv, ok := apiservices.GroupVersionOf(path); ok {
 		if snapshot == nil {
-			// Until the table has been read nobody knows whose this is. What is
-			// built into Kubernetes can safely be taken for the next tier's.
+			// The owner is unknown until the table is built, except for built-in
+			// group-versions, which belong to the next tier.
 			_, builtIn := autoregister.BuiltIn(gv)
 			return http.HandlerFunc(discovery.ServeUnavailable), !builtIn
 		}
@@ -41,14 +40,13 @@ func (s *Server) owns(path string) (http.Handler, bool) {
 	if _, ok := snapshot.Group(group); !ok {
 		return nil, false
 	}
-	// Whatever the method is, as in kube-apiserver.
+	// For all methods, as in kube-apiserver.
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.discovery.ServeGroup(w, req, group)
 	}), true
 }
 
-// listed returns the paths of the groups that have an APIService, whichever tier
-// serves them, as "/" lists them.
+// listed returns the paths of the groups and group-versions with an APIService, which "/" lists.
 func (s *Server) listed() []string {
 	snapshot := s.table.Current()
 	if snapshot == nil {
@@ -64,14 +62,14 @@ func (s *Server) listed() []string {
 	return paths
 }
 
-// groupOf returns the group of /apis/<group>, with or without a slash behind it.
+// groupOf returns the group of /apis/<group>, with or without a trailing slash.
 func groupOf(path string) (string, bool) {
 	group, ok := strings.CutPrefix(path, "/apis/")
 	group = strings.TrimSuffix(group, "/")
 	return group, ok && group != "" && !strings.Contains(group, "/")
 }
 
-// placeOf is where a group-version that is not remote stands in discovery.
+// priorityOf returns the priority of a group-version that is not remote.
 func priorityOf(gv schema.GroupVersion) discovery.Priority {
 	if gv.Group == ownGroup {
 		return discovery.Priority{Group: ownPriority}
@@ -82,25 +80,23 @@ func priorityOf(gv schema.GroupVersion) discovery.Priority {
 
 const (
 	ownGroup = "apiregistration.k8s.io"
-	// ownPriority is above what an APIService can ask for (20000), so that our
-	// own group comes first, as in kube-apiserver.
+	// ownPriority is higher than the maximum in an APIService (20000): this tier's own group
+	// comes first, as in kube-apiserver.
 	ownPriority = 20001
-	// buildPatience is how long a request waits for a tier to build its OpenAPI
-	// documents for the first time.
+	// buildPatience bounds the wait of a request until a tier has built its OpenAPI documents.
 	buildPatience = 30 * time.Second
-	// extensionFresh is how long an extension server's OpenAPI counts as present.
+	// extensionFresh is how long the OpenAPI of an extension server is considered fresh.
 	extensionFresh = 10 * time.Second
 )
 
-// openapiSources lists the extension servers as sources of OpenAPI, one for all
-// APIServices of a server.
+// openapiSources returns one OpenAPI source per extension server, for all of its APIServices.
 func openapiSources(snapshot *apiservices.Snapshot) []merged.Source {
 	var sources []merged.Source
 	at := map[remote.Server]int{}
 	for _, backend := range snapshot.Backends() {
 		spec := backend.APIService().Spec
 		if spec.Group == ownGroup {
-			continue // that is ours, whatever an APIService says
+			continue // this tier's own group
 		}
 		gv := schema.GroupVersion{Group: spec.Group, Version: spec.Version}
 		key := backend.Server()

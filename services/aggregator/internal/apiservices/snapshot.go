@@ -11,7 +11,7 @@ import (
 	"triune.dev/services/aggregator/internal/remote"
 )
 
-// Snapshot is the table at one moment. It never changes.
+// Snapshot is the immutable table at one point in time.
 type Snapshot struct {
 	all      []*apiregistrationv1.APIService
 	byGV     map[schema.GroupVersion]*apiregistrationv1.APIService
@@ -19,8 +19,8 @@ type Snapshot struct {
 	groups   []metav1.APIGroup
 }
 
-// Build makes a snapshot. It keeps the Backends that previous (which may be nil)
-// has for APIServices that have not changed, and makes the others with backend.
+// Build returns a snapshot. It reuses the Backends of previous, which may be nil, for unchanged
+// APIServices, and creates the others with backend.
 func Build(all []*apiregistrationv1.APIService, previous *Snapshot, backend func(*apiregistrationv1.APIService) *remote.Backend) *Snapshot {
 	s := &Snapshot{
 		all:      slices.Clone(all),
@@ -46,9 +46,9 @@ func Build(all []*apiregistrationv1.APIService, previous *Snapshot, backend func
 	return s
 }
 
-// groupsOf lists the named groups; the legacy group is not one of them.
+// groupsOf returns all groups except the legacy group.
 func groupsOf(all []*apiregistrationv1.APIService) []metav1.APIGroup {
-	// The helper sorts its argument in place.
+	// SortedByGroupAndVersion sorts its argument in place.
 	sorted := apiregistrationhelper.SortedByGroupAndVersion(slices.Clone(all))
 	groups := make([]metav1.APIGroup, 0, len(sorted))
 	for _, versions := range sorted {
@@ -69,14 +69,14 @@ func groupsOf(all []*apiregistrationv1.APIService) []metav1.APIGroup {
 	return groups
 }
 
-// All returns the APIServices by name. The caller must not change them.
+// All returns the APIServices, sorted by name. The caller must not modify them.
 func (s *Snapshot) All() []*apiregistrationv1.APIService { return s.all }
 
-// Groups returns the groups of /apis, best first, without apiregistration.k8s.io,
-// for which there is no APIService. The caller must not change them.
+// Groups returns the groups of /apis in their order, except apiregistration.k8s.io, which has no
+// APIService. The caller must not modify them.
 func (s *Snapshot) Groups() []metav1.APIGroup { return s.groups }
 
-// Group returns the group of that name and whether there is one.
+// Group returns the group with the given name, or false if there is none.
 func (s *Snapshot) Group(name string) (metav1.APIGroup, bool) {
 	i := slices.IndexFunc(s.groups, func(g metav1.APIGroup) bool { return g.Name == name })
 	if i < 0 {
@@ -90,10 +90,10 @@ func (s *Snapshot) APIService(gv schema.GroupVersion) *apiregistrationv1.APIServ
 	return s.byGV[gv]
 }
 
-// Backend returns where a group-version is served, or nil if it is not remote.
+// Backend returns the Backend of a group-version, or nil if it is not remote.
 func (s *Snapshot) Backend(gv schema.GroupVersion) *remote.Backend { return s.backends[gv] }
 
-// Backends returns all of them, by the name of their APIService.
+// Backends returns all Backends, sorted by the names of their APIServices.
 func (s *Snapshot) Backends() []*remote.Backend {
 	backends := make([]*remote.Backend, 0, len(s.backends))
 	for _, apiService := range s.all {
@@ -105,9 +105,8 @@ func (s *Snapshot) Backends() []*remote.Backend {
 	return backends
 }
 
-// GroupVersionOf returns the group-version that a path belongs to: of
-// /apis/<group>/<version> and below, and of /api and below. The legacy group
-// has one version.
+// GroupVersionOf returns the group-version that a path belongs to: /apis/<group>/<version> and
+// paths below it, or /api and paths below it, because the legacy group has a single version.
 func GroupVersionOf(path string) (schema.GroupVersion, bool) {
 	rest, ok := strings.CutPrefix(path, "/apis/")
 	if !ok {

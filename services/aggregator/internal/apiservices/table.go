@@ -15,11 +15,10 @@ import (
 	"triune.dev/services/aggregator/internal/remote"
 )
 
-// settle is how long a change waits for others to join it: registering 300 CRDs
-// must not build 300 tables of 300 rows.
+// rebuildDelay combines changes: registering 300 CRDs must not rebuild the table 300 times.
 const rebuildDelay = 25 * time.Millisecond
 
-// Table keeps the current Snapshot up to date with an informer.
+// Table maintains the current Snapshot with an informer.
 type Table struct {
 	lister  apiregistrationlisters.APIServiceLister
 	synced  cache.InformerSynced
@@ -27,11 +26,11 @@ type Table struct {
 	changed chan struct{}
 
 	current atomic.Pointer[Snapshot]
-	onSwap  []func(*Snapshot) // set before Run, read by it alone
+	onSwap  []func(*Snapshot) // set before Run and read only by Run
 }
 
-// NewTable returns the table of an informer's APIServices, empty until Run.
-// backend makes the Backend of a remote APIService.
+// NewTable returns the table of an informer's APIServices, which is empty until Run. backend creates
+// the Backend of a remote APIService.
 func NewTable(informer apiregistrationinformers.APIServiceInformer, backend func(*apiregistrationv1.APIService) *remote.Backend) (*Table, error) {
 	t := &Table{
 		lister:  informer.Lister(),
@@ -41,7 +40,7 @@ func NewTable(informer apiregistrationinformers.APIServiceInformer, backend func
 	registration, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { t.markChanged() },
 		UpdateFunc: func(before, after any) {
-			// A resync repeats what is known.
+			// A resync delivers the same object.
 			if before != after {
 				t.markChanged()
 			}
@@ -62,14 +61,14 @@ func (t *Table) markChanged() {
 	}
 }
 
-// OnSwap has f called with every new snapshot, in order, after it has become the
-// current one. It must be called before Run; f must not block.
+// OnSwap registers f, which is called with each new snapshot, in order, after it has become the
+// current one. OnSwap must be called before Run; f must not block.
 func (t *Table) OnSwap(f func(*Snapshot)) { t.onSwap = append(t.onSwap, f) }
 
-// Current returns the table as it is now, or nil if it has not been read yet.
+// Current returns the current snapshot, or nil before the first one.
 func (t *Table) Current() *Snapshot { return t.current.Load() }
 
-// Ready returns an error until the first snapshot is there.
+// Ready returns an error until there is a snapshot.
 func (t *Table) Ready() error {
 	if t.Current() == nil {
 		return fmt.Errorf("apiservices have not been listed")
@@ -77,7 +76,7 @@ func (t *Table) Ready() error {
 	return nil
 }
 
-// Run keeps the table current until the context ends.
+// Run updates the table until the context ends.
 func (t *Table) Run(ctx context.Context) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.synced) {
 		return
@@ -90,7 +89,7 @@ func (t *Table) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		// Cleared before the list is read: what comes later is another round.
+		// Clear it before listing: later changes cause another round.
 		select {
 		case <-t.changed:
 		default:
@@ -109,7 +108,7 @@ func (t *Table) Run(ctx context.Context) {
 func (t *Table) rebuild(ctx context.Context) {
 	all, err := t.lister.List(labels.Everything())
 	if err != nil {
-		// A lister reads memory; it has no error to give.
+		// A lister reads memory and does not fail.
 		klog.FromContext(ctx).Error(err, "apiservices could not be read from the informer")
 		return
 	}

@@ -15,24 +15,22 @@ import (
 	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 )
 
-// moreAttempts is how often a server is asked again, all at once, after the first
-// question has failed.
+// retryProbes is the number of concurrent probes after a failed one.
 const retryProbes = 4
 
-// Prober asks the server of one APIService whether it serves the group-version,
-// at one address. Each call may choose another address.
+// Prober probes one address of an APIService's server. Each call may choose another address.
 type Prober interface {
 	Probe(ctx context.Context) error
 }
 
-// checker finds out the condition of an APIService.
+// checker determines the condition of APIServices.
 type checker struct {
 	services corelisters.ServiceLister
 	slices   serviceproxy.EndpointSliceGetter
 	prober   func(*apiregistrationv1.APIService) Prober
 }
 
-// condition returns what is true of a remote APIService now.
+// condition returns the current condition of a remote APIService.
 func (c *checker) condition(ctx context.Context, apiService *apiregistrationv1.APIService) apiregistrationv1.APIServiceCondition {
 	found := apiregistrationv1.APIServiceCondition{
 		Type:               apiregistrationv1.Available,
@@ -60,7 +58,7 @@ func unknown(reason, format string, args ...any) *problem {
 	return &problem{status: apiregistrationv1.ConditionUnknown, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
-// problem returns the first thing that is wrong, or nil.
+// problem returns the first problem found, or nil.
 func (c *checker) problem(ctx context.Context, apiService *apiregistrationv1.APIService) *problem {
 	reference := apiService.Spec.Service
 	service, err := c.services.Services(reference.Namespace).Get(reference.Name)
@@ -81,8 +79,7 @@ func (c *checker) problem(ctx context.Context, apiService *apiregistrationv1.API
 	return nil
 }
 
-// endpoints looks for an endpoint behind the port. Other types of Services may
-// well work without.
+// endpoints checks that the port has an endpoint. Other types of Services may work without one.
 func (c *checker) endpoints(reference *apiregistrationv1.ServiceReference, service *corev1.Service) *problem {
 	number := int32(443)
 	if reference.Port != nil {
@@ -112,7 +109,7 @@ func hasEndpoint(slice *discoveryv1.EndpointSlice, port string) bool {
 	return ready && slices.ContainsFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == port && p.Port != nil })
 }
 
-// ask returns nil if the server answers at all, and the last error otherwise.
+// probe returns nil if any probe succeeds, and otherwise the last error.
 func (c *checker) probe(ctx context.Context, apiService *apiregistrationv1.APIService) error {
 	prober := c.prober(apiService)
 	if prober.Probe(ctx) == nil {
@@ -140,7 +137,7 @@ func (c *checker) probe(ctx context.Context, apiService *apiregistrationv1.APISe
 	return last
 }
 
-// local is the condition of an APIService without a Service.
+// localCondition returns the condition of an APIService without a Service.
 func localCondition() apiregistrationv1.APIServiceCondition {
 	return apiregistrationhelper.NewLocalAvailableAPIServiceCondition()
 }

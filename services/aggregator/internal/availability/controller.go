@@ -25,30 +25,30 @@ import (
 )
 
 const (
-	// workers check APIServices at the same time; one check may take seconds.
+	// workers is the number of concurrent checks, which may take seconds each.
 	workers = 5
-	// whileAvailable is the pause between two checks of a server that answers.
+	// whileAvailable is the interval between two checks of an available server.
 	whileAvailable = 30 * time.Second
-	// firstRetry doubles up to lastRetry while a server does not answer.
+	// firstRetry is the pause after a failed check. It doubles up to lastRetry.
 	firstRetry, lastRetry = 500 * time.Millisecond, 10 * time.Second
-	// recheckAfter lets requests that fail at the same time cause one check.
+	// recheckAfter is the delay of Recheck, to combine the calls of concurrent requests.
 	recheckAfter = 100 * time.Millisecond
-	// untilSynced is the pause before looking again whether Services are known.
+	// untilSynced is the pause while the informers have not synced.
 	untilSynced = 500 * time.Millisecond
 )
 
-// Config is what a Controller is made of. All fields are required.
+// Config configures a [Controller]. All fields are required.
 type Config struct {
 	APIServices apiregistrationinformers.APIServiceInformer
 	Client      apiregistrationclient.APIServicesGetter
-	// Informers give Services and EndpointSlices.
+	// Informers provide Services and EndpointSlices.
 	Informers informers.SharedInformerFactory
-	// Prober returns what asks the server of a remote APIService.
+	// Prober returns the prober of a remote APIService.
 	Prober  func(*apiregistrationv1.APIService) Prober
 	Metrics *metrics.Metrics
 }
 
-// Controller keeps the conditions up to date. Recheck is safe for concurrent use.
+// Controller updates the conditions of APIServices. Recheck is safe for concurrent use.
 type Controller struct {
 	checker checker
 	client  apiregistrationclient.APIServicesGetter
@@ -57,10 +57,10 @@ type Controller struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 
 	listed cache.InformerSynced   // APIServices
-	synced []cache.InformerSynced // what remote ones depend on
+	synced []cache.InformerSynced // Services and EndpointSlices
 }
 
-// New returns a controller that does nothing yet.
+// New returns a controller; Run starts it.
 func New(config Config) (*Controller, error) {
 	services := config.Informers.Core().V1().Services()
 	slices := config.Informers.Discovery().V1().EndpointSlices()
@@ -130,11 +130,11 @@ func (c *Controller) sliceChanged(obj any) {
 	}
 }
 
-// dependents has the APIServices of a Service ("namespace/name") checked.
+// dependents enqueues the APIServices of a Service ("namespace/name").
 func (c *Controller) dependents(service string) {
 	all, err := c.lister.List(labels.Everything())
 	if err != nil {
-		return // a lister reads memory; it has no error to give
+		return // a lister reads memory and does not fail
 	}
 	for _, apiService := range all {
 		if reference := apiService.Spec.Service; reference != nil && reference.Namespace+"/"+reference.Name == service {
@@ -143,11 +143,10 @@ func (c *Controller) dependents(service string) {
 	}
 }
 
-// Recheck has an APIService checked soon, once however often it is called until
-// then. It does not block.
+// Recheck checks an APIService soon; calls before that check are combined. It does not block.
 func (c *Controller) Recheck(apiService string) { c.queue.AddAfter(apiService, recheckAfter) }
 
-// Run checks until the context ends, and returns when no check is under way.
+// Run checks until the context ends, and waits for the current checks.
 func (c *Controller) Run(ctx context.Context) {
 	defer c.queue.ShutDown()
 	if !cache.WaitForCacheSync(ctx.Done(), c.listed) {
@@ -189,13 +188,13 @@ func (c *Controller) processNext(ctx context.Context) bool {
 	return true
 }
 
-// pause is when to look again; 0 is when something changes.
+// delay is the time until the next check; 0 waits for a change.
 type delay time.Duration
 
-// failing is to look again after a pause that grows.
+// withBackoff delays the next check exponentially.
 const withBackoff delay = -1
 
-// sync checks one APIService and writes what is new.
+// sync checks an APIService and updates its status.
 func (c *Controller) sync(ctx context.Context, name string) (delay, error) {
 	current, err := c.lister.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -210,13 +209,13 @@ func (c *Controller) sync(ctx context.Context, name string) (delay, error) {
 	}
 	for _, synced := range c.synced {
 		if !synced() {
-			// Nobody knows what Services there are: what was true last stays.
+			// Services are not known yet: keep the last condition.
 			return delay(untilSynced), nil
 		}
 	}
 	found := c.checker.condition(ctx, current)
 	if ctx.Err() != nil {
-		// We are ending; that says nothing about the server.
+		// The check was canceled and says nothing about the server.
 		return 0, nil
 	}
 	if err := c.updateStatus(ctx, current, found); err != nil {
@@ -228,7 +227,7 @@ func (c *Controller) sync(ctx context.Context, name string) (delay, error) {
 	return delay(whileAvailable), nil
 }
 
-// write updates the status if the condition is news.
+// updateStatus updates the status if the condition has changed.
 func (c *Controller) updateStatus(ctx context.Context, current *apiregistrationv1.APIService, found apiregistrationv1.APIServiceCondition) error {
 	updated := current.DeepCopy()
 	apiregistrationhelper.SetAPIServiceCondition(updated, found)

@@ -1,5 +1,5 @@
-// Package registration is the API group that this tier owns,
-// apiregistration.k8s.io: its storage, and what discovery says of it.
+// Package registration provides the API group of this tier, apiregistration.k8s.io: its storage
+// ([APIGroup]) and its discovery ([Discovery]).
 package registration
 
 import (
@@ -22,9 +22,8 @@ import (
 	"triune.dev/shared/server/resources"
 )
 
-// APIGroup returns apiregistration.k8s.io/v1 over the storage that getter gives.
-// v1beta1 can be read from storage and is not served, as in kube-apiserver since
-// Kubernetes 1.22.
+// APIGroup returns apiregistration.k8s.io/v1 with the storage of getter. v1beta1 can be decoded from
+// storage but is not served, as in kube-apiserver since Kubernetes 1.22.
 func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
 	apiServices := storage.NewREST(scheme.Scheme, storageOptions{getter})
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiregistration.GroupName, scheme.Scheme, metav1.ParameterCodec, scheme.Codecs)
@@ -36,7 +35,7 @@ func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
 	return &info
 }
 
-// storageOptions puts APIServices where kube-apiserver puts them, in its encoding.
+// storageOptions selects kube-apiserver's key and encoding for APIServices.
 type storageOptions struct{ generic.RESTOptionsGetter }
 
 func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
@@ -53,8 +52,7 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example ru
 	return options, nil
 }
 
-// Discovery returns what aggregated discovery says of a group of the resource
-// table.
+// Discovery returns the aggregated discovery of a group of the resource table.
 func Discovery(group resources.Group) (apidiscoveryv2.APIGroupDiscovery, error) {
 	described := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: group.Name}}
 	for _, version := range group.Versions {

@@ -11,9 +11,8 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Assert makes a request one that a front proxy sends on behalf of who. It
-// removes whatever else the request says about its sender: identity headers, the
-// credential, and impersonation, which has been acted upon before we get here.
+// Assert sets the headers by which a front proxy asserts who. It removes all other identity
+// headers, the credential, and impersonation headers, which this tier has already applied.
 func Assert(req *http.Request, who user.Info) {
 	for name := range req.Header {
 		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-remote-") || strings.HasPrefix(lower, "impersonate-") {
@@ -29,7 +28,7 @@ func Assert(req *http.Request, who user.Info) {
 	transport.SetAuthProxyHeaders(req, who.GetName(), uid, who.GetGroups(), who.GetExtra())
 }
 
-// assertUserOf asserts the user in the request's context.
+// assertContextUser asserts the user in the request's context.
 func assertContextUser(req *http.Request) {
 	if who, ok := request.UserFrom(req.Context()); ok {
 		Assert(req, who)
@@ -38,13 +37,13 @@ func assertContextUser(req *http.Request) {
 
 const (
 	protocolHeader = "Sec-Websocket-Protocol"
-	// bearerProtocol begins the WebSocket protocol in which browsers, which can
-	// set no other header, send a bearer token.
+	// bearerProtocol is the prefix of the WebSocket subprotocol with a bearer token: browsers
+	// cannot set the Authorization header.
 	bearerProtocol = "base64url.bearer.authorization.k8s.io."
 )
 
-// stripBearerProtocol removes tokens that are disguised as WebSocket protocols. A
-// request that another credential has authenticated may still have one.
+// stripBearerProtocol removes bearer tokens among the WebSocket subprotocols. A request may contain
+// one although another credential has authenticated it.
 func stripBearerProtocol(header http.Header) {
 	if len(header[protocolHeader]) == 0 {
 		return

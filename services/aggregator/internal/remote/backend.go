@@ -26,31 +26,30 @@ import (
 	"triune.dev/shared/transport/nexttier"
 )
 
-// defaultPort is what spec.service.port means when it is not set.
+// defaultPort is the default of spec.service.port.
 const defaultPort = 443
 
-// component is the label under which kube-apiserver's metrics count what the
-// aggregator ends by itself.
+// component is the label of requests that the aggregator terminates, in kube-apiserver's metrics.
 const component = "aggregator"
 
-// Network is what all Backends of a process share.
+// Network is shared by all Backends of a process.
 type Network struct {
-	// Transports opens and keeps connections.
+	// Transports holds the connections.
 	Transports *Transports
-	// Resolver finds Services.
+	// Resolver resolves Services.
 	Resolver Resolver
-	// Ejected remembers addresses that could not be dialled.
+	// Ejected holds the addresses that could not be dialled.
 	Ejected *Ejected
-	// Unreachable, if set, is told the name of an APIService that could not be
-	// reached while a request waited for it. It must not block.
+	// Unreachable, if set, is called with the name of an APIService that a request could not
+	// reach. It must not block.
 	Unreachable func(apiService string)
-	// FollowRedirects passes on redirects that an extension server answers
-	// instead of refusing them (--aggregator-reject-forwarding-redirect=false).
+	// FollowRedirects forwards redirects of extension servers to clients instead of refusing
+	// them (--aggregator-reject-forwarding-redirect=false).
 	FollowRedirects bool
 }
 
-// Backend is the server behind one remote APIService, as described by one
-// version of the object: a changed APIService is a new Backend.
+// Backend is the server behind a remote APIService. It belongs to one version of the object: a
+// changed APIService gets a new Backend.
 type Backend struct {
 	apiService   *apiregistrationv1.APIService
 	network      Network
@@ -58,7 +57,7 @@ type Backend struct {
 	reverseProxy *httputil.ReverseProxy
 }
 
-// New returns the Backend of an APIService, whose spec.service must not be nil.
+// New returns the Backend of an APIService, whose spec.service must be set.
 func New(apiService *apiregistrationv1.APIService, network Network) *Backend {
 	b := &Backend{
 		apiService: apiService,
@@ -75,11 +74,10 @@ func New(apiService *apiregistrationv1.APIService, network Network) *Backend {
 	return b
 }
 
-// APIService returns the object this Backend was made from; it is not to be
-// changed.
+// APIService returns the object of this Backend, which must not be modified.
 func (b *Backend) APIService() *apiregistrationv1.APIService { return b.apiService }
 
-// Available tells whether the APIService's Available condition is true.
+// Available reports whether the condition Available of the APIService is true.
 func (b *Backend) Available() bool { return b.available }
 
 func (b *Backend) port() int32 {
@@ -89,7 +87,7 @@ func (b *Backend) port() int32 {
 	return defaultPort
 }
 
-// ServeHTTP proxies one request in the name of the user in its context.
+// ServeHTTP proxies a request on behalf of the user in its context.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !b.available {
 		b.terminate(w, req, "service unavailable", http.StatusServiceUnavailable)
@@ -104,12 +102,12 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.terminate(w, req, "missing user", http.StatusInternalServerError)
 		return
 	}
-	if err := nexttier.CheckUser(who); err != nil { // the server would take it for somebody else
+	if err := nexttier.CheckUser(who); err != nil { // the server would see another user
 		b.terminate(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
 
-	// The name of the Service stands in for the address until one is chosen.
+	// The address is chosen later; until then, the URL has the name of the Service.
 	location := &url.URL{
 		Scheme:   "https",
 		Host:     serverName(b.apiService),
@@ -117,11 +115,11 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		RawPath:  req.URL.RawPath,
 		RawQuery: req.URL.Query().Encode(),
 	}
-	// Carries the audit ID along and gives discovery requests five seconds.
+	// NewRequestForProxy preserves the audit ID and bounds discovery requests.
 	out, cancel := serviceproxy.NewRequestForProxy(location, req)
 	defer cancel()
 
-	// The time an extension server takes is not held against our own seats.
+	// The work of an extension server does not occupy seats of this tier.
 	utilflowcontrol.RequestDelegated(req.Context())
 	if httpstream.IsUpgradeRequest(req) {
 		b.upgrade(w, out, location)
@@ -130,20 +128,19 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	b.reverseProxy.ServeHTTP(w, out)
 }
 
-// rewrite completes a request that is already addressed. The headers that name
-// the user are set here and no earlier: before this the reverse proxy removes
-// every header that the client's Connection header lists (RFC 9110, section
-// 7.6.1), which might have been these.
+// rewrite completes an outgoing request. It sets the identity headers at this point because the
+// reverse proxy has already removed the headers that the client's Connection header nominates (RFC
+// 9110, section 7.6.1), which could have included them.
 func (b *Backend) rewrite(pr *httputil.ProxyRequest) {
 	assertContextUser(pr.Out)
-	// Rewrite hides what earlier proxies reported; an extension server's audit
-	// log wants the whole chain, as it gets it from kube-apiserver.
+	// Keep the addresses of earlier proxies, which Rewrite removes: the audit log of an
+	// extension server contains them behind kube-apiserver.
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	pr.SetXForwarded()
 	pr.Out.Header.Set("X-Forwarded-Uri", pr.In.URL.EscapedPath())
 }
 
-// roundTrip is what the reverse proxy sends with.
+// roundTrip is the transport of the reverse proxy.
 func (b *Backend) roundTrip(req *http.Request) (*http.Response, error) {
 	connections, err := b.network.Transports.For(b.apiService)
 	if err != nil {
@@ -158,9 +155,8 @@ func (b *Backend) roundTrip(req *http.Request) (*http.Response, error) {
 
 const redirectRefused = "the backend attempted to redirect this request, which is not permitted"
 
-// modifyResponse refuses redirects: a client that followed one would send its
-// credential to wherever the extension server likes. It also removes CORS
-// headers, which are this tier's to decide.
+// modifyResponse refuses redirects, which could send the client's credential to any host. It also
+// removes CORS headers, because this tier sets them.
 func (b *Backend) modifyResponse(resp *http.Response) error {
 	for _, name := range []string{"Credentials", "Headers", "Methods", "Origin"} {
 		resp.Header.Del("Access-Control-Allow-" + name)
@@ -178,15 +174,15 @@ func (b *Backend) modifyResponse(resp *http.Response) error {
 	return nil
 }
 
-// samePlace allows the one redirect that every aggregated server of Kubernetes
-// answers: to the current hash of an OpenAPI v3 document, on the same server.
+// isSameDocument reports whether a redirect leads to the current hash of the same OpenAPI v3
+// document. All aggregated servers of Kubernetes answer this one.
 func isSameDocument(resp *http.Response) bool {
 	location, err := url.Parse(resp.Header.Get("Location"))
 	return err == nil && location.Host == "" && location.Scheme == "" &&
 		strings.HasPrefix(resp.Request.URL.Path, "/openapi/v3/") && location.Path == resp.Request.URL.Path
 }
 
-// refuse answers for a server that could not be reached or has hung up.
+// handleError answers a request if the server cannot be reached or the connection broke.
 func (b *Backend) handleError(w http.ResponseWriter, req *http.Request, err error) {
 	if errors.Is(err, errUnresolved) {
 		klog.FromContext(req.Context()).Error(err, "apiservice has no address", "apiService", b.apiService.Name)
@@ -206,7 +202,7 @@ func (b *Backend) unreachable() {
 	}
 }
 
-// end answers a request that is not sent anywhere.
+// terminate answers a request without sending it to the server.
 func (b *Backend) terminate(w http.ResponseWriter, req *http.Request, message string, code int) {
 	http.Error(w, message, code)
 	if info, ok := request.RequestInfoFrom(req.Context()); ok {
@@ -214,8 +210,8 @@ func (b *Backend) terminate(w http.ResponseWriter, req *http.Request, message st
 	}
 }
 
-// upgrade hands the connection over to the server: SPDY and WebSocket. The
-// connection is dialled for this request alone and speaks HTTP/1.1.
+// upgrade proxies a request to upgrade to SPDY or WebSocket over an HTTP/1.1 connection of its
+// own.
 func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *url.URL) {
 	connections, err := b.network.Transports.For(b.apiService)
 	if err != nil {
@@ -229,7 +225,7 @@ func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *ur
 	}
 	location.Host = addresses[0]
 	req.Host = addresses[0]
-	// Nobody on the way may be told to drop anything else than the upgrade.
+	// Proxies behind this one must not remove other headers.
 	req.Header.Set("Connection", "Upgrade")
 	assertContextUser(req)
 	dialer := &http.Transport{
@@ -241,9 +237,8 @@ func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *ur
 	handler.ServeHTTP(w, req)
 }
 
-// Get asks the server for a document in the name of who. It does not look at the
-// Available condition: finding out whether the server is back is what it is for.
-// The caller closes the body.
+// Get requests a document on behalf of who. It ignores the condition Available, because callers
+// use it to find out whether the server is back. The caller closes the body.
 func (b *Backend) Get(ctx context.Context, who user.Info, path string, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName(b.apiService)+path, nil)
 	if err != nil {
@@ -264,7 +259,7 @@ type responderFunc func(http.ResponseWriter, *http.Request, error)
 
 func (f responderFunc) Error(w http.ResponseWriter, req *http.Request, err error) { f(w, req, err) }
 
-// buffers lends copy buffers to the reverse proxies of all Backends.
+// bufferPool holds the copy buffers of the reverse proxies of all Backends.
 type bufferPool struct{}
 
 var copyBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}

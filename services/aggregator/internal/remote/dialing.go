@@ -15,8 +15,8 @@ import (
 // ejection is how long an address that could not be dialled is tried last.
 const ejection = 5 * time.Second
 
-// Ejected remembers which addresses could not be dialled. One is shared by all
-// Backends, for several APIServices often live behind one address.
+// Ejected holds the addresses that could not be dialled recently. All Backends share it, because
+// several APIServices often have the same address. It is safe for concurrent use.
 type Ejected struct {
 	now func() time.Time
 
@@ -24,13 +24,13 @@ type Ejected struct {
 	until map[string]time.Time
 }
 
-// NewEjected returns an empty memory.
+// NewEjected returns an Ejected without addresses.
 func NewEjected() *Ejected {
 	return &Ejected{now: time.Now, until: map[string]time.Time{}}
 }
 
-// order moves the addresses that failed lately to the end and keeps the order
-// otherwise: if all have failed they are all tried still.
+// order moves ejected addresses to the end and otherwise preserves the order. If all are ejected,
+// they are all tried.
 func (e *Ejected) order(addresses []string) []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,8 +72,8 @@ func (e *Ejected) markReachable(address string) {
 	delete(e.until, address)
 }
 
-// attempt sends a request to the first of the addresses that can be dialled. A
-// failure after that is the caller's to see: the server may have acted.
+// sendToFirst sends a request to the first address that can be dialled. It does not retry after any
+// other error, because the server may have processed the request.
 func (b *Backend) sendToFirst(transport http.RoundTripper, addresses []string, req *http.Request) (*http.Response, error) {
 	var err error
 	for _, address := range addresses {
@@ -82,8 +82,8 @@ func (b *Backend) sendToFirst(transport http.RoundTripper, addresses []string, r
 		url.Scheme, url.Host = "https", address
 		sent.URL, sent.Host = &url, address
 		if req.Body != nil {
-			// A transport closes the body even if it has read nothing of it;
-			// whoever gave us the request closes it at the end.
+			// A transport closes the body even without reading it; the caller closes it at
+			// the end.
 			sent.Body = io.NopCloser(req.Body)
 		}
 		var resp *http.Response
@@ -102,14 +102,14 @@ func (b *Backend) sendToFirst(transport http.RoundTripper, addresses []string, r
 	return nil, err
 }
 
-// undialled tells whether an error arose before there was a connection.
+// isDialError reports whether err occurred before there was a connection.
 func isDialError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// dialFirst is a dial that ignores the address it is given and connects to the
-// first of ours that answers.
+// dialFirst returns a dial function that ignores its address and connects to the first of
+// addresses that can be dialled.
 func (b *Backend) dialFirst(dial DialFunc, addresses []string) DialFunc {
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		var errs []error
@@ -129,7 +129,7 @@ func (b *Backend) dialFirst(dial DialFunc, addresses []string) DialFunc {
 	}
 }
 
-// addresses resolves the Service, best address first.
+// addresses resolves the Service, with ejected addresses last.
 func (b *Backend) addresses() ([]string, error) {
 	service := b.apiService.Spec.Service
 	found, err := b.network.Resolver.Resolve(service.Namespace, service.Name, b.port())

@@ -7,16 +7,14 @@ import (
 	"sync"
 )
 
-// CertKeyContent gives the PEM of the proxy's client certificate and key as they
-// are now. dynamiccertificates.CertKeyContentProvider is one; it must be safe
-// for concurrent use.
+// CertKeyContent returns the current PEM of the proxy's client certificate and key, as
+// dynamiccertificates.CertKeyContentProvider does. It must be safe for concurrent use.
 type CertKeyContent interface {
 	CurrentCertKeyContent() (cert, key []byte)
 }
 
-// Identity is the client certificate that proves to an extension server that a
-// request comes from the front proxy and that its X-Remote-* headers may be
-// believed. The zero value and a nil *Identity have no certificate.
+// Identity is the client certificate by which extension servers recognize the front proxy and trust
+// its X-Remote-* headers. The zero value and a nil *Identity have no certificate.
 type Identity struct {
 	content CertKeyContent
 
@@ -26,14 +24,14 @@ type Identity struct {
 	parsed *tls.Certificate
 }
 
-// NewIdentity returns the identity whose PEM is read from content at every TLS
-// handshake. A nil content is an identity without a certificate: extension
-// servers will then treat proxied requests as anonymous.
+// NewIdentity returns the identity with the PEM from content, which is read at every TLS handshake.
+// If content is nil, the identity has no certificate: extension servers treat requests as
+// anonymous.
 func NewIdentity(content CertKeyContent) *Identity {
 	return &Identity{content: content}
 }
 
-// PEM returns the certificate and the key, both nil if there is none.
+// PEM returns the certificate and the key, or nil if there is none.
 func (i *Identity) PEM() (cert, key []byte) {
 	if i == nil || i.content == nil {
 		return nil, nil
@@ -41,12 +39,12 @@ func (i *Identity) PEM() (cert, key []byte) {
 	return i.content.CurrentCertKeyContent()
 }
 
-// clientCertificate is a tls.Config.GetClientCertificate. The PEM is parsed once
-// for as long as it does not change.
+// clientCertificate implements tls.Config.GetClientCertificate. It parses the PEM only if it has
+// changed.
 func (i *Identity) clientCertificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	cert, key := i.PEM()
 	if len(cert) == 0 || len(key) == 0 {
-		// crypto/tls wants a certificate here; an empty one means "I have none".
+		// crypto/tls does not allow nil; an empty certificate stands for none.
 		return &tls.Certificate{}, nil
 	}
 	i.mu.Lock()

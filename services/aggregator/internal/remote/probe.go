@@ -11,12 +11,12 @@ import (
 	"triune.dev/shared/transport/documents"
 )
 
-// probeTimeout bounds one probe: discovery is expected to be quick.
+// probeTimeout bounds a probe.
 const probeTimeout = 5 * time.Second
 
-// Probe asks the server, at the address whose turn it is, for the document of the
-// APIService's group-version, which every server has to have. The error is worded
-// like kube-aggregator's, for it ends up in the APIService's condition.
+// Probe requests the discovery document of the APIService's group-version from one address. The
+// text of the error is that of kube-aggregator, because it becomes part of the APIService's
+// condition.
 func (b *Backend) Probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -16,17 +16,16 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 )
 
-// Resolver says where a port of a Service is reached.
+// Resolver resolves a port of a Service.
 type Resolver interface {
-	// Resolve returns addresses ("host:port") in the order in which they should
-	// be tried, at least one if the error is nil. It must be fast and safe for
-	// concurrent use: it is asked for every request.
+	// Resolve returns at least one address ("host:port"), in the order to try them, or an
+	// error. It is called for every request, must be fast and safe for concurrent use.
 	Resolve(namespace, name string, port int32) ([]string, error)
 }
 
-// ClusterIPs resolves a Service to its cluster IP and leaves balancing to
-// kube-proxy, or to the name and the APIService's port where the Service is of
-// type ExternalName. Headless Services cannot be resolved this way.
+// ClusterIPs resolves a Service to its cluster IP, where kube-proxy balances requests, and a
+// Service of type ExternalName to its name and the port of the APIService. It cannot resolve
+// headless Services.
 func ClusterIPs(services corelisters.ServiceLister) Resolver {
 	return resolverFunc(func(namespace, name string, port int32) ([]string, error) {
 		location, err := serviceproxy.ResolveCluster(services, namespace, name, port)
@@ -37,15 +36,14 @@ func ClusterIPs(services corelisters.ServiceLister) Resolver {
 	})
 }
 
-// Endpoints resolves a Service to its ready endpoints, starting with another one
-// each time (--enable-aggregator-routing): it needs no kube-proxy on this
-// machine. Like kube-apiserver it refuses ExternalName, which has no endpoints.
+// Endpoints resolves a Service to its ready endpoints, in turn (--enable-aggregator-routing). It
+// does not need kube-proxy. Like kube-apiserver, it refuses Services of type ExternalName.
 func Endpoints(services corelisters.ServiceLister, slices serviceproxy.EndpointSliceGetter) Resolver {
 	return &endpoints{services: services, slices: slices}
 }
 
-// Loopback answers for the Service default/kubernetes, port 443, with our own
-// address: during start nobody else may know it yet.
+// Loopback resolves port 443 of the Service default/kubernetes to self, because other addresses may
+// not work during start-up yet.
 func Loopback(next Resolver, self string) Resolver {
 	return resolverFunc(func(namespace, name string, port int32) ([]string, error) {
 		if namespace == "default" && name == "kubernetes" && port == 443 {
@@ -61,11 +59,10 @@ func (f resolverFunc) Resolve(namespace, name string, port int32) ([]string, err
 	return f(namespace, name, port)
 }
 
-// URLs gives kube-aggregator's availability controller, which asks for one URL
-// at a time, the first address of r.
+// FirstURL adapts a Resolver to upstream's interface for a single URL, with the first address.
 type FirstURL struct{ Resolver }
 
-// ResolveEndpoint returns the https URL of the address to try first.
+// ResolveEndpoint returns the https URL of the first address.
 func (u FirstURL) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	addresses, err := u.Resolve(namespace, name, port)
 	if err != nil {
@@ -82,8 +79,8 @@ type endpoints struct {
 	starts map[string]uint32 // by "namespace/name"; guarded by mu
 }
 
-// maxTurns bounds the Services whose turn is known: those of APIServices that are gone are
-// among them. Where there are more, all begin somewhere again.
+// maxStarts bounds starts, which includes Services of deleted APIServices. The map is cleared when
+// it is full.
 const maxStarts = 1024
 
 func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error) {
@@ -112,8 +109,8 @@ func (e *endpoints) Resolve(namespace, name string, port int32) ([]string, error
 	return append(rotate(preferred, turn), rotate(others, turn)...), nil
 }
 
-// turn counts the requests to one Service, from a random start so that several
-// replicas of this tier do not walk in step.
+// nextStart returns the next starting point for a Service. The first one is random, so that replicas
+// of this tier do not use the same endpoint at the same time.
 func (e *endpoints) nextStart(service string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,8 +134,8 @@ func portName(service *corev1.Service, port int32) (string, error) {
 	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", port, service.Name))
 }
 
-// readyAddresses returns the addresses of ready endpoints, those of the
-// Service's primary IP family apart from the rest.
+// readyAddresses returns the addresses of ready endpoints, separately for the primary IP family of
+// the Service.
 func readyAddresses(service *corev1.Service, slices []*discoveryv1.EndpointSlice, portName string) (preferred, others []string) {
 	for _, slice := range slices {
 		port, ok := portNumber(slice, portName)
@@ -151,11 +148,11 @@ func readyAddresses(service *corev1.Service, slices []*discoveryv1.EndpointSlice
 		}
 		for i := range slice.Endpoints {
 			endpoint := &slice.Endpoints[i]
-			// A nil condition is to be read as ready (KEP-752).
+			// A nil condition means ready (KEP-752).
 			if ready := endpoint.Conditions.Ready; (ready != nil && !*ready) || len(endpoint.Addresses) == 0 {
 				continue
 			}
-			// Consumers use the first address of an endpoint and no other.
+			// Only the first address of an endpoint is used.
 			*into = append(*into, net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(port))))
 		}
 	}
@@ -179,6 +176,6 @@ func rotate(addresses []string, turn int) []string {
 	return append(append(make([]string, 0, len(addresses)), addresses[at:]...), addresses[:at]...)
 }
 
-// errUnresolved wraps what a Resolver said, so that the caller is told
-// "service unavailable" and the log is told why.
+// errUnresolved wraps errors of a Resolver: they are logged, and the client only gets "service
+// unavailable".
 var errUnresolved = errors.New("resolve the service")

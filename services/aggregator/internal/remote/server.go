@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Server identifies an extension server: APIServices with equal Servers are served
-// by one process, or by replicas of one, which describes them in one document.
+// Server identifies an extension server. APIServices with equal Servers are served by replicas of
+// the same process and described by the same document.
 type Server struct {
 	namespace, name string
 	port            int32
@@ -14,7 +14,7 @@ type Server struct {
 	insecure        bool
 }
 
-// Server returns which server it is.
+// Server returns the server of b.
 func (b *Backend) Server() Server {
 	trust := trustOf(b.apiService)
 	return Server{
@@ -26,7 +26,7 @@ func (b *Backend) Server() Server {
 	}
 }
 
-// String returns a name that differs for different servers.
+// String returns a unique name of the server.
 func (s Server) String() string {
 	return fmt.Sprintf("%s/%s:%d (ca %x, insecure %t)", s.namespace, s.name, s.port, s.ca[:4], s.insecure)
 }

@@ -15,24 +15,22 @@ import (
 )
 
 const (
-	// dialTimeout bounds the TCP handshake with one address. It is much shorter
-	// than the request's own deadline so that the next address still has a turn.
+	// dialTimeout bounds the TCP handshake with an address. It is much shorter than the
+	// deadline of a request, so that other addresses can be tried.
 	dialTimeout = 10 * time.Second
-	// streamBuffer is what an extension server may send ahead on one HTTP/2
-	// stream that its reader does not drain. Go's default of 4 MiB is a memory
-	// bill of a gigabyte for a few hundred stalled watches.
+	// streamBuffer bounds the unread data of an HTTP/2 stream. With Go's default of 4 MiB, a few
+	// hundred stalled watches would hold a gigabyte.
 	streamBuffer = 256 << 10
-	// pingAfter is the silence after which a connection is asked whether it is
-	// still there: an unplugged node says nothing at all.
+	// pingAfter is the silence after which a connection is pinged, to detect vanished nodes.
 	pingAfter = 30 * time.Second
 )
 
 // DialFunc opens a TCP connection.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Transports shares connections between the APIServices whose server is verified
-// in the same way. It is a dynamiccertificates.Listener: Enqueue replaces all
-// transports because the client certificate has changed.
+// Transports shares connections among APIServices that verify their servers in the same way. It
+// implements dynamiccertificates.Listener: Enqueue replaces all transports when the client
+// certificate has changed.
 type Transports struct {
 	identity *Identity
 	dial     DialFunc
@@ -42,8 +40,8 @@ type Transports struct {
 	byTrust map[trust]*serverTransport
 }
 
-// NewTransports returns an empty set. A nil dial is a plain TCP dial; wrap, if not
-// nil, sees every request and response but upgrades.
+// NewTransports returns an empty set. A nil dial selects plain TCP. wrap, if set, wraps the round
+// trippers for all requests except upgrades.
 func NewTransports(identity *Identity, dial DialFunc, wrap func(http.RoundTripper) http.RoundTripper) *Transports {
 	if dial == nil {
 		dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: pingAfter}
@@ -55,11 +53,11 @@ func NewTransports(identity *Identity, dial DialFunc, wrap func(http.RoundTrippe
 	return &Transports{identity: identity, dial: dial, wrap: wrap, byTrust: map[trust]*serverTransport{}}
 }
 
-// trust is everything that decides whether a server is believed to be the one
-// an APIService names. Two APIServices of equal trust may share connections.
+// trust holds the settings for the verification of a server. APIServices with equal trust share
+// connections.
 type trust struct {
 	serverName string
-	caBundle   [sha256.Size]byte // of the empty string: the system's roots
+	caBundle   [sha256.Size]byte // of the empty string: system roots
 	insecure   bool
 }
 
@@ -71,17 +69,17 @@ func trustOf(apiService *apiregistrationv1.APIService) trust {
 	}
 }
 
-// serverName is the name an extension server must prove: its certificate is for
-// the Service's DNS name, whatever address it is reached at.
+// serverName returns the expected name in the certificate: the DNS name of the Service, for any
+// address.
 func serverName(apiService *apiregistrationv1.APIService) string {
 	return apiService.Spec.Service.Name + "." + apiService.Spec.Service.Namespace + ".svc"
 }
 
-// verified is a transport and the pieces of it an upgrade needs, which dials
-// for itself because an upgraded connection leaves the pool.
+// serverTransport is an HTTP transport, and its parts for upgrades, which need a connection of
+// their own.
 type serverTransport struct {
 	http *http.Transport
-	// sender is http with whatever looks on.
+	// roundTripper is http with wrap applied.
 	roundTripper http.RoundTripper
 	tls          *tls.Config
 	dial         DialFunc
@@ -89,8 +87,8 @@ type serverTransport struct {
 
 var errNoCertificates = errors.New("unable to load root certificates: unable to parse bytes as PEM block")
 
-// For returns the transport for an APIService. It fails where the CA bundle
-// holds no certificate; validation of APIServices leaves that to us.
+// For returns the transport for an APIService. It returns an error if the CA bundle contains no
+// certificate, which the validation of APIServices does not check.
 func (t *Transports) For(apiService *apiregistrationv1.APIService) (*serverTransport, error) {
 	key := trustOf(apiService)
 	t.mu.Lock()
@@ -118,7 +116,7 @@ func (t *Transports) For(apiService *apiregistrationv1.APIService) (*serverTrans
 			TLSClientConfig:       config.Clone(),
 			TLSHandshakeTimeout:   dialTimeout,
 			ForceAttemptHTTP2:     true,
-			DisableCompression:    true, // bodies are passed on as they came
+			DisableCompression:    true, // forward bodies unchanged
 			MaxIdleConnsPerHost:   25,
 			IdleConnTimeout:       90 * time.Second,
 			ExpectContinueTimeout: time.Second,
@@ -134,11 +132,11 @@ func (t *Transports) For(apiService *apiregistrationv1.APIService) (*serverTrans
 	return made, nil
 }
 
-// Enqueue lets go of every transport. Requests under way finish on the
-// connections they have; later ones dial with the new certificate.
+// Enqueue drops all transports. Current requests finish on their connections; later ones use the
+// new certificate.
 func (t *Transports) Enqueue() { t.Retain(nil) }
 
-// Retain lets go of the transports that none of the given APIServices uses.
+// Retain drops the transports that none of apiServices uses.
 func (t *Transports) Retain(apiServices []*apiregistrationv1.APIService) {
 	used := make(map[trust]bool, len(apiServices))
 	for _, apiService := range apiServices {
