@@ -11,7 +11,8 @@ import (
 )
 
 // Handler returns a Getter that calls h, which may be another tier or this one, on behalf of
-// the user. Requests carry no other identity.
+// the user. Requests carry no other identity. (It sends requests and serves no documents, so
+// [http.ServeContent] does not apply.)
 func Handler(h http.Handler) Getter { return handlerGetter{h} }
 
 type handlerGetter struct{ handler http.Handler }

@@ -152,9 +152,9 @@ func (s *slot) release() { s.replace(share{}) }
 // releases other.
 func (s *slot) replace(other share) {
 	s.mu.Lock()
-	held := s.current
-	if held.pool != nil {
-		s.current, other = other, held
+	current := s.current
+	if current.pool != nil {
+		s.current, other = other, current
 	}
 	s.mu.Unlock()
 	other.release()

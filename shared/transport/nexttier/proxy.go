@@ -98,12 +98,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	info, _ := apirequest.RequestInfoFrom(req.Context())
-	held, ok := p.limits.acquire(u, info)
+	acquired, ok := p.limits.acquire(u, info)
 	if !ok {
 		p.fail(w, req, k, newStatusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "Too many requests, please try again later.", retryAfter))
 		return
 	}
-	x := exchange{kind: k, slot: &slot{current: held}, user: u}
+	x := exchange{kind: k, slot: &slot{current: acquired}, user: u}
 	defer x.slot.release()
 	out, err := p.outgoing(req, u, k)
 	if err != nil {

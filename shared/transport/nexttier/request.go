@@ -225,18 +225,18 @@ func removeNominated(h http.Header, connection []string) {
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 func withoutBearerToken(values []string) []string {
-	var kept []string
+	var protocols []string
 	for _, list := range values {
 		for protocol := range strings.SplitSeq(list, ",") {
 			if protocol = textproto.TrimString(protocol); protocol != "" && !strings.HasPrefix(protocol, bearerProtocol) {
-				kept = append(kept, protocol)
+				protocols = append(protocols, protocol)
 			}
 		}
 	}
-	if len(kept) == 0 {
+	if len(protocols) == 0 {
 		return nil
 	}
-	return []string{strings.Join(kept, ", ")}
+	return []string{strings.Join(protocols, ", ")}
 }
 
 // setForwarded sets the X-Forwarded headers, which audit and the proxies of Pods and Services

@@ -72,7 +72,7 @@ func (k *maintenance) run(p *Proxy, now time.Time) {
 	switch changed, err := p.credentials.refresh(); {
 	case err != nil && err.Error() != k.lastCredentialsError:
 		k.lastCredentialsError = err.Error()
-		p.config.Logger.Error(err, "front-proxy credentials kept as they were")
+		p.config.Logger.Error(err, "front-proxy credentials not reloaded")
 	case err == nil:
 		k.lastCredentialsError = ""
 		if changed {
@@ -164,13 +164,13 @@ func (p *Proxy) resolve(ctx context.Context) {
 }
 
 func filter(replicas []*replica, keep func(*replica) bool) []*replica {
-	var kept []*replica
+	var filtered []*replica
 	for _, r := range replicas {
 		if keep(r) {
-			kept = append(kept, r)
+			filtered = append(filtered, r)
 		}
 	}
-	return kept
+	return filtered
 }
 
 // probe checks the readiness of r over a connection that requests use, too.

@@ -1,5 +1,5 @@
-// Command aggregator is the head of the chain: it serves APIServices, proxies to
-// extension API servers, and passes everything else on to core.
+// Command aggregator is the first tier of the chain: it serves APIServices, proxies requests to
+// extension API servers, and forwards all other requests to core.
 package main
 
 import (

@@ -1,14 +1,12 @@
-// Package apiservices is the table that says which group-versions the
-// aggregator serves itself.
+// Package apiservices determines which group-versions the aggregator serves itself.
 //
-// The table is a [Snapshot], built anew from all APIServices when any of them
-// changes and swapped in one step; a request sees one snapshot from its first
-// question to its last. A group-version whose APIService names a Service is
-// ours and goes to its remote.Backend. One whose APIService is local, or that
-// has none, is not ours: it goes to the next tier, which knows better than any
-// table whether it exists.
+// A [Table], made by [NewTable], watches APIServices while [Table.Run] runs. After each change it
+// builds a new [Snapshot] and replaces the current one; a request uses a single snapshot. A
+// group-version whose APIService names a Service belongs to this tier and is served by its
+// remote.Backend. All others, with a local APIService or without one, belong to the next tier,
+// which knows whether they exist.
 //
-// The snapshot also holds what legacy discovery says about groups, in
-// kube-aggregator's order: groups by their highest groupPriorityMinimum, versions
-// by versionPriority and then by Kubernetes' order of version names.
+// The snapshot also holds the groups of legacy discovery in kube-aggregator's order: groups by
+// their highest groupPriorityMinimum, versions by versionPriority and then by Kubernetes' order of
+// version names.
 package apiservices

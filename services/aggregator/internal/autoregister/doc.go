@@ -1,17 +1,17 @@
-// Package autoregister keeps an APIService for every group-version that the tiers
-// behind this one serve: for the built-in ones as the next tier's discovery tells
-// them, for those of custom resources as the CRDs do.
+// Package autoregister maintains APIServices for all group-versions of the tiers behind this one:
+// for built-in ones according to the discovery of the next tier, and for custom resources
+// according to the CRDs.
 //
-// The objects are kube-apiserver's, label and priorities included, and so is who
-// has the last word. An APIService for a built-in group-version is created or
-// corrected once per process ("onstart"): an administrator may change it while we
-// run. One for a CRD is kept as it should be always ("true"). One without the
-// label is nobody's business here.
+// Make a [Registrar] with [New], call [Registrar.WatchCRDs] and run it with [Registrar.Run]; call
+// [Registrar.SetServed] whenever the discovery of the next tier changes.
 //
-// What is different from kube-apiserver comes of the chain being several
-// processes. The next tier is not known at start, may be away, may be away in
-// part, and may be upgraded while we run. So a built-in group-version is
-// registered when it is first seen, and none is removed before the next tier has
-// told everything it serves, its own tail included; an APIService that was removed
-// is registered again should its group-version come back.
+// The objects are those of kube-apiserver, including labels and priorities. An APIService of a
+// built-in group-version is created or corrected once per process ("onstart"), so that an
+// administrator can change it afterwards. An APIService of a CRD is always corrected ("true"). An
+// APIService without the label is never changed.
+//
+// Unlike in kube-apiserver, the next tier is another process: it is unknown at the start, may be
+// completely or partially down, and may be upgraded at any time. A built-in group-version is
+// therefore registered when it is first seen, and none is removed before all tiers were seen at
+// the same time. A removed APIService is registered again if its group-version returns.
 package autoregister

@@ -1,13 +1,12 @@
-// Package availability writes the Available condition of APIServices.
+// Package availability updates the condition Available of APIServices.
 //
-// Conditions, reasons and messages are kube-aggregator's, for people and
-// programs read them: a local APIService is always available; a remote one is if
-// its Service exists, listens on the port and has an endpoint, and if the server
-// behind it answers for the group-version.
+// Make a [Controller] with [New] and run it with [Controller.Run]; [Controller.Recheck] asks for an
+// early check. Conditions, reasons and messages are those of kube-aggregator: a local APIService is
+// always available, and a remote one is if its Service exists, has the port and an endpoint, and if
+// the server answers for the group-version.
 //
-// What is checked when is our own. An APIService is checked when it or anything
-// it depends on changes, when a request could not reach its server, and now and
-// then; one that is not available is checked more often, so that it is back within
-// seconds. A check asks once, and several times only if that fails: behind a
-// cluster IP one replica of many may be the one that is down.
+// The schedule differs from kube-aggregator. An APIService is checked when it or an object that it
+// depends on changes, when a request could not reach its server, and periodically: more often
+// while it is not available, so that it recovers within seconds. A check probes once, and several
+// times only if that fails, because only one of the replicas behind a cluster IP may be down.
 package availability

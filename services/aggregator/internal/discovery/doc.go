@@ -1,16 +1,15 @@
-// Package discovery answers /api, /apis and /apis/<group> for the whole chain.
+// Package discovery serves /api, /apis and /apis/<group> for all tiers.
 //
-// Aggregated discovery (KEP-3352) is merged from three kinds of sources: what
-// the next tier serves, which includes the tiers behind it; our own group,
-// apiregistration.k8s.io; and every remote APIService. Nobody waits for a source:
-// each is asked in the background with conditional requests, and a request is
-// answered from the last merged document, encoded once per media type.
+// A [Manager], made by [NewManager], polls the sources while [Manager.Run] runs, and serves their
+// merged documents. Aggregated discovery (KEP-3352) has three sources: the next tier, which
+// includes the tiers behind it; this tier's own group, apiregistration.k8s.io; and every remote
+// APIService. Sources are polled in the background with conditional requests. A request gets the
+// last merged document, which is encoded once per media type.
 //
-// A source that does not answer keeps the place and the resources it last had,
-// and its group-versions are marked Stale: clients then report those as failed
-// and go on with the rest. A group-version that has an APIService but was
-// never described by anybody is listed as Stale without resources, so a tier
-// that is down since our start is partial too, not missing.
+// A source that does not answer keeps its place and its last resources, but its group-versions are
+// marked Stale: clients report them as failed and continue with the others. A group-version with
+// an APIService that no source has described is listed as Stale without resources, so that a tier
+// that has been down since the start is not missing.
 //
-// [Merge] is a pure function of what is known; [Manager] keeps it known.
+// [Merge] is a pure function of its [Input].
 package discovery

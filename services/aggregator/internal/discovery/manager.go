@@ -180,7 +180,7 @@ func (m *Manager) Ready() error {
 		return nil
 	}
 	slices.Sort(missing)
-	return errors.New("discovery waits for " + strings.Join(missing, ", "))
+	return errors.New("discovery is waiting for " + strings.Join(missing, ", "))
 }
 
 // Run polls all sources until the context ends, and waits for its goroutines.

@@ -48,17 +48,17 @@ func stripBearerProtocol(header http.Header) {
 	if len(header[protocolHeader]) == 0 {
 		return
 	}
-	var kept []string
+	var protocols []string
 	for _, line := range header[protocolHeader] {
 		for protocol := range strings.SplitSeq(line, ",") {
 			if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.HasPrefix(protocol, bearerProtocol) {
-				kept = append(kept, protocol)
+				protocols = append(protocols, protocol)
 			}
 		}
 	}
-	if len(kept) == 0 {
+	if len(protocols) == 0 {
 		header.Del(protocolHeader)
 		return
 	}
-	header.Set(protocolHeader, strings.Join(kept, ","))
+	header.Set(protocolHeader, strings.Join(protocols, ","))
 }

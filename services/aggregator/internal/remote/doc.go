@@ -1,21 +1,18 @@
-// Package remote reaches the servers behind remote APIServices: those whose
-// spec.service names a Service instead of being nil.
+// Package remote connects to the servers behind remote APIServices, whose spec.service names a
+// Service.
 //
-// A [Backend] is one such APIService. It proxies requests that this tier has
-// already authenticated, audited and authorized, and asserts the identity it
-// found in the request's context as a front proxy (X-Remote-User, -Uid, -Group
-// and -Extra-, over the proxy's own client certificate). Nothing a caller sent
-// under those names survives, and neither does the caller's credential.
+// A [Backend], made by [New] from an APIService and the shared [Network], proxies requests that
+// this tier has already authenticated, audited and authorized. As a front proxy it asserts the
+// user in the request's context with X-Remote-* headers over its client certificate, the
+// [Identity]. It removes identity headers and the credential of the client.
 //
-// Where a Service is reached is asked of a [Resolver] for every request, so a
-// change of endpoints needs no new Backend. An address that cannot be dialled
-// is tried last for a while, and the request goes to the next address if it has
-// one: a dial that failed has not sent a byte.
+// A [Resolver] is called for every request, so a change of endpoints needs no new Backend. An
+// address that cannot be dialled is [Ejected]: it is tried last for a while. The request then goes
+// to the next address, because a failed dial has not sent anything.
 //
-// Connections are shared: [Transports] holds one HTTP transport per way of
-// verifying a server (server name, CA bundle, or no verification), and replaces
-// them when the proxy's client certificate changes on disk, so that no
-// request rides on a connection that was opened under an expired certificate.
+// [Transports] holds one HTTP transport per way to verify a server (server name, CA bundle, or no
+// verification). It replaces them when the client certificate changes, so that no request uses a
+// connection with an expired certificate.
 //
-// Everything here is safe for concurrent use.
+// All types are safe for concurrent use.
 package remote

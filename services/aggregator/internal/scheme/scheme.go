@@ -1,9 +1,6 @@
-// Package scheme registers the kinds of apiregistration.k8s.io, so that the
-// aggregator can encode and decode APIServices, discovery and the errors it
-// answers.
-//
-// Upstream completes its registration in the package of the whole aggregator;
-// having it apart keeps that server out of this tier's binary.
+// Package scheme provides the [Scheme] and the [Codecs] of the aggregator for APIServices, legacy
+// discovery and errors. Upstream's are in the package of its whole aggregator, which this tier does
+// not link.
 package scheme
 
 import (
@@ -15,18 +12,17 @@ import (
 )
 
 var (
-	// Scheme knows apiregistration.k8s.io in all its versions and the kinds that
-	// every API answers with. It must not be changed.
+	// Scheme contains all versions of apiregistration.k8s.io and the common kinds of responses. It
+	// must not be modified.
 	Scheme = newScheme()
-	// Codecs encodes and decodes the kinds of Scheme.
+	// Codecs are the codecs of Scheme.
 	Codecs = serializer.NewCodecFactory(Scheme)
 )
 
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	install.Install(s)
-	// Options of requests (ListOptions and its kin) are those of the core group,
-	// whatever group the request is for.
+	// The options of requests for all groups (ListOptions and others) are in the core group.
 	core := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(s, core)
 	s.AddUnversionedTypes(core,
