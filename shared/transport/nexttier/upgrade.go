@@ -21,6 +21,10 @@ const halfCloseGrace = 10 * time.Second
 
 // serveUpgrade forwards a request to upgrade, and then copies bytes. It does not retry a request
 // that was sent.
+//
+// proxy.UpgradeAwareHandler of k8s.io/apimachinery does not replace it: it ends the connection when
+// the client closes its side, loses the last data of the server (TestUpgradeCopiesBothWays), and
+// accepts a switch to another protocol than the requested one (TestUpgradeThatIsRefused).
 func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request, x exchange) {
 	ctx := req.Context()
 	conn, r, err := p.dialUpgrade(ctx)
