@@ -106,7 +106,9 @@ func edge(handler http.Handler, c Config) http.Handler {
 	}))
 	first := &requestContext{next: compose(byDuration, nested, filters...), resolver: g.RequestInfoResolver, audiences: g.Authentication.APIAudiences}
 	if c.HandOver {
-		first.credential = func(req *http.Request) *handover.Credential { return handover.FromRequest(req, proxies.AssertedHeaders(req)) }
+		first.credential = func(req *http.Request) *handover.Credential {
+			return handover.FromRequest(req, proxies.AssertedHeaders(req))
+		}
 	}
 	return first
 }
