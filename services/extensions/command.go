@@ -16,12 +16,11 @@ import (
 	"triune.dev/shared/storage"
 )
 
-// peerDelay is the default of --crd-establish-delay. An informer that is
-// connected delivers a CRD within some milliseconds; this leaves room for a
-// replica that is busy, and for less than a second until a CRD is served.
+// peerDelay is the default of --crd-establish-delay. A connected informer delivers a CRD
+// within milliseconds; the rest is a margin for busy replicas.
 const peerDelay = 500 * time.Millisecond
 
-// Command is the program extensions.
+// Command returns the program extensions.
 func Command() command.Spec {
 	resources := serverstorage.NewResourceConfig()
 	resources.EnableVersions(apiextensionsv1.SchemeGroupVersion)
@@ -38,10 +37,10 @@ func Command() command.Spec {
 	}
 	return command.Spec{
 		Use: Tier,
-		Long: `The tail of Triune's chain of API servers. It serves CustomResourceDefinitions and
-the objects they define, and answers 404 for what no tier owns. What it decides by
-(RBAC rules, namespaces, admission webhooks and policies, quota) it reads from
-core, which --core-url names.`,
+		Long: `The last of Triune's chain of API servers. It serves CustomResourceDefinitions and
+the objects they define, and answers 404 to requests that no tier owns. RBAC rules,
+namespaces, admission webhooks and policies, and quotas are read from core, at
+--core-url.`,
 		Program: p,
 		Logs:    p.options.Logs,
 	}
@@ -52,13 +51,12 @@ type program struct {
 	peerDelay time.Duration
 }
 
-// AddFlags adds the flags in their sections; those that kube-apiserver has, too,
-// have its names.
+// AddFlags adds the flags of package options and --crd-establish-delay.
 func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
 	p.options.AddFlags(sections)
 	fs := sections.FlagSet("misc")
 	fs.DurationVar(&p.peerDelay, "crd-establish-delay", p.peerDelay,
-		"How long to wait before a new CustomResourceDefinition is declared established, so that all replicas of this tier serve it by then. 0 if there is one replica.")
+		"How long to wait before a new CustomResourceDefinition is declared established, so that all replicas of this tier serve it by then. Use 0 for a single replica.")
 }
 
 func (p *program) Complete(ctx context.Context) error { return p.options.Complete(ctx) }

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The controllers that write the status of a CRD know nothing but its outline: what
-// they write changes neither the spec nor annotations nor who owns which field.
-func TestStatusWritesLeaveTheRestAlone(t *testing.T) {
+// TestStatusWritesChangeOnlyStatus checks that the controllers, which see compact CRDs,
+// change neither the spec nor annotations nor the managers of fields.
+func TestStatusWritesChangeOnlyStatus(t *testing.T) {
 	f := newFixture(t)
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := yaml.UnmarshalStrict([]byte(widgetsCRD), &crd); err != nil {

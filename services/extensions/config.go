@@ -12,30 +12,27 @@ import (
 	"triune.dev/shared/server/apiserver"
 )
 
-// Config is everything the tier is built from.
+// Config is the configuration of a Server.
 type Config struct {
-	// Generic holds authentication, authorization, audit, limits, admission and,
-	// where the tier listens, serving. It is not changed and may be shared with
-	// other tiers of the process; what of it depends on the tier (serializer,
-	// storage, loopback client, OpenAPI) is ignored. Required.
+	// Generic configures authentication, authorization, audit, limits, admission and, if
+	// the tier listens, serving. It is not changed and may be shared with other tiers of
+	// the process; fields that depend on the tier (serializer, storage, loopback client,
+	// OpenAPI) are ignored. Required.
 	Generic *genericapiserver.Config
-	// Informers read what other tiers own and this one decides by: namespaces,
-	// RBAC rules, webhooks, policies, Services. The server starts them. Nil when
-	// somebody else does.
+	// Informers read objects of other tiers: namespaces, RBAC rules, webhooks, policies and
+	// Services. The server starts them. Nil if the caller does.
 	Informers informers.SharedInformerFactory
-	// Storage gives the storage of a resource. Keys below the prefix and codecs
-	// are set by this package, so it must honour the codec and the resource
-	// prefix in the options that it has returned. Required.
+	// Storage returns the storage options of a resource. This package then sets the codec
+	// and the resource prefix in them, which their decorator must honour. Required.
 	Storage generic.RESTOptionsGetter
-	// ServiceResolver and WebhookAuth reach conversion webhooks: the address of
-	// one that is given as a Service, and the credentials to present. Nil leaves
-	// webhooks given by URL without credentials.
+	// ServiceResolver and WebhookAuth find conversion webhooks: the address of a Service,
+	// and the credentials to present. If they are nil, only webhooks at URLs work, without
+	// credentials.
 	ServiceResolver webhook.ServiceResolver
 	WebhookAuth     webhook.AuthenticationInfoResolverWrapper
-	// PeerDelay is how long other replicas may need to learn of a CRD. A CRD is
-	// established, and its first object created, only after that, so that clients
-	// which reach another replica next do not meet 404. 0 when there is no other
-	// replica.
+	// PeerDelay is the time in which other replicas learn of a CRD. The CRD is established,
+	// and its first object created, only afterwards, so that clients get no 404 from
+	// another replica. 0 if there is no other replica.
 	PeerDelay time.Duration
 	// HTTP2Server is the HTTP/2 server of the listener; see apiserver.Config.
 	HTTP2Server apiserver.HTTP2Server
@@ -43,8 +40,8 @@ type Config struct {
 	Hooks map[string]genericapiserver.PostStartHookFunc
 }
 
-// webhookTimeout bounds one call of a conversion webhook: the longest that an
-// admission webhook may be configured to take.
+// webhookTimeout bounds a call of a conversion webhook. It is the longest timeout of
+// admission webhooks.
 const webhookTimeout = 30 * time.Second
 
 func (c Config) validate() error {

@@ -1,11 +1,12 @@
-// Package extensions is the tail of the chain: it serves
-// CustomResourceDefinitions and the objects they define, and answers 404 for
-// everything that no tier owns.
+// Package extensions is the last tier of the chain. It serves CustomResourceDefinitions and
+// the objects they define, and answers 404 to requests that no tier owns.
 //
-// A CRD becomes a served resource without any route being added. The tier reads
-// its own CRDs with an informer, over a client that calls its own handler; every
-// change goes to the table of package customresource, to the discovery documents
-// and to the OpenAPI documents.
+// A new CRD adds no routes. The tier reads its CRDs with an informer, over a client that
+// calls its own handler, and updates the table of package customresource, the discovery
+// documents and the OpenAPI documents at every change.
+//
+// [Command] is the program. [New] makes a [Server] of a [Config], without starting
+// anything; its Run serves until its context ends.
 package extensions
 
 import (
@@ -37,15 +38,15 @@ const Tier = "extensions"
 
 // Server is the extensions tier. Its handlers are safe for concurrent use.
 type Server struct {
-	server      *apiserver.Server
-	objects     *customresource.Handler
-	tail        *tail
-	definitions definitions
-	// background counts what the hooks have started and Run waits for.
+	server  *apiserver.Server
+	objects *customresource.Handler
+	tail    *tail
+	crds    crdHooks
+	// background counts the goroutines of the hooks, which Run waits for.
 	background sync.WaitGroup
 }
 
-// New builds the server. Nothing runs yet.
+// New makes the server. It starts nothing.
 func New(config Config) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
@@ -69,18 +70,18 @@ func New(config Config) (*Server, error) {
 	published := discovery.NewPublisher(s.server.Groups, s.server.Aggregated.WithSource(aggregated.CRDSource))
 	s.tail.complete(s.objects, published)
 	s.server.AwaitPaths(s.tail.known)
-	s.definitions = definitions{
-		server:    s,
-		settle:    config.PeerDelay,
-		observing: make(chan struct{}),
-		// Discovery comes last: who finds a resource there may use it.
+	s.crds = crdHooks{
+		server:         s,
+		establishDelay: config.PeerDelay,
+		started:        make(chan struct{}),
+		// Discovery comes last: clients use a resource as soon as they find it there.
 		observers: []crd.Observer{s.objects, crdopenapi.NewPublisher(documents.Documents(), documents.V2()), published},
 	}
 	return s, s.addHooks(config)
 }
 
-// build makes the handlers: the server with its chain, whose paths without a
-// route end in the tail.
+// build makes the server, which sends paths without a route to the tail, and the handler
+// of custom resources.
 func (s *Server) build(config Config, documents *triuneopenapi.Service) (err error) {
 	generic := *config.Generic
 	generic.Serializer = scheme.Codecs
@@ -118,20 +119,19 @@ func (s *Server) build(config Config, documents *triuneopenapi.Service) (err err
 	return err
 }
 
-// loopback is how the tier reads its CRDs and writes their status: with full
-// rights and without a socket, so that it works before and after the server
-// listens.
+// loopback returns the configuration of the client that reads CRDs and writes their status.
+// It has all rights and needs no socket, so it works before and after the server listens.
 func (s *Server) loopback() *rest.Config {
 	config := tierclient.Loopback(Tier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		s.Delegated().ServeHTTP(w, req)
 	}))
-	// The first part is the field manager of the conditions. It is the one that
-	// kube-apiserver has left on CRDs which it has served before.
+	// The part before the slash is the field manager of the conditions, the same as that
+	// of kube-apiserver.
 	config.UserAgent = "kube-apiserver/" + Tier
 	return config
 }
 
-// newOpenAPI describes the resources of the tier itself.
+// newOpenAPI returns the OpenAPI documents of the tier's own resources.
 func newOpenAPI(generic *genericapiserver.Config) *triuneopenapi.Service {
 	config := triuneopenapi.Config{
 		Definitions: openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions),
@@ -147,18 +147,19 @@ func newOpenAPI(generic *genericapiserver.Config) *triuneopenapi.Service {
 	return triuneopenapi.New(config)
 }
 
-// Handler takes requests as they come from a client.
+// Handler returns the handler of requests from clients.
 func (s *Server) Handler() http.Handler { return s.server.Handler() }
 
-// Delegated takes requests that a tier of the same process has authenticated.
+// Delegated returns the handler of requests that a tier of the same process has
+// authenticated.
 func (s *Server) Delegated() http.Handler { return s.server.Delegated() }
 
-// Server is the server underneath, for a tier of the same process to adopt its
-// health checks.
+// Server returns the underlying server, whose health checks another tier of the same
+// process adopts.
 func (s *Server) Server() *apiserver.Server { return s.server }
 
-// Run serves until ctx ends and every request in flight has been answered; then
-// it closes the storage and returns nil. Call it once.
+// Run serves until ctx ends and all requests in flight have been answered; then it closes
+// the storage and returns nil. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	err := s.server.Prepare().Run(ctx)
 	s.background.Wait()

@@ -15,17 +15,17 @@ import (
 	"triune.dev/services/extensions/internal/crd"
 )
 
-// resync is how often the controllers look at every CRD again.
+// resync is how often the controllers check every CRD again.
 const resync = 5 * time.Minute
 
-// addHooks adds what runs with the server, under kube-apiserver's names. The
-// server is ready when it can answer for every CRD that exists.
+// addHooks adds the post-start hooks, under kube-apiserver's names. The server is ready
+// when it serves every CRD that exists.
 func (s *Server) addHooks(config Config) error {
-	d := &s.definitions
+	d := &s.crds
 	errs := []error{
-		s.server.AddPostStartHook("start-apiextensions-informers", d.observe),
-		s.server.AddPostStartHook("start-apiextensions-controllers", d.control),
-		s.server.AddPostStartHook("crd-informer-synced", d.await),
+		s.server.AddPostStartHook("start-apiextensions-informers", d.start),
+		s.server.AddPostStartHook("start-apiextensions-controllers", d.awaitStart),
+		s.server.AddPostStartHook("crd-informer-synced", d.awaitSync),
 	}
 	for name, hook := range config.Hooks {
 		errs = append(errs, s.server.AddPostStartHook(name, hook))
@@ -33,33 +33,32 @@ func (s *Server) addHooks(config Config) error {
 	return errors.Join(errs...)
 }
 
-// definitions follows the CRDs while the server runs.
-type definitions struct {
-	server    *Server
-	observers []crd.Observer
-	settle    time.Duration
+// crdHooks runs the informer of CRDs, its observers and the controllers.
+type crdHooks struct {
+	server         *Server
+	observers      []crd.Observer
+	establishDelay time.Duration
 
-	// observing is closed by observe, which sets the field below before.
-	observing chan struct{}
-	// synced tells that the observers know the CRDs that existed at the start.
+	// started is closed by start, after it has set synced.
+	started chan struct{}
+	// synced reports whether the observers have handled the CRDs that existed at the
+	// start.
 	synced cache.InformerSynced
 }
 
-// observe connects the CRDs to everything that depends on them, the controllers
-// among that.
-func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
+// start starts the informer and everything that depends on it.
+func (d *crdHooks) start(ctx genericapiserver.PostStartHookContext) error {
 	client, err := apiextensionsclient.NewForConfig(d.server.server.LoopbackClientConfig())
 	if err != nil {
 		return fmt.Errorf("make the client of custom resource definitions: %w", err)
 	}
 	informers := apiextensionsinformers.NewSharedInformerFactory(client, resync)
 	crds := informers.Apiextensions().V1().CustomResourceDefinitions()
-	if err := crds.Informer().SetTransform(compactcrd.Pack); err != nil {
-		return fmt.Errorf("keep outlines of custom resource definitions: %w", err)
+	if err := crds.Informer().SetTransform(compactcrd.Compact); err != nil {
+		return fmt.Errorf("compact custom resource definitions: %w", err)
 	}
-	// The queues of the controllers work as soon as they are made, and end with
-	// Run alone.
-	controllers := crd.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.settle)
+	// NewControllers starts goroutines for the queues, which only Run ends.
+	controllers := crd.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.establishDelay)
 	d.server.background.Go(func() { controllers.Run(ctx) })
 	registration, err := crd.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, crd.Observer(controllers))...)
 	if err != nil {
@@ -71,23 +70,23 @@ func (d *definitions) observe(ctx genericapiserver.PostStartHookContext) error {
 		<-ctx.Done()
 		informers.Shutdown()
 	})
-	close(d.observing)
+	close(d.started)
 	return nil
 }
 
-// control returns when the controllers run.
-func (d *definitions) control(ctx genericapiserver.PostStartHookContext) error {
+// awaitStart returns when the controllers have been started.
+func (d *crdHooks) awaitStart(ctx genericapiserver.PostStartHookContext) error {
 	select {
-	case <-d.observing:
+	case <-d.started:
 	case <-ctx.Done():
 	}
 	return nil
 }
 
-// await returns when every CRD of the start is served.
-func (d *definitions) await(ctx genericapiserver.PostStartHookContext) error {
+// awaitSync returns when all CRDs that existed at the start are served.
+func (d *crdHooks) awaitSync(ctx genericapiserver.PostStartHookContext) error {
 	select {
-	case <-d.observing:
+	case <-d.started:
 	case <-ctx.Done():
 		return nil
 	}

@@ -15,13 +15,13 @@ import (
 	"triune.dev/services/extensions/internal/scheme"
 )
 
-// tail answers what no route of the tier takes: custom resources, the documents
-// that describe them, and 404.
+// tail handles requests without a route: custom resources, their discovery documents, and
+// 404.
 type tail struct {
 	objects   *customresource.Handler
 	documents *discovery.Publisher
-	// known is closed when the CRDs that existed at the start are known, ended
-	// before they are forgotten at the end.
+	// known is closed when the CRDs that existed at the start are served, ended before
+	// custom resources are closed.
 	known, ended chan struct{}
 }
 
@@ -44,12 +44,11 @@ func (t *tail) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	t.notFound(w, req)
 }
 
-// retryAfter is how many seconds kube-apiserver tells clients to wait.
+// retryAfter is the number of seconds that kube-apiserver tells clients to wait.
 const retryAfter = 5
 
-// notFound ends the chain. While the CRDs are not known it is not known either
-// that the path does not exist, and a controller that is told so may delete what
-// it should not.
+// notFound answers 404, or 503 while the CRDs are unknown: a controller that gets 404 for an
+// existing path may delete objects by mistake.
 func (t *tail) notFound(w http.ResponseWriter, req *http.Request) {
 	select {
 	case <-t.ended:

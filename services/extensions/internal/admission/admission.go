@@ -1,9 +1,8 @@
-// Package admission names the admission plugins that mean something for custom
-// resources and their definitions, and gives them what they need.
+// Package admission configures the admission plugins of the extensions tier.
 //
-// Most of kube-apiserver's plugins look at one built-in kind. What remains is what
-// looks at every object: the lifecycle of its namespace, policies and webhooks,
-// quota, and who may make whom its owner. They run in kube-apiserver's order.
+// Most of kube-apiserver's plugins handle one built-in kind. This tier runs those that
+// handle every object: namespace lifecycle, owner references, policies, webhooks and quota,
+// in kube-apiserver's order. [NewOptions] and [Initializers] are fields of options.Tier.
 package admission
 
 import (
@@ -26,7 +25,7 @@ import (
 	"triune.dev/shared/program/options"
 )
 
-// order is that in which the plugins run.
+// order is the order in which the plugins run.
 var order = []string{
 	lifecycle.PluginName,
 	gc.PluginName,
@@ -37,8 +36,8 @@ var order = []string{
 	resourcequota.PluginName,
 }
 
-// NewOptions returns the flags of admission with the plugins of this tier. Those
-// are on by default that kube-apiserver has on by default.
+// NewOptions returns the flags of admission with the plugins of this tier. The same plugins
+// are on by default as in kube-apiserver.
 func NewOptions() *genericoptions.AdmissionOptions {
 	o := genericoptions.NewAdmissionOptions()
 	gc.Register(o.Plugins)
@@ -48,15 +47,13 @@ func NewOptions() *genericoptions.AdmissionOptions {
 	return o
 }
 
-// Initializers returns what gives the plugins that every tier does not have what
-// they need.
+// Initializers returns the initializers of plugins that only this tier has.
 func Initializers(*options.Config) ([]admission.PluginInitializer, error) {
 	return []admission.PluginInitializer{objectCounts{}}, nil
 }
 
-// objectCounts configures quota to count objects and nothing else: the plugin
-// makes the evaluator of a resource it has none for (count/widgets.example.com)
-// by itself, and custom resources have no other quota.
+// objectCounts configures quota without evaluators. The plugin then makes evaluators that
+// count objects (count/widgets.example.com), the only quota of custom resources.
 type objectCounts struct{}
 
 func (objectCounts) Initialize(plugin admission.Interface) {

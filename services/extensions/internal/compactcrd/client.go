@@ -8,24 +8,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Client writes outlines: UpdateStatus takes one and returns one. All else is
-// Getter's.
+// Client is Getter with an UpdateStatus that takes and returns compact CRDs.
 type Client struct {
 	Getter client.CustomResourceDefinitionsGetter
 }
 
 // CustomResourceDefinitions implements client.CustomResourceDefinitionsGetter.
 func (c Client) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return writer{c.Getter.CustomResourceDefinitions()}
+	return statusWriter{c.Getter.CustomResourceDefinitions()}
 }
 
-type writer struct {
+type statusWriter struct {
 	client.CustomResourceDefinitionInterface
 }
 
-// UpdateStatus sends no schemas: the server takes the spec from what is stored.
-func (w writer) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
-	sent, err := Bare(crd)
+// UpdateStatus sends no schemas: the server keeps the stored spec.
+func (w statusWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+	sent, err := WithoutSchemas(crd)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +32,7 @@ func (w writer) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomRes
 	if err != nil {
 		return stored, err
 	}
-	if _, err := Pack(stored); err != nil {
+	if _, err := Compact(stored); err != nil {
 		return nil, err
 	}
 	return stored, nil

@@ -1,12 +1,14 @@
-// Package compactcrd keeps CustomResourceDefinitions small while nobody needs their
-// schemas.
+// Package compactcrd keeps CustomResourceDefinitions small in memory.
 //
-// A schema of 20 kB is 440 kB of Go values once it is decoded, and a definition is
-// looked at in every request while its schemas are needed by few: when the first
-// object is decoded or written, and for OpenAPI. So the informer holds outlines. An
-// outline is the definition with its schemas and long annotations compressed in their
-// places and without managed fields; [Whole] has the schemas again.
+// A schema of 20 kB takes 440 kB once it is decoded. Every request for a custom resource
+// reads its CRD, but only a few need the schemas: to decode or write the first object, and
+// for OpenAPI. So the informer of the extensions tier stores compact CRDs.
 //
-// An outline must not leave the process: [Client] writes what the controllers have
-// made of one without its schemas, which a write of the status ignores.
+// [Compact] makes a CRD compact: it compresses the schemas and long annotations in place
+// and drops the managed fields. [Expand] returns a CRD with its schemas, and
+// [WithoutSchemas] one that lacks them. All three may be called concurrently; only Compact
+// changes its argument.
+//
+// A compact CRD must not leave the process. [Client] removes the schemas from what the
+// controllers write; the server ignores the spec when it updates the status.
 package compactcrd

@@ -19,41 +19,40 @@ import (
 	"triune.dev/services/extensions/internal/compactcrd"
 )
 
-// workers is how many CRDs each of the controllers that allow it works on at once.
+// workers is the number of workers of each controller that can have several.
 const workers = 5
 
-// Controllers keeps the conditions of CRDs and finalizes them. Make it with
-// NewControllers before the informer starts.
+// Controllers runs the controllers that set the conditions of CRDs and finalize them. Make
+// it with NewControllers before the informer starts.
 type Controllers struct {
 	establishing *establish.EstablishingController
-	checked      *checked
-	// settle is how long a CRD whose names are accepted waits to be established.
-	settle time.Duration
-	run    []func(context.Context)
+	schemaOnce   *schemaOnce
+	// establishDelay is the time between the acceptance of a CRD's names and its
+	// establishment.
+	establishDelay time.Duration
+	run            []func(context.Context)
 }
 
-// NewControllers makes the controllers over an informer of all CRDs, which must
-// resync: the finalizing controller takes a resync for its time to look again.
-// settle delays the establishment of a CRD so that every replica knows its names
-// before one says that it is served; 0 when there is one replica.
-//
-// The informer's definitions are outlines; see that package.
-func NewControllers(crds informers.CustomResourceDefinitionInformer, getter client.CustomResourceDefinitionsGetter, objects finalizer.CRClientGetter, settle time.Duration) *Controllers {
+// NewControllers makes the controllers over an informer of all CRDs, which are compact
+// (package compactcrd). The informer must resync, because the finalizing controller
+// retries on resyncs. establishDelay is the time in which all replicas learn the names of a
+// CRD before it is established; 0 if there is one replica.
+func NewControllers(crds informers.CustomResourceDefinitionInformer, getter client.CustomResourceDefinitionsGetter, objects finalizer.CRClientGetter, establishDelay time.Duration) *Controllers {
 	writer := compactcrd.Client{Getter: getter}
-	var names client.CustomResourceDefinitionsGetter = writer
-	if settle == 0 {
-		names = establishedAtOnce{writer}
+	var namingWriter client.CustomResourceDefinitionsGetter = writer
+	if establishDelay == 0 {
+		namingWriter = establishingGetter{writer}
 	}
-	naming := status.NewNamingConditionController(klog.Background(), crds, names)
-	checked := newChecked(crds, writer)
-	schemas := nonstructuralschema.NewConditionController(checked, checked)
+	naming := status.NewNamingConditionController(klog.Background(), crds, namingWriter)
+	schemaOnce := newSchemaOnce(crds, writer)
+	schemas := nonstructuralschema.NewConditionController(schemaOnce, schemaOnce)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(crds, writer)
 	finalizing := finalizer.NewCRDFinalizer(crds, writer, objects)
 	establishing := establish.NewEstablishingController(crds, writer)
 	return &Controllers{
-		establishing: establishing,
-		checked:      checked,
-		settle:       settle,
+		establishing:   establishing,
+		schemaOnce:     schemaOnce,
+		establishDelay: establishDelay,
 		run: []func(context.Context){
 			naming.RunWithContext,
 			establishing.RunWithContext,
@@ -64,7 +63,7 @@ func NewControllers(crds informers.CustomResourceDefinitionInformer, getter clie
 	}
 }
 
-// Run works until ctx ends.
+// Run runs the controllers until ctx ends. Call it once.
 func (c *Controllers) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, run := range c.run {
@@ -73,16 +72,15 @@ func (c *Controllers) Run(ctx context.Context) {
 	all.Wait()
 }
 
-// Put queues crd for establishment when it is ready for it. It implements
-// Observer.
+// Put queues crd for establishment once its names are accepted. It implements Observer.
 func (c *Controllers) Put(crd *apiextensionsv1.CustomResourceDefinition) {
 	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) &&
 		!apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
-		c.establishing.QueueCRD(crd.Name, c.settle)
+		c.establishing.QueueCRD(crd.Name, c.establishDelay)
 	}
 }
 
 // Remove implements Observer.
 func (c *Controllers) Remove(crd *apiextensionsv1.CustomResourceDefinition) {
-	c.checked.forget(crd.Name)
+	c.schemaOnce.forget(crd.Name)
 }

@@ -1,8 +1,8 @@
-// Package crd serves CustomResourceDefinitions themselves and runs the
-// controllers that turn a CRD that was written into one that is served: names are
-// checked against those of other CRDs, the CRD becomes established, its schema is
-// judged, and when it is deleted its objects are deleted first.
+// Package crd serves CustomResourceDefinitions and runs their controllers.
 //
-// The controllers are upstream's. What they need of the server is small: a client
-// of this API, an informer on it, and access to the storage of custom resources.
+// [APIGroup] returns the storage of the API group. [NewControllers] makes upstream's
+// controllers, which check the names of a CRD against those of others, establish it, check
+// its schemas, and delete its objects before it is deleted itself. They need an informer
+// and a client of CRDs, and access to the storage of custom resources. [Observe] calls an
+// [Observer] for each change of a CRD.
 package crd

@@ -9,24 +9,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// establishedAtOnce is what the naming controller writes with where no other replica
-// must learn a CRD's names before it is established: with the names accepted the CRD is
-// established, in one write instead of two.
-type establishedAtOnce struct {
+// establishingGetter is the client of the naming controller if there is one replica. The
+// write that accepts the names of a CRD also establishes it, which saves a second write.
+type establishingGetter struct {
 	client.CustomResourceDefinitionsGetter
 }
 
 // CustomResourceDefinitions implements client.CustomResourceDefinitionsGetter.
-func (e establishedAtOnce) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return establishing{e.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
+func (e establishingGetter) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
+	return establishingWriter{e.CustomResourceDefinitionsGetter.CustomResourceDefinitions()}
 }
 
-type establishing struct {
+type establishingWriter struct {
 	client.CustomResourceDefinitionInterface
 }
 
-// UpdateStatus changes crd, which is the controller's own copy.
-func (e establishing) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+// UpdateStatus changes crd, which is a copy of the controller.
+func (e establishingWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if installing(crd) {
 		apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{
 			Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
@@ -36,8 +35,8 @@ func (e establishing) UpdateStatus(ctx context.Context, crd *apiextensionsv1.Cus
 	return e.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, opts)
 }
 
-// installing tells whether crd lacks nothing but to be established. One with a
-// conversion webhook is left to the establishing controller, which looks at its CA.
+// installing reports whether crd can be established. It returns false for a CRD with a
+// conversion webhook, whose CA the establishing controller checks.
 func installing(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	established := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established)
 	return established != nil && established.Status == apiextensionsv1.ConditionFalse && established.Reason == "Installing" &&

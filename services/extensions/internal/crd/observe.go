@@ -7,20 +7,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Observer is told of every CRD there is. It is called from one goroutine at a
-// time, must not change what it is given, and must not block: the next CRD waits
-// for it.
+// Observer handles changes of CRDs. It is called from one goroutine at a time. It must not
+// change the CRDs and must not block, since that delays the next CRD.
 type Observer interface {
-	// Put tells that crd is new or has changed.
+	// Put is called for a new or changed CRD.
 	Put(crd *apiextensionsv1.CustomResourceDefinition)
-	// Remove tells that crd is gone. The CRD may be an older state than the last
-	// one that was put, if the deletion itself was missed.
+	// Remove is called after a CRD has been deleted. If the informer missed the deletion,
+	// crd may be older than that of the last Put.
 	Remove(crd *apiextensionsv1.CustomResourceDefinition)
 }
 
-// Observe tells observers of the CRDs that informer sees, in the order given, for
-// as long as informer runs. The registration is synced when they have been told
-// of everything that was there at first.
+// Observe calls the observers, in order, for each change that informer sees. The
+// registration is synced after they have handled all CRDs of the informer's first list.
 func Observe(informer cache.SharedInformer, observers ...Observer) (cache.ResourceEventHandlerRegistration, error) {
 	registration, err := informer.AddEventHandler(events(observers))
 	if err != nil {
@@ -51,7 +49,7 @@ func (e events) OnUpdate(old, obj any) {
 	case before.ResourceVersion == after.ResourceVersion:
 		return // a resync
 	case before.UID != after.UID:
-		// Deleted and created again while the informer was not looking.
+		// Deleted and created again while the informer was disconnected.
 		e.remove(before)
 	}
 	e.put(after)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// recorder notes what it is told.
+// recorder records its calls.
 type recorder struct{ calls []string }
 
 func (r *recorder) Put(crd *apiextensionsv1.CustomResourceDefinition) {
@@ -35,7 +35,7 @@ func TestEvents(t *testing.T) {
 		{"an update", func(e events) { e.OnUpdate(definition("a", "1"), definition("a", "2")) }, []string{"put a/2"}},
 		{"a resync", func(e events) { e.OnUpdate(definition("a", "1"), definition("a", "1")) }, nil},
 		{
-			"a CRD that was replaced unseen", func(e events) { e.OnUpdate(definition("a", "1"), definition("b", "5")) },
+			"a replacement that was missed", func(e events) { e.OnUpdate(definition("a", "1"), definition("b", "5")) },
 			[]string{"remove a/1", "put b/5"},
 		},
 		{"a delete", func(e events) { e.OnDelete(definition("a", "1")) }, []string{"remove a/1"}},

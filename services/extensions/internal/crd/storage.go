@@ -23,10 +23,9 @@ import (
 // resource is the plural name of CustomResourceDefinition.
 const resource = "customresourcedefinitions"
 
-// APIGroup returns apiextensions.k8s.io over the storage that getter gives. CRDs
-// are stored under kube-apiserver's key and in its encoding, which getter need not
-// know: JSON of v1beta1, because a large CRD is smaller in it than in v1 and may
-// fit into one etcd request only so (kubernetes#82292).
+// APIGroup returns apiextensions.k8s.io over the storage of getter. CRDs are stored under
+// kube-apiserver's key and in its encoding, JSON of v1beta1: large CRDs are smaller in it
+// than in v1 and may exceed the size of an etcd request otherwise (kubernetes#82292).
 func APIGroup(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
 	crds, err := registry.NewREST(scheme.Scheme, storageOptions{getter})
 	if err != nil {
@@ -34,7 +33,7 @@ func APIGroup(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo,
 	}
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, scheme.Scheme, metav1.ParameterCodec, scheme.Codecs)
 	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		resource:             deletable{crds},
+		resource:             crdStorage{crds},
 		resource + "/status": registry.NewStatusREST(scheme.Scheme, crds),
 	}
 	// v1beta1 is only stored, not served, since Kubernetes 1.22.
@@ -42,17 +41,16 @@ func APIGroup(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo,
 	return &info, nil
 }
 
-// deletable deletes a collection of CRDs as it deletes each of them: with their
-// objects. Upstream's inherited method goes around the Delete that adds the
-// finalizer, so there the objects stay in etcd when their CRD is gone, and come
-// back with a CRD of the same name.
-type deletable struct {
+// crdStorage is the storage of CRDs with a DeleteCollection that deletes their objects.
+// The one that upstream inherits does not call Delete, which adds the finalizer, so the
+// objects remain in etcd and reappear with a CRD of the same name.
+type crdStorage struct {
 	*registry.REST
 }
 
-// DeleteCollection returns the CRDs as they were. The first error ends it, except
-// that a CRD may be gone already.
-func (d deletable) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
+// DeleteCollection calls Delete for each CRD and returns the CRDs as listed. It stops at
+// the first error; a CRD that no longer exists is none.
+func (d crdStorage) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *metainternalversion.ListOptions) (runtime.Object, error) {
 	listed, err := d.List(ctx, listOptions)
 	if err != nil {
 		return nil, err
@@ -62,7 +60,7 @@ func (d deletable) DeleteCollection(ctx context.Context, validate rest.ValidateO
 		return nil, fmt.Errorf("listing %s gave a %T", resource, listed)
 	}
 	for i := range list.Items {
-		// Delete keeps the UID it finds in the options.
+		// Delete sets the UID in the options, so each call gets a copy.
 		if _, _, err := d.Delete(ctx, list.Items[i].Name, validate, options.DeepCopy()); err != nil && !apierrors.IsNotFound(err) {
 			return nil, err
 		}
@@ -70,7 +68,7 @@ func (d deletable) DeleteCollection(ctx context.Context, validate rest.ValidateO
 	return list, nil
 }
 
-// storageOptions puts CRDs where kube-apiserver puts them.
+// storageOptions sets kube-apiserver's key and encoding of CRDs.
 type storageOptions struct {
 	generic.RESTOptionsGetter
 }

@@ -15,16 +15,17 @@ import (
 	"triune.dev/services/extensions/internal/compactcrd"
 )
 
-// checked is what the controller of structural schemas reads and writes CRDs with: it
-// looks at schemas on every change of a CRD, and is shown those of a generation once.
-// What it finds it writes; so of a generation that it has seen, that has no condition
-// and about which it did not try to write, it knows that there is nothing to say.
-type checked struct {
+// schemaOnce is the informer and the client of the controller that checks schemas. The
+// controller runs at every change of a CRD, but needs the schemas only once for each
+// generation: if it finds a problem, it writes a condition. So schemaOnce returns a CRD
+// without its schemas if the controller has seen this generation of it, the CRD has no
+// such condition, and the controller has not tried to write one since.
+type schemaOnce struct {
 	informers.CustomResourceDefinitionInformer
 	client.CustomResourceDefinitionsGetter
 
 	mu sync.Mutex
-	// seen holds the last generations that were shown whole, by name.
+	// seen holds the last generations that were returned with schemas, by name.
 	seen map[string]seenGeneration
 }
 
@@ -33,28 +34,28 @@ type seenGeneration struct {
 	generation int64
 }
 
-func newChecked(crds informers.CustomResourceDefinitionInformer, writer client.CustomResourceDefinitionsGetter) *checked {
-	return &checked{crds, writer, sync.Mutex{}, map[string]seenGeneration{}}
+func newSchemaOnce(crds informers.CustomResourceDefinitionInformer, writer client.CustomResourceDefinitionsGetter) *schemaOnce {
+	return &schemaOnce{crds, writer, sync.Mutex{}, map[string]seenGeneration{}}
 }
 
 // Lister implements informers.CustomResourceDefinitionInformer.
-func (c *checked) Lister() listers.CustomResourceDefinitionLister {
-	return checkedLister{c.CustomResourceDefinitionInformer.Lister(), c}
+func (c *schemaOnce) Lister() listers.CustomResourceDefinitionLister {
+	return schemaOnceLister{c.CustomResourceDefinitionInformer.Lister(), c}
 }
 
 // CustomResourceDefinitions implements client.CustomResourceDefinitionsGetter.
-func (c *checked) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
-	return checkedWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c}
+func (c *schemaOnce) CustomResourceDefinitions() client.CustomResourceDefinitionInterface {
+	return schemaOnceWriter{c.CustomResourceDefinitionsGetter.CustomResourceDefinitions(), c}
 }
 
-func (c *checked) forget(name string) {
+func (c *schemaOnce) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.seen, name)
 }
 
-// first notes a generation and tells whether it was not known.
-func (c *checked) first(crd *apiextensionsv1.CustomResourceDefinition) bool {
+// markSeen records the generation of crd and reports whether it was not recorded before.
+func (c *schemaOnce) markSeen(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := seenGeneration{crd.UID, crd.Generation}
@@ -63,30 +64,30 @@ func (c *checked) first(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return !known
 }
 
-type checkedLister struct {
+type schemaOnceLister struct {
 	listers.CustomResourceDefinitionLister
-	checked *checked
+	once *schemaOnce
 }
 
-// Get returns a CRD with its schemas, or without those that have been looked at.
-func (l checkedLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+// Get returns a CRD, with its schemas if the controller must check them.
+func (l schemaOnceLister) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd, err := l.CustomResourceDefinitionLister.Get(name)
 	if err != nil {
-		l.checked.forget(name) // it has been deleted
+		l.once.forget(name) // the CRD has been deleted
 		return nil, err
 	}
-	if l.checked.first(crd) || apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema) != nil || crd.Spec.PreserveUnknownFields {
-		return compactcrd.Whole(crd)
+	if l.once.markSeen(crd) || apihelpers.FindCRDCondition(crd, apiextensionsv1.NonStructuralSchema) != nil || crd.Spec.PreserveUnknownFields {
+		return compactcrd.Expand(crd)
 	}
-	return compactcrd.Bare(crd)
+	return compactcrd.WithoutSchemas(crd)
 }
 
-type checkedWriter struct {
+type schemaOnceWriter struct {
 	client.CustomResourceDefinitionInterface
-	checked *checked
+	once *schemaOnce
 }
 
-func (w checkedWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
-	w.checked.forget(crd.Name)
+func (w schemaOnceWriter) UpdateStatus(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition, opts metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+	w.once.forget(crd.Name)
 	return w.CustomResourceDefinitionInterface.UpdateStatus(ctx, crd, opts)
 }

@@ -10,22 +10,22 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// CRDs come and go; what was noted of one goes with it.
-func TestDeletedDefinitionsAreForgotten(t *testing.T) {
+// TestForgetDeleted checks that the record of a generation is dropped with its CRD.
+func TestForgetDeleted(t *testing.T) {
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
-	c := newChecked(nil, nil)
-	lister := checkedLister{listers.NewCustomResourceDefinitionLister(indexer), c}
+	c := newSchemaOnce(nil, nil)
+	lister := schemaOnceLister{listers.NewCustomResourceDefinitionLister(indexer), c}
 	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "things.example.com", UID: "a", Generation: 1}}
 	if err := indexer.Add(crd); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lister.Get(crd.Name); err != nil || len(c.seen) != 1 {
-		t.Fatalf("%v, and %d are noted", err, len(c.seen))
+		t.Fatalf("%v, and %d are recorded", err, len(c.seen))
 	}
 	if err := indexer.Delete(crd); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lister.Get(crd.Name); !apierrors.IsNotFound(err) || len(c.seen) != 0 {
-		t.Errorf("%v, and %d are noted", err, len(c.seen))
+		t.Errorf("%v, and %d are recorded", err, len(c.seen))
 	}
 }

@@ -8,53 +8,51 @@ import (
 	"unicode/utf8"
 )
 
-// reader reads JSON that is written just as encoding/json writes what it has decoded:
-// no white space, members in the order of their keys, and one way to write a string or a
-// number. Whatever is written otherwise it refuses, and so it does with forms that are
-// too rare to be sure about.
+// reader reads canonical JSON, as encoding/json writes a decoded value: no white space,
+// members sorted by key, and one form of each string and number. It refuses anything else,
+// and some rare forms although encoding/json writes them.
 type reader struct {
 	text string
-	at   int
-	// depth is how many objects and lists are open.
+	pos  int
+	// depth is the number of open objects and lists.
 	depth int
 }
 
-// maxDepth is far below what decoding refuses, and above what anybody writes.
+// maxDepth is far below the limit of decoding, and above that of real objects.
 const maxDepth = 200
 
 // peek returns the next byte, 0 at the end.
 func (r *reader) peek() byte {
-	if r.at < len(r.text) {
-		return r.text[r.at]
+	if r.pos < len(r.text) {
+		return r.text[r.pos]
 	}
 	return 0
 }
 
 func (r *reader) take(literal string) bool {
-	if !strings.HasPrefix(r.text[r.at:], literal) {
+	if !strings.HasPrefix(r.text[r.pos:], literal) {
 		return false
 	}
-	r.at += len(literal)
+	r.pos += len(literal)
 	return true
 }
 
 func (r *reader) boolean() bool { return r.take("true") || r.take("false") }
 
-// written tells the ASCII bytes that stand in a string as they are.
-var written = func() (as [utf8.RuneSelf]bool) {
+// unescaped holds the ASCII characters that are not escaped in a string.
+var unescaped = func() (as [utf8.RuneSelf]bool) {
 	for c := ' '; c < utf8.RuneSelf; c++ {
 		as[c] = !strings.ContainsRune(`"\<>&`, c)
 	}
 	return as
 }()
 
-// str reads a string and returns what is between its quotes, and whether there are
-// escapes in it.
+// str reads a string and returns the text between its quotes and whether it has escapes.
 func (r *reader) str() (raw string, escaped, ok bool) {
 	if r.peek() != '"' {
 		return "", false, false
 	}
-	text := r.text[r.at+1:]
+	text := r.text[r.pos+1:]
 	for i := 0; i < len(text); {
 		switch c := text[i]; {
 		case c >= utf8.RuneSelf:
@@ -63,10 +61,10 @@ func (r *reader) str() (raw string, escaped, ok bool) {
 				return "", false, false
 			}
 			i += size
-		case written[c]:
+		case unescaped[c]:
 			i++
 		case c == '"':
-			r.at += i + 2
+			r.pos += i + 2
 			return text[:i], escaped, true
 		case c == '\\':
 			_, size := unescape(text[i:])
@@ -82,14 +80,14 @@ func (r *reader) str() (raw string, escaped, ok bool) {
 	return "", false, false
 }
 
-// anyText reads a string, empty or not.
-func (r *reader) anyText() bool {
+// anyString reads a string, which may be empty.
+func (r *reader) anyString() bool {
 	_, _, ok := r.str()
 	return ok
 }
 
-// unescape returns the character that an escape stands for and the escape's length,
-// which is 0 if the character is not written so.
+// unescape returns the character of an escape and the length of the escape, which is 0 if
+// encoding/json does not write the character so.
 func unescape(text string) (char rune, size int) {
 	if len(text) < 2 {
 		return 0, 0
@@ -128,7 +126,7 @@ func unescapeHex(digits string) (char rune, size int) {
 	case "0026":
 		return '&', 6
 	}
-	// Control characters that have no shorter form.
+	// Control characters without a shorter form.
 	var low rune
 	switch c := digits[3]; {
 	case '0' <= c && c <= '9':
@@ -149,14 +147,14 @@ func unescapeHex(digits string) (char rune, size int) {
 	return 0, 0
 }
 
-// compare compares two keys, each with escapes or without. Their order is that of the
-// characters, which in UTF-8 is that of the bytes.
+// compare compares two keys, with or without escapes, by their characters. In UTF-8 that is
+// the order of the bytes.
 func compare(a string, aEscaped bool, b string, bEscaped bool) int {
 	switch {
 	case aEscaped || bEscaped:
 	case a == b:
 		return 0
-	case a < b: // strings.Compare would have the reader allocated
+	case a < b: // strings.Compare would make the reader escape to the heap
 		return -1
 	default:
 		return 1
@@ -182,21 +180,21 @@ func character(key string, escaped bool) (rune, string) {
 	return char, key[size:]
 }
 
-// number reads a number: an integer that fits into an int64, or a fraction that is
-// written with as many digits as it needs. What has an exponent is refused.
+// number reads an integer that fits into an int64, or a fraction with as many digits as it
+// needs. It refuses exponents.
 func (r *reader) number() (whole int64, isWhole, ok bool) {
-	begin, fraction := r.at, false
-	for r.at < len(r.text) {
-		c := r.text[r.at]
+	begin, fraction := r.pos, false
+	for r.pos < len(r.text) {
+		c := r.text[r.pos]
 		if c == '.' {
 			fraction = true
 		} else if c != '-' && (c < '0' || c > '9') {
 			break
 		}
-		r.at++
+		r.pos++
 	}
 	const longest = len("-0.0000012345678901234567")
-	text := r.text[begin:r.at]
+	text := r.text[begin:r.pos]
 	if len(text) > longest {
 		return 0, false, false
 	}
@@ -206,14 +204,14 @@ func (r *reader) number() (whole int64, isWhole, ok bool) {
 		return n, true, err == nil && string(strconv.AppendInt(room[:0], n, 10)) == text
 	}
 	f, err := strconv.ParseFloat(text, 64)
-	// Smaller and larger ones are written with an exponent.
+	// encoding/json writes smaller and larger numbers with an exponent.
 	if abs := math.Abs(f); err != nil || abs < 1e-6 || abs >= 1e21 {
 		return 0, false, false
 	}
 	return 0, false, string(strconv.AppendFloat(room[:0], f, 'f', -1, 64)) == text
 }
 
-// integer reads a number that is none but that.
+// integer reads a number and reports whether it is an integer.
 func (r *reader) integer() (int64, bool) {
 	n, whole, ok := r.number()
 	return n, whole && ok
@@ -225,11 +223,11 @@ func (r *reader) enter(bracket string) bool {
 	return r.depth <= maxDepth && r.take(bracket)
 }
 
-// openObject is an object that is being read: next returns true for each member, whose
-// value is to be read then.
+// openObject iterates over the members of an object. After next returns true, the caller
+// reads the value of the member.
 type openObject struct {
 	*reader
-	// key is that of the member, as it is written.
+	// key is the key of the member, with its escapes.
 	key     string
 	escaped bool // the key has escapes
 	count   int
@@ -255,13 +253,13 @@ func (o *openObject) next() bool {
 	return true
 }
 
-// end reads the end, and tells whether everything before was as it should be.
+// end reads the closing bracket and reports whether the object was canonical.
 func (o *openObject) end() bool {
 	o.depth--
 	return !o.failed && o.take("}")
 }
 
-// openList is a list that is being read, as openObject.
+// openList iterates over the elements of a list, like openObject.
 type openList struct {
 	*reader
 	count  int

@@ -12,22 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// coercer gives unstructured objects the treatment that decoding into a Go struct
-// gives built-in ones: fields that the schema does not know are dropped, nulls
-// that cannot be are dropped, and metadata is made well-formed.
+// coercer does to unstructured objects what decoding into a Go struct does to built-in
+// ones: it drops unknown fields and nulls that are not allowed, and makes metadata
+// well-formed.
 type coercer struct {
 	schemas *schemas
-	// fromStorage is set for objects read from etcd. Those may date from before
-	// metadata was validated: what is malformed in it is dropped instead of
-	// refused, and a missing generation becomes 1.
+	// fromStorage is set for objects read from etcd. They may be older than the
+	// validation of metadata, so malformed fields are dropped instead of refused, and a
+	// missing generation becomes 1.
 	fromStorage bool
-	// reportUnknown asks for the paths of the dropped fields.
+	// reportUnknown makes apply return the paths of dropped fields.
 	reportUnknown bool
 }
 
-// apply coerces u in place and returns the paths of the fields it dropped, if
-// those are wanted. Metadata, kind and apiVersion are kept whatever the schema
-// says of them.
+// apply coerces u in place and returns the paths of dropped fields if reportUnknown is set.
+// It keeps metadata, kind and apiVersion whatever the schema says.
 func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err error) {
 	kind, hasKind, err := unstructured.NestedString(u.Object, "kind")
 	if err != nil {
@@ -47,7 +46,7 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 	}
 
 	if c.schemas.describes(schema.GroupKind{Group: gv.Group, Kind: kind}) {
-		structural, err := c.schemas.of(gv.Version)
+		structural, err := c.schemas.forVersion(gv.Version)
 		if err != nil {
 			return nil, err
 		}
@@ -67,8 +66,8 @@ func (c coercer) apply(u *unstructured.Unstructured) (unknown []string, err erro
 	return unknown, restore()
 }
 
-// metadata returns what sets the metadata of u, made well-formed, and the paths of the
-// fields that it has lost, if those are wanted.
+// metadata returns a function that sets the metadata of u, made well-formed, and the paths
+// of dropped fields if reportUnknown is set.
 func (c coercer) metadata(u *unstructured.Unstructured) (restore func() error, unknown []string, err error) {
 	if metadata, ok := u.Object["metadata"].(map[string]any); ok && wellFormed(metadata) && (!c.fromStorage || metadata["generation"] != nil) {
 		return func() error { u.Object["metadata"] = metadata; return nil }, nil, nil
@@ -86,8 +85,7 @@ func (c coercer) metadata(u *unstructured.Unstructured) (restore func() error, u
 	return func() error { return schemaobjectmeta.SetObjectMeta(u.Object, meta) }, unknown, nil
 }
 
-// applySchema prunes u and makes the metadata of the resources embedded in it
-// well-formed.
+// applySchema prunes u and makes the metadata of embedded resources well-formed.
 func (c coercer) applySchema(u *unstructured.Unstructured, s *structuralschema.Structural) (unknown []string, err error) {
 	if !c.schemas.preserveUnknownFields {
 		unknown = structuralpruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{
@@ -105,15 +103,15 @@ func (c coercer) applySchema(u *unstructured.Unstructured, s *structuralschema.S
 	return append(unknown, embedded...), nil
 }
 
-// coercingDecoder coerces what another decoder has decoded.
+// coercingDecoder coerces the objects that another decoder decodes.
 type coercingDecoder struct {
 	runtime.Decoder
 	coercer coercer
 }
 
-// Decode returns a strict decoding error together with the object when unknown
-// fields are to be reported; duplicate fields found by the inner decoder come
-// first, as for built-in kinds.
+// Decode returns the object together with a strict decoding error if unknown fields are
+// reported. As for built-in kinds, duplicate fields, which the inner decoder finds, come
+// first.
 func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	obj, gvk, err := d.Decoder.Decode(data, defaults, into)
 	var strict []error
@@ -139,14 +137,14 @@ func (d coercingDecoder) Decode(data []byte, defaults *schema.GroupVersionKind, 
 	return obj, gvk, nil
 }
 
-// coercingConvertor coerces what another convertor has converted: a conversion
-// webhook may return what the schema of the target version does not know.
+// coercingConvertor coerces the objects that another convertor converts: a conversion
+// webhook may return fields that are unknown in the target version.
 type coercingConvertor struct {
 	runtime.ObjectConvertor
 	coercer coercer
 }
 
-// Convert decodes: what is in its version already has been coerced when it was read.
+// Convert does not coerce if the version stays the same, since decoding has coerced in.
 func (c coercingConvertor) Convert(in, out, context any) error {
 	from, ok := in.(*unstructured.Unstructured)
 	to, same := out.(*unstructured.Unstructured)
@@ -177,8 +175,8 @@ func (c coercingConvertor) coerce(obj any) error {
 	return err
 }
 
-// defaulter applies the defaults of the schemas to objects of their kind, and
-// leaves others to the embedded defaulter.
+// defaulter applies the defaults of the schemas to objects of their kind and the embedded
+// defaulter to others.
 type defaulter struct {
 	runtime.ObjectDefaulter
 	schemas *schemas
@@ -196,9 +194,8 @@ func (d defaulter) Default(in runtime.Object) {
 		d.ObjectDefaulter.Default(in)
 		return
 	}
-	// Where there are no schemas, what is to be defaulted has not been coerced either
-	// and is refused for that.
-	if structural, err := d.schemas.of(gvk.Version); err == nil {
+	// If the schemas cannot be built, coercing the object fails as well.
+	if structural, err := d.schemas.forVersion(gvk.Version); err == nil {
 		structuraldefaulting.Default(u.UnstructuredContent(), structural)
 	}
 }

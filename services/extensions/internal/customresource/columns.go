@@ -10,8 +10,8 @@ import (
 	kubeversion "k8s.io/apimachinery/pkg/version"
 )
 
-// columnsOf returns the columns of a version's Table beyond the name, which is
-// always there. A version that defines none shows its objects' age.
+// columnsOf returns the columns of a version's Table without the name, which is always
+// present. The default is the age.
 func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
 	if len(v.AdditionalPrinterColumns) > 0 {
 		return v.AdditionalPrinterColumns
@@ -19,8 +19,8 @@ func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensio
 	return []apiextensionsv1.CustomResourceColumnDefinition{ageColumn()}
 }
 
-// scaleColumns returns the columns of a Scale's Table. The paths are those of
-// Scale itself, not of the custom resource behind it.
+// scaleColumns returns the columns of a Scale's Table. The paths are those of Scale, not of
+// the custom resource.
 func scaleColumns(scale *apiextensionsv1.CustomResourceSubresourceScale) []apiextensionsv1.CustomResourceColumnDefinition {
 	var columns []apiextensionsv1.CustomResourceColumnDefinition
 	if scale.SpecReplicasPath != "" {
@@ -45,9 +45,9 @@ func ageColumn() apiextensionsv1.CustomResourceColumnDefinition {
 	}
 }
 
-// deprecationWarning is the text of the Warning header for requests to a
-// deprecated version: the author's, or one that names the newest served version
-// that is newer and not deprecated.
+// deprecationWarning returns the text of the Warning header for a deprecated version: that
+// of the CRD, or one that names the newest served version that is not deprecated, if it is
+// newer.
 func deprecationWarning(crd *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	if v.DeprecationWarning != nil {
 		return *v.DeprecationWarning

@@ -1,29 +1,26 @@
 // Package customresource serves the objects of CustomResourceDefinitions under
-// /apis/{group}/{version}.
+// /apis/{group}/{version}. [New] makes a [Handler] of a [Config]; Put and Remove update its
+// CRDs while it serves requests.
 //
-// A request goes through three steps, each in a file of its own:
+// A request takes three steps, each with files of its own:
 //
-//   - lookup decides, from the request info and the table of definitions alone,
-//     whether a definition answers the request (lookup.go).
-//   - A definition's generation holds everything that serving it needs: schemas,
-//     converters, storage and request scopes, built per version at the first
-//     request that asks for it (generation.go, serving.go, version.go). A CRD
-//     nobody asks for costs its row in the table and nothing else. Schemas, which
-//     are most of it, come later still: when the first object is decoded, or
-//     looked at (schemas.go), and validators when the first is written
-//     (writing.go).
-//   - verbs.go maps the request's verb to the handler of k8s.io/apiserver.
+//   - lookup finds the CRD of the request, from the request info and the table of CRDs
+//     (lookup.go).
+//   - The generation of the CRD holds everything that serves it: schemas, converters,
+//     storage and request scopes (generation.go, serving.go, version.go). They are made for
+//     a version at its first request, so an unused CRD costs only its row in the table.
+//     Schemas, the largest part, are made when the first object is decoded (schemas.go),
+//     and validators when the first is written (writing.go).
+//   - verbs maps the verb of the request to a handler of k8s.io/apiserver (verbs.go).
 //
-// An object that is read is seldom decoded: identity.go tells from its stored bytes
-// that decoding and encoding would give them back.
+// Most reads decode nothing: identity.go checks whether decoding and encoding would return
+// the stored bytes unchanged.
 //
-// The table is an immutable map behind an atomic pointer: readers take no lock
-// and routes never change while serving. When the spec or the accepted names of
-// a CRD change, its row gets a new generation and the old one is retired: it
-// refuses new requests, lets the running ones finish, ends its watches and then
-// destroys its storage. Clients restart a watch that ended, as they do with
-// kube-apiserver.
+// The table is an immutable map behind an atomic pointer, so readers take no lock. When the
+// spec or the accepted names of a CRD change, its row gets a new generation and the old one
+// is retired: it refuses new requests, waits for those in flight, ends its watches and
+// destroys its storage. As with kube-apiserver, clients restart their watches.
 //
-// Ordering: a generation is retired only after its successor is visible, so a
-// request that meets a retired generation looks again and finds the newer one.
+// A generation is retired only after its successor is visible, so a request that finds a
+// retired generation looks up the CRD again and finds a newer one.
 package customresource

@@ -17,20 +17,20 @@ import (
 	"triune.dev/services/extensions/internal/compactcrd"
 )
 
-// lazyTypeConverter makes the type converter of a CRD when a write asks for it: making
-// it goes through the CRD's OpenAPI documents, which is the most expensive part of
-// serving a CRD, and reads do not need it. A request uses one and the same, for values
-// of two cannot be compared: it does not last as long as one is kept unused.
+// lazyTypeConverter makes the type converter of a CRD at the first write. It is made of the
+// CRD's OpenAPI documents, which is the most expensive part of serving a CRD. Values of
+// different converters cannot be compared. A request never sees two, since it is shorter
+// than the idle timeout.
 type lazyTypeConverter struct {
-	kept *kept[managedfields.TypeConverter]
+	converter *expiring[managedfields.TypeConverter]
 }
 
 func newLazyTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) lazyTypeConverter {
-	return lazyTypeConverter{newKept(func() (*managedfields.TypeConverter, error) {
+	return lazyTypeConverter{newExpiring(func() (*managedfields.TypeConverter, error) {
 		converter, err := newTypeConverter(crd)
 		if err != nil {
-			// As upstream: a schema that cannot be expressed as types still
-			// gets managed fields, with types deduced from the objects.
+			// As upstream: if the schema cannot be expressed as types, managed fields
+			// use types deduced from the objects.
 			klog.ErrorS(err, "deducing the types of a custom resource from its objects", "crd", crd.Name)
 			converter = managedfields.NewDeducedTypeConverter()
 		}
@@ -39,7 +39,7 @@ func newLazyTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) lazyTyp
 }
 
 func (c lazyTypeConverter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	converter, err := c.kept.get()
+	converter, err := c.converter.get()
 	if err != nil {
 		return nil, err
 	}
@@ -47,17 +47,17 @@ func (c lazyTypeConverter) ObjectToTyped(obj runtime.Object, opts ...typed.Valid
 }
 
 func (c lazyTypeConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, error) {
-	converter, err := c.kept.get()
+	converter, err := c.converter.get()
 	if err != nil {
 		return nil, err
 	}
 	return (*converter).TypedToObject(value)
 }
 
-// newTypeConverter knows the types of all versions of the CRD, and of Scale where
-// a version has that subresource.
+// newTypeConverter returns a converter for all versions of the CRD, and for Scale if a
+// version has that subresource.
 func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) (managedfields.TypeConverter, error) {
-	crd, err := compactcrd.Whole(crd)
+	crd, err := compactcrd.Expand(crd)
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func newTypeConverter(crd *apiextensionsv1.CustomResourceDefinition) (managedfie
 	return managedfields.NewTypeConverter(merged.Components.Schemas, crd.Spec.PreserveUnknownFields)
 }
 
-// replicasPaths maps each version to the path of its scale's replicas, nil where
-// it has no scale: writing a scale moves managed fields between the two forms.
+// replicasPaths maps each version to the path of the replicas of its scale, nil without
+// one. Writes of a scale move managed fields between the scale and the object.
 func replicasPaths(crd *apiextensionsv1.CustomResourceDefinition) managedfields.ResourcePathMappings {
 	paths := managedfields.ResourcePathMappings{}
 	for _, v := range crd.Spec.Versions {

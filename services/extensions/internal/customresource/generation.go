@@ -9,35 +9,35 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// errRetired says that a generation takes no more requests: its CRD has changed
-// or is gone. Look the CRD up again.
+// errRetired means that a generation accepts no more requests because its CRD has changed
+// or was deleted. The caller looks up the CRD again.
 var errRetired = errors.New("the definition has changed")
 
-// buildFunc makes what a CRD is served with.
+// buildFunc makes the serving of a CRD.
 type buildFunc func(*apiextensionsv1.CustomResourceDefinition) (*serving, error)
 
-// use is how a request uses a generation.
+// use is the kind of request that uses a generation.
 type use int
 
 const (
-	// short requests are waited for when a generation retires.
+	// short requests finish before a generation is destroyed.
 	short use = iota
-	// watch requests are ended when the short ones are done.
+	// watch requests are ended after the short ones have finished.
 	watch
 )
 
-// generation is the life of one serving of a CRD, from its first request until
-// the CRD changes. It is safe for concurrent use.
+// generation owns the serving of a CRD from its first request until the CRD changes. It is
+// safe for concurrent use.
 type generation struct {
 	crd   *apiextensionsv1.CustomResourceDefinition
 	build buildFunc
 
-	// ending is done when watches must end: after the last short request.
+	// ending is done when watches must end, after the last short request.
 	ending context.Context
 	end    context.CancelFunc
 
-	// building is held while serving is built, so that the requests of one CRD
-	// wait for one build and those of other CRDs do not wait at all.
+	// building is held while serving is built, so that it is built once and only requests
+	// of this CRD wait.
 	building sync.Mutex
 
 	mu sync.Mutex
@@ -46,7 +46,8 @@ type generation struct {
 	// inUse counts the requests between acquire and release, by use.
 	inUse   [2]int
 	retired bool
-	// idle are closed when retired and inUse of that use has become zero.
+	// idle holds a channel for each use, which is closed when the generation is retired
+	// and has no more requests of that use.
 	idle [2]chan struct{}
 }
 
@@ -59,9 +60,9 @@ func newGeneration(crd *apiextensionsv1.CustomResourceDefinition, build buildFun
 	return g
 }
 
-// acquire returns what serves the CRD and keeps its storage alive until release
-// is called, exactly once. It builds it if need be. The error is errRetired, or
-// the build's, which is not remembered: the next request tries again.
+// acquire returns the serving of the CRD, which it builds if necessary. The storage is not
+// destroyed before release is called, exactly once. The error is errRetired or that of the
+// build; the next request builds again.
 func (g *generation) acquire(u use) (s *serving, release func(), err error) {
 	if !g.enter(u) {
 		return nil, nil, errRetired
@@ -86,9 +87,8 @@ func (g *generation) acquire(u use) (s *serving, release func(), err error) {
 	return s, release, nil
 }
 
-// retire refuses new requests, waits for the short ones, ends the watches, waits
-// for those too and destroys the storage. It stops waiting when ctx is done, and
-// must be called once.
+// retire refuses new requests, waits for short ones, ends the watches, waits for them, and
+// destroys the storage. It stops waiting when ctx is done. Call it once.
 func (g *generation) retire(ctx context.Context) {
 	g.mu.Lock()
 	g.retired = true
@@ -103,8 +103,7 @@ func (g *generation) retire(ctx context.Context) {
 	g.end()
 	await(ctx, g.idle[watch])
 
-	// A build in progress finishes first, so that nothing is built behind the
-	// destruction.
+	// Wait for a build in progress, whose result must be destroyed as well.
 	g.building.Lock()
 	defer g.building.Unlock()
 	if s := g.current(); s != nil {
@@ -139,7 +138,7 @@ func (g *generation) leave(u use) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.inUse[u]--
-	// Once only: nobody enters a retired generation.
+	// This happens once, since no request enters a retired generation.
 	if g.retired && g.inUse[u] == 0 {
 		close(g.idle[u])
 	}

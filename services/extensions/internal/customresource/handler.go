@@ -27,47 +27,46 @@ import (
 	"triune.dev/services/extensions/internal/scheme"
 )
 
-// Config is what a Handler needs of its server.
+// Config is the configuration of a Handler.
 type Config struct {
-	// NotFound answers resource requests that no CRD answers. Required.
+	// NotFound answers requests that no CRD serves. Required.
 	NotFound http.Handler
-	// RESTOptionsGetter gives the storage of custom resources; resource prefix
-	// and codec are set for each by this package. Required.
+	// RESTOptionsGetter returns the storage options of custom resources, in which this
+	// package sets the resource prefix and the codec. Required.
 	RESTOptionsGetter generic.RESTOptionsGetter
 	// Admission runs on every write. Nil admits everything.
 	Admission admission.Interface
-	// Authorizer is asked again where a request turns out to do more than its
-	// verb says, such as an apply that creates. Required.
+	// Authorizer authorizes the implied verbs of a request, such as the create of an
+	// apply. Required.
 	Authorizer authorizer.Authorizer
-	// ServiceResolver and WebhookAuth reach conversion webhooks: the address of
-	// one given as a Service, and the credentials to use. WebhookTimeout bounds
-	// one call; 0 means no bound but the request's.
+	// ServiceResolver and WebhookAuth find conversion webhooks: the address of a Service,
+	// and the credentials to present. WebhookTimeout bounds a call; 0 means no limit but
+	// that of the request.
 	ServiceResolver webhook.ServiceResolver
 	WebhookAuth     webhook.AuthenticationInfoResolverWrapper
 	WebhookTimeout  time.Duration
-	// RequestTimeout bounds the requests that are not long-running; a retired
-	// generation waits at most twice that long for its requests.
+	// RequestTimeout bounds requests that are not long-running. A retired generation
+	// waits at most twice that long for its requests.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the shortest time after which a watch that asks for no
-	// timeout is ended.
+	// MinRequestTimeout is the shortest duration of a watch without a timeout of its own.
 	MinRequestTimeout time.Duration
 	// MaxRequestBodyBytes limits the body of a write; 0 means no limit.
 	MaxRequestBodyBytes int64
-	// PeerDelay is how long after a CRD is established its first objects are held
-	// back, for other replicas to learn of it: else a client that creates here
-	// and reads there may get 404. 0 when there is no other replica.
+	// PeerDelay delays creates shortly after a CRD was established, until other replicas
+	// serve it: otherwise a client that creates here and reads there may get 404. 0 if
+	// there is no other replica.
 	PeerDelay time.Duration
 }
 
-// Handler serves the objects of CRDs. It is told of CRDs by Put and Remove and
-// must be closed. All methods are safe for concurrent use.
+// Handler serves the objects of the CRDs that Put has added. It must be closed. All methods
+// are safe for concurrent use.
 type Handler struct {
 	config Config
 	table  *table
 	verbs  verbs
 }
 
-// New returns a handler that knows no CRD yet.
+// New returns a handler without CRDs.
 func New(config Config) (*Handler, error) {
 	converters, err := conversion.NewCRConverterFactory(config.ServiceResolver, withTimeout(config.WebhookAuth, config.WebhookTimeout))
 	if err != nil {
@@ -84,18 +83,18 @@ func New(config Config) (*Handler, error) {
 	return h, nil
 }
 
-// Put makes the handler serve crd as it is now. crd must not be changed later.
+// Put adds or replaces crd, which must not be changed afterwards.
 func (h *Handler) Put(crd *apiextensionsv1.CustomResourceDefinition) { h.table.put(crd) }
 
-// Remove makes the handler forget crd, unless another CRD has taken its name.
+// Remove removes crd, unless it has been replaced by another CRD of the same name.
 func (h *Handler) Remove(crd *apiextensionsv1.CustomResourceDefinition) { h.table.remove(crd) }
 
-// Close ends the watches, destroys all storage and returns when that is done. The
-// server must not send requests any more.
+// Close ends the watches and destroys all storage before it returns. No requests may be
+// made afterwards.
 func (h *Handler) Close() { h.table.close() }
 
-// GetCustomResourceListerCollectionDeleter lets the finalizing controller delete
-// the objects of a CRD below admission. It implements finalizer.CRClientGetter.
+// GetCustomResourceListerCollectionDeleter returns the storage of a CRD's objects, without
+// admission, for the finalizing controller. It implements finalizer.CRClientGetter.
 func (h *Handler) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
 	r := h.table.get(crd.Name)
 	if r == nil || r.crd.UID != crd.UID {
@@ -104,7 +103,7 @@ func (h *Handler) GetCustomResourceListerCollectionDeleter(crd *apiextensionsv1.
 	return objects{generation: r.generation}, nil
 }
 
-// ServeHTTP answers a request whose context holds the request info.
+// ServeHTTP serves a request, whose context must hold the request info.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok {
@@ -115,8 +114,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		h.config.NotFound.ServeHTTP(w, req)
 		return
 	}
-	// The CRD may change between finding its row and using it; what is then
-	// found is newer, so this ends.
+	// The CRD may change between lookup and serve. Each lookup then finds a newer one, so
+	// the loop ends.
 	for {
 		r := lookup(h.table, info)
 		if r == nil {
@@ -133,8 +132,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// serve answers the request with the generation of r. If it returns an error it
-// has written nothing.
+// serve serves the request with the generation of r. If it returns an error, it has written
+// nothing.
 func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, r *row) error {
 	u := short
 	if info.Verb == "watch" {
@@ -152,13 +151,13 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apireque
 	for _, text := range v.warnings {
 		warning.AddWarning(req.Context(), "", text)
 	}
-	of := v.reads
+	e := v.reads
 	if !readOnly(info.Verb) {
-		if of, err = v.writes.get(); err != nil {
+		if e, err = v.writes.get(); err != nil {
 			return err
 		}
 	}
-	handle, err := h.handlerFor(info, r, v, of)
+	handle, err := h.handlerFor(info, r, v, e)
 	if err != nil {
 		refuse(w, req, groupVersion(info), err)
 		return nil
@@ -177,11 +176,11 @@ func (h *Handler) serve(w http.ResponseWriter, req *http.Request, info *apireque
 	return nil
 }
 
-// readOnly tells the verbs that need no schemas to be asked.
+// readOnly reports whether verb needs no validators.
 func readOnly(verb string) bool { return verb == "get" || verb == "list" || verb == "watch" }
 
-// handlerFor returns what answers the request, or the error that does.
-func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version, of *endpoints) (http.HandlerFunc, error) {
+// handlerFor returns the handler of the request, or the error to answer it with.
+func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version, e *endpoints) (http.HandlerFunc, error) {
 	var handle http.HandlerFunc
 	switch endpointOf(r.crd, info) {
 	case resourceEndpoint:
@@ -189,11 +188,11 @@ func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version, o
 		if apihelpers.IsCRDConditionTrue(r.crd, apiextensionsv1.Terminating) {
 			creating = noCreate{creating}
 		}
-		handle = h.verbs.resource(info.Verb, v, of, creating)
+		handle = h.verbs.resource(info.Verb, v, e, creating)
 	case statusEndpoint:
-		handle = h.verbs.subresource(info.Verb, of.storage.Status, of.status)
+		handle = h.verbs.subresource(info.Verb, e.storage.Status, e.status)
 	case scaleEndpoint:
-		handle = h.verbs.subresource(info.Verb, of.storage.Scale, of.scale)
+		handle = h.verbs.subresource(info.Verb, e.storage.Scale, e.scale)
 	default:
 		return nil, apierrors.NewNotFound(groupResource(info), info.Name)
 	}
@@ -203,7 +202,7 @@ func (h *Handler) handlerFor(info *apirequest.RequestInfo, r *row, v *version, o
 	return handle, nil
 }
 
-// awaitPeers holds a create back while other replicas may not know the CRD.
+// awaitPeers delays a create while other replicas may not serve the CRD.
 func (h *Handler) awaitPeers(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	established := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established)
 	if h.config.PeerDelay <= 0 || established == nil {
@@ -212,7 +211,7 @@ func (h *Handler) awaitPeers(ctx context.Context, crd *apiextensionsv1.CustomRes
 	if time.Since(established.LastTransitionTime.Time) >= h.config.PeerDelay {
 		return
 	}
-	// Condition times have seconds, so the rest of the delay is not known.
+	// Times of conditions are whole seconds, so the remaining delay is unknown.
 	timer := time.NewTimer(h.config.PeerDelay)
 	defer timer.Stop()
 	select {

@@ -10,17 +10,17 @@ import (
 
 var _ render.Prover = provingCodec{}
 
-// provingCodec is the codec of a storage, which tells of stored bytes by looking that
-// they are what a client is sent.
+// provingCodec is the codec of a storage. It can prove, without decoding, that stored bytes
+// are identical to what a client is sent.
 type provingCodec struct {
 	runtime.Codec
 	schemas *schemas
-	// version is the one to serve, apiVersion how objects name it.
+	// version is the served version, apiVersion that field of its objects.
 	version, apiVersion string
 }
 
-// Identical does not decode. Objects in another version than the one to serve are
-// never identical, so nothing that is has been converted.
+// Identical implements render.Prover. Objects that are stored in another version than the
+// served one are never identical.
 func (c provingCodec) Identical(stored []byte) bool {
 	if len(stored) == 0 || stored[0] != '{' {
 		return false
@@ -29,26 +29,26 @@ func (c provingCodec) Identical(stored []byte) bool {
 	if err != nil || root == nil {
 		return false
 	}
-	// Stored bytes do not change, and nothing keeps a part of them.
+	// Stored bytes do not change, and the reader keeps no part of them.
 	r := reader{text: unsafe.String(unsafe.SliceData(stored), len(stored))}
 	return r.identical(root, c.apiVersion, c.schemas.kind.Kind)
 }
 
-// identical tells whether the text is an object of a kind that coercer and defaulter
-// leave as it is, and written as it is encoded.
+// identical reports whether the text is an object that coercer and defaulter do not change,
+// encoded as the encoder would.
 func (r *reader) identical(root *shape, apiVersion, kind string) bool {
 	seen := 0
-	members, expected := r.object(), expectations(root.properties)
+	members, remaining := r.object(), remainingProperties(root.properties)
 	for members.next() {
-		known, ok := expected.meet(&members)
+		known, ok := remaining.match(&members)
 		switch {
 		case !ok:
 		case members.key == "apiVersion":
 			seen++
-			ok = r.is(apiVersion)
+			ok = r.stringEqual(apiVersion)
 		case members.key == "kind":
 			seen++
-			ok = r.is(kind)
+			ok = r.stringEqual(kind)
 		case members.key == "metadata":
 			seen++
 			found := metadataFacts{}
@@ -60,21 +60,21 @@ func (r *reader) identical(root *shape, apiVersion, kind string) bool {
 			return false
 		}
 	}
-	return members.end() && seen == 3 && expected.met() && r.text[r.at:] == "\n"
+	return members.end() && seen == 3 && remaining.satisfied() && r.text[r.pos:] == "\n"
 }
 
-// is reads a string that has no escapes.
-func (r *reader) is(text string) bool {
+// stringEqual reads a string and reports whether it is text, without escapes.
+func (r *reader) stringEqual(text string) bool {
 	raw, _, ok := r.str()
 	return ok && raw == text
 }
 
-// value reads a value that stays as it is. preserving: what the shape does not know is
-// not pruned.
+// value reads a value and reports whether it stays unchanged. preserving means that unknown
+// fields are not pruned.
 func (r *reader) value(s *shape, preserving bool) bool {
 	switch r.peek() {
 	case '"':
-		return r.anyText()
+		return r.anyString()
 	case '{':
 		return r.fields(s, preserving || s != nil && s.preserves)
 	case '[':
@@ -82,7 +82,7 @@ func (r *reader) value(s *shape, preserving bool) bool {
 	case 't', 'f':
 		return r.boolean()
 	case 'n':
-		// Elsewhere it is dropped, or a default takes its place.
+		// A null that is not allowed is dropped or replaced by a default.
 		return (s == nil || s.nullable) && r.take("null")
 	default:
 		_, _, ok := r.number()
@@ -90,33 +90,33 @@ func (r *reader) value(s *shape, preserving bool) bool {
 	}
 }
 
-// fields reads an object, of which a schema is respected even where what it does not
-// know is preserved.
+// fields reads an object. Known properties must have their shape even if unknown fields are
+// preserved.
 func (r *reader) fields(s *shape, preserving bool) bool {
-	var expected expectations
+	var remaining remainingProperties
 	if s != nil {
-		expected = s.properties
-		if s.refused {
+		remaining = s.properties
+		if s.unprovable {
 			return false
 		}
 	}
 	members := r.object()
 	for members.next() {
-		known, ok := expected.meet(&members)
+		known, ok := remaining.match(&members)
 		if !ok || !r.member(s, known, members.key, preserving) {
 			return false
 		}
 	}
-	return members.end() && expected.met()
+	return members.end() && remaining.satisfied()
 }
 
-// member reads the value of a member of an object with shape s. known is nil where it is
-// no property.
+// member reads the value of a member of an object with shape s. known is nil if the member
+// is no property.
 func (r *reader) member(s *shape, known *property, key string, preserving bool) bool {
 	if s != nil && s.embedded {
 		switch key {
 		case "apiVersion", "kind":
-			return r.anyText()
+			return r.anyString()
 		case "metadata":
 			return r.metadata(&metadataFacts{})
 		}
@@ -124,33 +124,33 @@ func (r *reader) member(s *shape, known *property, key string, preserving bool) 
 	switch {
 	case known != nil:
 		return r.value(known.shape, false)
-	case s != nil && s.more:
-		return r.value(s.others, false)
+	case s != nil && s.hasAdditional:
+		return r.value(s.additional, false)
 	default:
 		return preserving && r.value(nil, true)
 	}
 }
 
 func (r *reader) items(s *shape, preserving bool) bool {
-	var of *shape
+	var element *shape
 	if s != nil {
-		of = s.items
+		element = s.items
 	}
 	elements := r.list()
 	for elements.next() {
-		if !r.value(of, preserving) {
+		if !r.value(element, preserving) {
 			return false
 		}
 	}
 	return elements.end()
 }
 
-// expectations are the properties of a shape that come after the members read so far.
-type expectations []property
+// remainingProperties are the properties of a shape that follow the members read so far.
+type remainingProperties []property
 
-// meet returns the property that a member is, or nil. ok is false if a property that has
-// a default has been left out.
-func (e *expectations) meet(o *openObject) (p *property, ok bool) {
+// match returns the property of the current member, or nil. ok is false if a property with
+// a default is missing before it.
+func (e *remainingProperties) match(o *openObject) (p *property, ok bool) {
 	for rest := *e; len(rest) > 0; rest = rest[1:] {
 		p := &rest[0]
 		order := compare(p.name, false, o.key, o.escaped)
@@ -169,8 +169,8 @@ func (e *expectations) meet(o *openObject) (p *property, ok bool) {
 	return nil, true
 }
 
-// met tells at the end of an object whether no default is left to be set.
-func (e expectations) met() bool {
+// satisfied reports, at the end of an object, whether no remaining property has a default.
+func (e remainingProperties) satisfied() bool {
 	for i := range e {
 		if e[i].defaulted {
 			return false

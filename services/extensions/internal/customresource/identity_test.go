@@ -51,7 +51,7 @@ func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*api
 	gv := schema.GroupVersion{Group: crd.Spec.Group, Version: "v1"}
 	schemas := newSchemas(crd)
 	t.Cleanup(schemas.stop)
-	if _, err := schemas.of("v1"); err != nil {
+	if _, err := schemas.forVersion("v1"); err != nil {
 		t.Fatal(err)
 	}
 	j := judged{codec: storageOptions{converter: converter, storedAs: gv, readAs: gv, schemas: schemas}.codec().(provingCodec)}
@@ -173,10 +173,10 @@ func TestIdenticalIsWhatDecodingAndEncodingGivesBack(t *testing.T) {
 
 // knowable tells whether there are no objects of a shape that nothing is known of.
 func knowable(s *shape) bool {
-	if s == nil || s.refused {
+	if s == nil || s.unprovable {
 		return false
 	}
-	below := []*shape{s.items, s.others}
+	below := []*shape{s.items, s.additional}
 	for _, p := range s.properties {
 		below = append(below, p.shape)
 	}

@@ -6,8 +6,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// lookup finds the row whose CRD answers the request, or nil: then the path does
-// not exist and is 404, whatever the method.
+// lookup returns the row of the CRD that serves the request. If there is none it returns
+// nil, and the response is 404 whatever the method.
 func lookup(t *table, info *apirequest.RequestInfo) *row {
 	r := t.get(info.Resource + "." + info.APIGroup)
 	if r == nil || !answers(r.crd, info) {
@@ -16,9 +16,8 @@ func lookup(t *table, info *apirequest.RequestInfo) *row {
 	return r
 }
 
-// answers tells whether crd has the path of the request: its names are accepted
-// (or were, when it was established), the version is served, and the request is
-// made in the CRD's scope.
+// answers reports whether crd serves the path of the request: its names are accepted, or
+// were when it was established, the version is served, and the scope matches.
 func answers(crd *apiextensionsv1.CustomResourceDefinition, info *apirequest.RequestInfo) bool {
 	return inScope(crd, info) &&
 		apihelpers.HasServedCRDVersion(crd, info.APIVersion) &&
@@ -26,8 +25,8 @@ func answers(crd *apiextensionsv1.CustomResourceDefinition, info *apirequest.Req
 			apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established))
 }
 
-// inScope: cluster-scoped objects are in no namespace; namespaced ones are in
-// one, but may be listed and watched across all.
+// inScope reports whether the request matches the scope of crd. Namespaced objects may be
+// listed and watched in all namespaces.
 func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *apirequest.RequestInfo) bool {
 	if crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
 		return info.Namespace == ""
@@ -35,7 +34,7 @@ func inScope(crd *apiextensionsv1.CustomResourceDefinition, info *apirequest.Req
 	return info.Namespace != "" || info.Verb == "list" || info.Verb == "watch"
 }
 
-// endpoint is which of the paths of a custom resource a request is for.
+// endpoint is one of the paths of a custom resource.
 type endpoint int
 
 const (
@@ -45,7 +44,8 @@ const (
 	scaleEndpoint
 )
 
-// endpointOf returns noEndpoint for a subresource that the version lacks.
+// endpointOf returns the endpoint of the request, noEndpoint if the version lacks the
+// subresource.
 func endpointOf(crd *apiextensionsv1.CustomResourceDefinition, info *apirequest.RequestInfo) endpoint {
 	if info.Subresource == "" {
 		return resourceEndpoint

@@ -2,22 +2,22 @@ package customresource
 
 import "time"
 
-// wellFormed tells of an object's metadata that decoding it into metav1.ObjectMeta and
-// encoding that gives it back as it is, which is much dearer to find out by doing it.
-// It knows what nearly all objects have; false may mean that it does not know.
+// wellFormed reports whether decoding metadata into metav1.ObjectMeta and encoding it again
+// returns it unchanged. Doing that would be much slower. It covers the fields that nearly
+// all objects have; false may be wrong.
 func wellFormed(metadata map[string]any) bool {
 	for key, value := range metadata {
-		if !formInMetadata(key).of(value) {
+		if !formInMetadata(key).matches(value) {
 			return false
 		}
 	}
 	return true
 }
 
-// metadataFacts are what else there is to know of metadata that was read.
+// metadataFacts records which fields were present in metadata that was read.
 type metadataFacts struct{ generation, resourceVersion bool }
 
-// metadata is wellFormed for metadata that is still to be read.
+// metadata reads metadata and reports whether it is well-formed.
 func (r *reader) metadata(facts *metadataFacts) bool {
 	members := r.object()
 	for members.next() {
@@ -27,21 +27,21 @@ func (r *reader) metadata(facts *metadataFacts) bool {
 		case "resourceVersion":
 			facts.resourceVersion = true
 		}
-		if !r.form(formInMetadata(members.key)) {
+		if !r.readForm(formInMetadata(members.key)) {
 			return false
 		}
 	}
 	return members.end()
 }
 
-// form is what a value in metadata must be.
+// form is the form that a value in metadata must have.
 type form uint8
 
 const (
 	unknownForm form = iota
-	textForm         // not empty: that is left out when it is encoded
+	textForm         // not empty, since the encoder omits empty texts
 	anyTextForm
-	timeForm // in UTC and whole seconds, as they are written
+	timeForm // in UTC and whole seconds, as the encoder writes it
 	integerForm
 	countForm // not 0
 	booleanForm
@@ -52,7 +52,7 @@ const (
 	ownerForm
 	managersForm
 	managerForm
-	// fieldsForm is nothing but maps in maps.
+	// fieldsForm consists of maps of maps.
 	fieldsForm
 )
 
@@ -88,7 +88,7 @@ func formInOwner(key string) form {
 	return unknownForm
 }
 
-// ownerTexts: those of an owner are encoded even where they are empty.
+// ownerTexts is the number of texts of an owner reference, which are encoded even if empty.
 const ownerTexts = 4
 
 func formInManager(key string) form {
@@ -112,8 +112,8 @@ func isTimestamp(text string) bool {
 	return err == nil && !t.IsZero()
 }
 
-// of tells whether a decoded value has the form.
-func (f form) of(value any) bool {
+// matches reports whether a decoded value has the form.
+func (f form) matches(value any) bool {
 	switch v := value.(type) {
 	case string:
 		return f == anyTextForm || f == textForm && v != "" || f == timeForm && isTimestamp(v)
@@ -122,11 +122,11 @@ func (f form) of(value any) bool {
 	case bool:
 		return f == booleanForm
 	case map[string]any:
-		return f.ofMap(v)
+		return f.matchesMap(v)
 	case []any:
 		element := f.element()
 		for _, e := range v {
-			if !element.of(e) {
+			if !element.matches(e) {
 				return false
 			}
 		}
@@ -135,32 +135,32 @@ func (f form) of(value any) bool {
 	return false
 }
 
-func (f form) ofMap(m map[string]any) bool {
+func (f form) matchesMap(m map[string]any) bool {
 	mandatory := 0
 	for key, value := range m {
 		member := f.member(key)
-		if !member.of(value) {
+		if !member.matches(value) {
 			return false
 		}
 		if member == anyTextForm {
 			mandatory++
 		}
 	}
-	return f.isMap(len(m), mandatory)
+	return f.validMap(len(m), mandatory)
 }
 
-// form is of for a value that is still to be read.
-func (r *reader) form(f form) bool {
+// readForm reads a value and reports whether it has the form.
+func (r *reader) readForm(f form) bool {
 	switch r.peek() {
 	case '"':
 		raw, _, ok := r.str()
 		return ok && (f == anyTextForm || f == textForm && raw != "" || f == timeForm && isTimestamp(raw))
 	case '{':
-		return r.formMap(f)
+		return r.readMap(f)
 	case '[':
 		element, elements := f.element(), r.list()
 		for elements.next() {
-			if !r.form(element) {
+			if !r.readForm(element) {
 				return false
 			}
 		}
@@ -173,22 +173,22 @@ func (r *reader) form(f form) bool {
 	}
 }
 
-func (r *reader) formMap(f form) bool {
+func (r *reader) readMap(f form) bool {
 	mandatory := 0
 	members := r.object()
 	for members.next() {
 		member := f.member(members.key)
-		if !r.form(member) {
+		if !r.readForm(member) {
 			return false
 		}
 		if member == anyTextForm {
 			mandatory++
 		}
 	}
-	return members.end() && f.isMap(members.count, mandatory)
+	return members.end() && f.validMap(members.count, mandatory)
 }
 
-// member is what a member of a map of this form must be.
+// member returns the form of the member key of a map of form f.
 func (f form) member(key string) form {
 	switch f {
 	case textsForm:
@@ -203,7 +203,7 @@ func (f form) member(key string) form {
 	return unknownForm
 }
 
-// element is what an element of a list of this form must be.
+// element returns the form of the elements of a list of form f.
 func (f form) element() form {
 	switch f {
 	case namesForm:
@@ -216,9 +216,9 @@ func (f form) element() form {
 	return unknownForm
 }
 
-// isMap tells whether a map of this form may have so many members, mandatory of which
+// validMap reports whether a map of form f may have that many members, mandatory of which
 // are texts that may be empty.
-func (f form) isMap(members, mandatory int) bool {
+func (f form) validMap(members, mandatory int) bool {
 	switch f {
 	case textsForm:
 		return members > 0

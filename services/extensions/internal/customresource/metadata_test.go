@@ -85,7 +85,7 @@ func TestWellFormedMetadataIsGivenBackAsItIs(t *testing.T) {
 		}
 		known := wellFormed(metadata)
 		read := reader{text: string(text)}
-		if ok := read.metadata(&metadataFacts{}) && read.at == len(text); ok != known {
+		if ok := read.metadata(&metadataFacts{}) && read.pos == len(text); ok != known {
 			t.Fatalf("%s: well-formed as it is written %v, decoded %v", text, ok, known)
 		}
 		if !known {

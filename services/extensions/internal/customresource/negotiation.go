@@ -17,7 +17,7 @@ import (
 	"triune.dev/services/extensions/internal/scheme"
 )
 
-// creator makes the empty object that a decoder fills.
+// creator makes empty unstructured objects for decoders.
 type creator struct{}
 
 func (creator) New(kind schema.GroupVersionKind) (runtime.Object, error) {
@@ -26,8 +26,8 @@ func (creator) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return u, nil
 }
 
-// typer tells the kind of unstructured objects from their content and of all
-// others from a scheme.
+// typer finds the kind of unstructured objects in their content, and of all others in a
+// scheme.
 type typer struct {
 	unstructured runtime.ObjectTyper
 	others       runtime.ObjectTyper
@@ -48,15 +48,15 @@ func (t typer) Recognizes(gvk schema.GroupVersionKind) bool {
 	return t.others.Recognizes(gvk) || t.unstructured.Recognizes(gvk)
 }
 
-// newParameterScheme knows the options that requests for objects of gv carry.
+// newParameterScheme returns a scheme with the options of requests for objects of gv.
 func newParameterScheme(gv schema.GroupVersion) *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddUnversionedTypes(gv, &metav1.ListOptions{}, &metav1.GetOptions{}, &metav1.DeleteOptions{})
 	return s
 }
 
-// negotiatedSerializer reads and writes custom resources in the media types of
-// the API. It implements runtime.NegotiatedSerializer.
+// negotiatedSerializer decodes and encodes custom resources in the media types of the API.
+// It implements runtime.NegotiatedSerializer.
 type negotiatedSerializer struct {
 	mediaTypes []runtime.SerializerInfo
 	converter  runtime.ObjectConvertor
@@ -71,8 +71,8 @@ func (s negotiatedSerializer) EncoderForVersion(encoder runtime.Encoder, gv runt
 	return versioning.NewCodec(encoder, nil, s.converter, scheme.Scheme, scheme.Scheme, scheme.Scheme, gv, nil, "customresource")
 }
 
-// DecoderToVersion does not convert: a request's object must be in the version of
-// the request's path, which the handlers check.
+// DecoderToVersion returns a decoder that does not convert: handlers check that the object
+// of a request has the version of the path.
 func (s negotiatedSerializer) DecoderToVersion(decoder runtime.Decoder, gv runtime.GroupVersioner) runtime.Decoder {
 	strict, ok := decoder.(interface{ IsStrict() bool })
 	coercing := coercingDecoder{Decoder: decoder, coercer: coercer{
@@ -83,9 +83,8 @@ func (s negotiatedSerializer) DecoderToVersion(decoder runtime.Decoder, gv runti
 	return versioning.NewCodec(nil, coercing, runtime.UnsafeObjectConvertor(scheme.Scheme), scheme.Scheme, scheme.Scheme, defaults, nil, gv, "customresource")
 }
 
-// mediaTypes lists what requests and answers may be encoded with. Protobuf is
-// there for the objects around custom resources (partial metadata, Status), not
-// for custom resources themselves: see withoutProtobuf.
+// mediaTypes returns the media types of requests and responses. Protobuf is for other
+// objects (partial metadata, Status), not for custom resources; see withoutProtobuf.
 func mediaTypes(t typer) []runtime.SerializerInfo {
 	gates := utilfeature.DefaultFeatureGate
 	newJSON := func(o json.SerializerOptions) *json.Serializer {
@@ -123,9 +122,8 @@ func mediaTypes(t typer) []runtime.SerializerInfo {
 			MediaTypeType:    "application",
 			MediaTypeSubType: "vnd.kubernetes.protobuf",
 			Serializer:       asProtobuf,
-			// Upstream has none here, and panics when a body says that it is
-			// protobuf. Unknown fields are not an error in protobuf, so strict
-			// decoding is no different.
+			// Upstream has no strict serializer here and panics if a body is protobuf.
+			// Protobuf ignores unknown fields, so strict decoding is the same.
 			StrictSerializer: asProtobuf,
 			StreamSerializer: &runtime.StreamSerializerInfo{
 				Serializer: protobuf.NewRawSerializer(creator{}, t),
@@ -139,8 +137,8 @@ func mediaTypes(t typer) []runtime.SerializerInfo {
 	return types
 }
 
-// withoutProtobuf is what custom resources themselves may be encoded with: they
-// have no protobuf schema, and a request that accepts nothing else gets 406.
+// withoutProtobuf returns the media types of custom resources. They have no protobuf
+// schema, so a request that accepts only protobuf gets 406.
 func withoutProtobuf(types []runtime.SerializerInfo) []runtime.SerializerInfo {
 	var out []runtime.SerializerInfo
 	for _, t := range types {

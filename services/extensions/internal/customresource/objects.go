@@ -12,10 +12,9 @@ import (
 	registry "k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 )
 
-// objects lists and deletes the objects of one generation, in the storage
-// version. Each call holds the generation only while it runs, because deleting
-// all objects of a CRD takes longer than the CRD may stay unchanged. A call after
-// that returns errRetired; the finalizing controller starts again then.
+// objects lists and deletes the objects of one generation, in the storage version. Each
+// call acquires the generation, because the CRD may change while all its objects are
+// deleted. Calls then return errRetired, and the finalizing controller starts again.
 type objects struct {
 	generation *generation
 }
@@ -42,8 +41,7 @@ func (o objects) DeleteCollection(ctx context.Context, validate rest.ValidateObj
 	return deleted, err
 }
 
-// ConvertToTable is part of rest.Lister; nobody asks the finalizing controller's
-// lister for tables.
+// ConvertToTable implements rest.Lister; the finalizing controller does not call it.
 func (o objects) ConvertToTable(context.Context, runtime.Object, runtime.Object) (*metav1.Table, error) {
 	return nil, errors.ErrUnsupported
 }
@@ -62,9 +60,9 @@ func (o objects) with(endpointsOf func(*version) (*endpoints, error), do func(*r
 	if err != nil {
 		return err
 	}
-	of, err := endpointsOf(v)
+	e, err := endpointsOf(v)
 	if err != nil {
 		return err
 	}
-	return do(of.storage.CustomResource)
+	return do(e.storage.CustomResource)
 }

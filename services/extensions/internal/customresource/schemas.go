@@ -12,23 +12,22 @@ import (
 	"triune.dev/services/extensions/internal/compactcrd"
 )
 
-// schemas are what pruning, defaulting and CEL work on, for one kind in all its
-// versions. All versions are needed at once because an object comes out of storage in
-// whatever version it was written with.
+// schemas holds the structural schemas of all versions of a kind, for pruning, defaulting
+// and CEL. All versions are needed because stored objects may have any of them.
 //
-// They are made when an object is decoded or shapes are made, and let go of when none has
-// been for a while: they are a hundred times as large as their CRD's outline.
+// Schemas are a hundred times as large as the compact CRD. So they are built when an object
+// is decoded or shapes are built, and dropped after a while without use.
 type schemas struct {
 	kind schema.GroupKind
 	// preserveUnknownFields disables pruning (CRDs that were created through
 	// v1beta1 may still have it set).
 	preserveUnknownFields bool
-	// structural has an entry for each version that has a schema. Its defaults are
-	// pruned themselves.
-	structural *kept[structuralSchemas]
-	// shapes has one for each version whose stored objects can be told to be what is
-	// sent: who reads such objects needs no schema.
-	shapes *kept[map[string]*shape]
+	// structural has an entry for each version with a schema. The defaults in it are
+	// pruned.
+	structural *expiring[structuralSchemas]
+	// shapes has an entry for each version whose stored objects can be checked to be
+	// identical to what is sent, without the schema.
+	shapes *expiring[map[string]*shape]
 }
 
 type structuralSchemas map[string]*structuralschema.Structural
@@ -37,16 +36,16 @@ func newSchemas(crd *apiextensionsv1.CustomResourceDefinition) *schemas {
 	s := &schemas{
 		kind:                  schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Status.AcceptedNames.Kind},
 		preserveUnknownFields: crd.Spec.PreserveUnknownFields,
-		structural:            newKept(func() (*structuralSchemas, error) { return newStructural(crd) }),
+		structural:            newExpiring(func() (*structuralSchemas, error) { return newStructural(crd) }),
 	}
-	s.shapes = newKept(s.newShapes)
+	s.shapes = newExpiring(s.newShapes)
 	return s
 }
 
-// newStructural converts the schemas of crd. An error means that validation has let
-// a CRD pass that it should have refused.
+// newStructural converts the schemas of crd. An error means that validation has accepted
+// an invalid CRD.
 func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (*structuralSchemas, error) {
-	crd, err := compactcrd.Whole(crd)
+	crd, err := compactcrd.Expand(crd)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +62,7 @@ func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (*structuralSc
 		structural, err := structuralschema.NewStructural(internal)
 		switch {
 		case crd.Spec.PreserveUnknownFields:
-			// Without pruning, a schema that is not structural is allowed; it
-			// then has no structural form and defaults nothing.
+			// Without pruning a schema may be non-structural; it has no defaults then.
 		case err != nil:
 			return nil, fmt.Errorf("make the schema of version %s structural: %w", v.Name, err)
 		default:
@@ -79,8 +77,8 @@ func newStructural(crd *apiextensionsv1.CustomResourceDefinition) (*structuralSc
 	return &all, nil
 }
 
-// internalSchema is the schema of a version in the internal version of the API, which
-// validators are made of; nil where there is none.
+// internalSchema converts the schema of a version to the internal API version, which
+// validators need. It returns nil if there is no schema.
 func internalSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, error) {
 	if v.Schema == nil {
 		return nil, nil
@@ -92,8 +90,8 @@ func internalSchema(v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiext
 	return internal.OpenAPIV3Schema, nil
 }
 
-// of returns the structural schema of a version; it may be nil.
-func (s *schemas) of(version string) (*structuralschema.Structural, error) {
+// forVersion returns the structural schema of a version; it may be nil.
+func (s *schemas) forVersion(version string) (*structuralschema.Structural, error) {
 	all, err := s.structural.get()
 	if err != nil {
 		return nil, err
@@ -125,14 +123,14 @@ func (s *schemas) shapeOf(version string) (*shape, error) {
 	return (*all)[version], nil
 }
 
-// stop ends the sweeps of what is kept.
+// stop keeps the schemas from being dropped.
 func (s *schemas) stop() {
 	s.structural.stop()
 	s.shapes.stop()
 }
 
-// describes tells whether objects of gvk are the ones the schemas are for. Other
-// kinds pass the same codecs: options in the body of a delete, scales.
+// describes reports whether the schemas are those of gk. The same codecs decode other
+// kinds: options in the body of a delete, and scales.
 func (s *schemas) describes(gk schema.GroupKind) bool {
 	return s.kind == gk
 }

@@ -21,15 +21,15 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// scopeBuilder makes the request scopes of one version: what the handlers of
-// k8s.io/apiserver need to know to serve an endpoint.
+// scopeBuilder makes the request scopes of one version, with which the handlers of
+// k8s.io/apiserver serve an endpoint.
 type scopeBuilder struct {
 	serving    *serving
 	version    *apiextensionsv1.CustomResourceDefinitionVersion
 	parameters *runtime.Scheme
 	typer      typer
 	storage    registry.CustomResourceStorage
-	// manage gives the scopes managers of managed fields, which reads do not need.
+	// manage adds managers of managed fields to the scopes; reads need none.
 	manage bool
 }
 
@@ -55,8 +55,8 @@ func (b scopeBuilder) forResource() (*handlers.RequestScope, error) {
 		EquivalentResourceMapper: s.equivalents,
 		Resource:                 kind.GroupVersion().WithResource(s.crd.Status.AcceptedNames.Plural),
 		Kind:                     kind,
-		// A custom resource has no internal version: in memory it is in the
-		// version of the request.
+		// A custom resource has no internal version; in memory it has the version of
+		// the request.
 		HubGroupVersion:  kind.GroupVersion(),
 		MetaGroupVersion: metav1.SchemeGroupVersion,
 
@@ -88,8 +88,7 @@ func (b scopeBuilder) forScale(resource *handlers.RequestScope) (*handlers.Reque
 	return &scope, b.manageFields(&scope, nil)
 }
 
-// manageFields gives scope the manager of metadata.managedFields for its
-// endpoint.
+// manageFields adds the manager of metadata.managedFields to scope.
 func (b scopeBuilder) manageFields(scope *handlers.RequestScope, resets map[fieldpath.APIVersion]*fieldpath.Set) error {
 	if !b.manage {
 		return nil
@@ -111,8 +110,7 @@ func (b scopeBuilder) manageFields(scope *handlers.RequestScope, resets map[fiel
 	return nil
 }
 
-// scaleCodecs is the same for all custom resources, and made when one of them has
-// a scale.
+// scaleCodecs returns the codecs of Scale, which all custom resources share.
 var scaleCodecs = sync.OnceValue(func() serializer.CodecFactory {
 	gates := utilfeature.DefaultFeatureGate
 	var opts []serializer.CodecFactoryOptionsMutator

@@ -14,22 +14,21 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// serving is what all versions of a CRD are served with. It is safe for
-// concurrent use.
+// serving serves all versions of a CRD. It is safe for concurrent use.
 type serving struct {
 	config *Config
 	crd    *apiextensionsv1.CustomResourceDefinition
-	// storageVersion is the version that objects are written to etcd in.
+	// storageVersion is the version in which objects are written to etcd.
 	storageVersion string
 
 	schemas *schemas
-	// converter copies what it converts, unsafeConverter converts in place.
+	// converter copies objects, unsafeConverter converts them in place.
 	converter, unsafeConverter runtime.ObjectConvertor
 	typeConverter              lazyTypeConverter
-	// replicasPaths locates the replicas of the scale subresource, by version.
+	// replicasPaths are the paths of the replicas of the scale subresource, by version.
 	replicasPaths managedfields.ResourcePathMappings
-	// statusResets are the fields that a write to status leaves alone, by
-	// version: an object's managed fields may be in any of them.
+	// statusResets are the fields that a write to status does not change, by version:
+	// managed fields may have any version.
 	statusResets map[fieldpath.APIVersion]*fieldpath.Set
 	equivalents  runtime.EquivalentResourceMapper
 
@@ -39,8 +38,8 @@ type serving struct {
 	destroyed bool
 }
 
-// newServing prepares what does not depend on the requested version. An error
-// means that the CRD is not servable as it is; it is not the client's fault.
+// newServing makes the parts that all versions share. An error means that the CRD cannot be
+// served; it is not an error of the client.
 func newServing(config *Config, converters *conversion.CRConverterFactory, crd *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
 	names := crd.Status.AcceptedNames
 	for field, name := range map[string]string{
@@ -73,7 +72,7 @@ func newServing(config *Config, converters *conversion.CRConverterFactory, crd *
 	return s, nil
 }
 
-// version returns what serves the named version, building it at first use.
+// version returns the named version, which it builds at first use.
 func (s *serving) version(name string) (*version, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,11 +82,11 @@ func (s *serving) version(name string) (*version, error) {
 	if s.destroyed {
 		return nil, errRetired
 	}
-	of := versionOf(s.crd, name)
-	if of == nil {
+	definition := versionOf(s.crd, name)
+	if definition == nil {
 		return nil, fmt.Errorf("version %s is not defined", name)
 	}
-	v, err := s.buildVersion(of)
+	v, err := s.buildVersion(definition)
 	if err != nil {
 		return nil, fmt.Errorf("version %s: %w", name, err)
 	}
@@ -101,7 +100,7 @@ func (s *serving) destroy() {
 	defer s.mu.Unlock()
 	s.destroyed = true
 	s.schemas.stop()
-	s.typeConverter.kept.stop()
+	s.typeConverter.converter.stop()
 	for _, v := range s.versions {
 		v.reads.destroy()
 		v.writes.stop()
@@ -116,8 +115,8 @@ func (s *serving) clusterScoped() bool {
 	return s.crd.Spec.Scope == apiextensionsv1.ClusterScoped
 }
 
-// equivalentResources tells admission which resources are the same objects in
-// another version (matchPolicy: Equivalent).
+// equivalentResources maps each version of the resource to the others, for webhooks and
+// policies with matchPolicy Equivalent.
 func equivalentResources(crd *apiextensionsv1.CustomResourceDefinition) runtime.EquivalentResourceMapper {
 	registry := runtime.NewEquivalentResourceRegistry()
 	for _, v := range crd.Spec.Versions {

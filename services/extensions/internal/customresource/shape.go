@@ -7,20 +7,20 @@ import (
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 )
 
-// shape is what of a structural schema decides whether pruning, defaulting and coercion
-// change a value: a hundredth of the schema, which need not be kept for it. A nil shape
-// is no schema.
+// shape is the part of a structural schema that determines whether pruning, defaulting and
+// coercion change a value. It has a hundredth of the size of the schema. A nil shape stands
+// for no schema.
 type shape struct {
-	// properties are in the order of their names, as members are when they are encoded.
+	// properties are sorted by name, as members are in encoded objects.
 	properties []property
-	// others is the shape of members that are no properties, if more is set.
-	others *shape
-	more   bool
-	items  *shape
+	// additional is the shape of members that are no properties, if hasAdditional is set.
+	additional    *shape
+	hasAdditional bool
+	items         *shape
 
 	nullable, preserves, embedded bool
-	// refused: of objects of this shape nothing is known.
-	refused bool
+	// unprovable is set if no object of this shape can be proved identical.
+	unprovable bool
 }
 
 type property struct {
@@ -38,7 +38,7 @@ func newShape(s *structuralschema.Structural) *shape {
 	}
 	out := &shape{items: newShape(s.Items), nullable: s.Nullable, preserves: s.XPreserveUnknownFields, embedded: s.XEmbeddedResource}
 	if s.AdditionalProperties != nil {
-		out.others, out.more = newShape(s.AdditionalProperties.Structural), true
+		out.additional, out.hasAdditional = newShape(s.AdditionalProperties.Structural), true
 	}
 	if len(s.Properties) > 0 {
 		out.properties = make([]property, 0, len(s.Properties))
@@ -48,9 +48,9 @@ func newShape(s *structuralschema.Structural) *shape {
 		out.properties = append(out.properties, property{name: name, defaulted: p.Default.Object != nil, shape: newShape(&p)})
 	}
 	slices.SortFunc(out.properties, func(a, b property) int { return cmp.Compare(a.name, b.name) })
-	out.refused = out.embedded && out.touchesMetadata()
+	out.unprovable = out.embedded && out.touchesMetadata()
 	switch {
-	case out.properties != nil || out.more || out.items != nil || out.preserves || out.embedded:
+	case out.properties != nil || out.hasAdditional || out.items != nil || out.preserves || out.embedded:
 		return out
 	case out.nullable:
 		return nullableScalar
@@ -59,8 +59,8 @@ func newShape(s *structuralschema.Structural) *shape {
 	}
 }
 
-// newRootShape returns the shape of whole objects of a kind; nil where nothing is known
-// about them.
+// newRootShape returns the shape of the objects of a kind; nil if they cannot be proved
+// identical.
 func newRootShape(s *structuralschema.Structural) *shape {
 	root := newShape(s)
 	if root == nil || root.embedded || root.touchesMetadata() {
@@ -69,17 +69,18 @@ func newRootShape(s *structuralschema.Structural) *shape {
 	return root
 }
 
-// touchesMetadata tells whether the schema of a resource might change metadata that is
-// well-formed.
+// touchesMetadata reports whether the schema of a resource might change well-formed
+// metadata.
 func (s *shape) touchesMetadata() bool {
-	return s.more || slices.ContainsFunc(s.properties, func(p property) bool { return p.name == "metadata" && p.shape.changes() })
+	return s.hasAdditional || slices.ContainsFunc(s.properties, func(p property) bool { return p.name == "metadata" && p.shape.changes() })
 }
 
-// changes tells whether anything is added to a value, or made well-formed in it.
+// changes reports whether the schema may add something to a value or make a part of it
+// well-formed.
 func (s *shape) changes() bool {
 	if s == nil {
 		return false
 	}
-	return s.embedded || s.items.changes() || s.others.changes() ||
+	return s.embedded || s.items.changes() || s.additional.changes() ||
 		slices.ContainsFunc(s.properties, func(p property) bool { return p.defaulted || p.shape.changes() })
 }

@@ -22,22 +22,22 @@ import (
 	"triune.dev/services/extensions/internal/scheme"
 )
 
-// storageOptions gives a version of a CRD its storage: the options of the
-// embedded getter, with kube-apiserver's key below the prefix (group/plural) and
-// with a codec that writes JSON in the storage version and reads, coerced and
-// defaulted, whatever was ever written, in the version to serve.
+// storageOptions returns the storage options of a version of a CRD: those of the embedded
+// getter, with kube-apiserver's resource prefix (group/plural) and a codec that writes JSON
+// in the storage version. The codec decodes all stored versions to the served one, coerced
+// and defaulted.
 type storageOptions struct {
 	generic.RESTOptionsGetter
 	converter runtime.ObjectConvertor
 	// storedAs and readAs are the versions in etcd and in memory.
 	storedAs, readAs schema.GroupVersion
 	schemas          *schemas
-	// shared is a storage to use, which somebody else destroys; nil makes one.
+	// shared is an existing storage to use, whose owner destroys it; nil makes a new one.
 	shared storage.Interface
 }
 
-// GetRESTOptions ignores example: the version of a custom resource in storage is
-// its CRD's to say.
+// GetRESTOptions implements generic.RESTOptionsGetter. It ignores example, since the CRD
+// determines the storage version.
 func (o storageOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
 	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, nil)
 	if err != nil {
@@ -45,7 +45,7 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.
 	}
 	options.ResourcePrefix = resource.Group + "/" + resource.Resource
 	if o.shared != nil {
-		options.CountMetricPollPeriod = 0 // who made it counts
+		options.CountMetricPollPeriod = 0 // the owner of the storage counts its objects
 		options.Decorator = func(*storagebackend.ConfigForResource, string, func(runtime.Object) (string, error), func() runtime.Object, func() runtime.Object,
 			storage.AttrFunc, storage.IndexerFuncs, *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
 			return o.shared, func() {}, nil
@@ -61,7 +61,7 @@ func (o storageOptions) GetRESTOptions(resource schema.GroupResource, _ runtime.
 }
 
 func (o storageOptions) codec() runtime.Codec {
-	stored := storedForm()
+	stored := storedCodec()
 	codec := versioning.NewCodec(
 		stored,
 		coercingDecoder{Decoder: stored, coercer: coercer{schemas: o.schemas, fromStorage: true}},
@@ -76,9 +76,9 @@ func (o storageOptions) codec() runtime.Codec {
 	return provingCodec{Codec: codec, schemas: o.schemas, version: o.readAs.Version, apiVersion: o.readAs.String()}
 }
 
-// storedForm writes JSON, or CBOR behind its feature gate, and reads both
-// whatever the gate says: it may have been on before.
-func storedForm() runtime.Codec {
+// storedCodec encodes JSON, or CBOR with its feature gate. It decodes both without the
+// gate too, since stored objects may date from a time with it.
+func storedCodec() runtime.Codec {
 	asCBOR := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
 	var encoder runtime.Encoder = unstructured.UnstructuredJSONScheme
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {

@@ -11,23 +11,22 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 )
 
-// row is what the table knows of one CRD. It is immutable.
+// row is the entry of one CRD in the table. It is immutable.
 type row struct {
 	// crd is the CRD as last observed, conditions included.
 	crd *apiextensionsv1.CustomResourceDefinition
-	// generation serves it. Rows whose CRDs differ only in what does not
-	// matter for serving (conditions, labels) share it.
+	// generation serves it. Successive rows share it if their CRDs differ only in fields
+	// that do not matter for serving, such as conditions and labels.
 	generation *generation
 }
 
 // table maps the name of a CRD (plural.group) to its row.
 //
-// Reading is lock-free and safe from any goroutine; the rows seen by one get are
-// a consistent snapshot. Writers are serialised.
+// It is safe for concurrent use; get takes no lock.
 type table struct {
-	// build makes what a generation serves with; it runs at first use.
+	// build makes the serving of a generation at its first use.
 	build buildFunc
-	// drain bounds how long a retired generation waits for its requests.
+	// drain bounds the time that a retired generation waits for its requests.
 	drain time.Duration
 
 	rows atomic.Pointer[map[string]*row]
@@ -36,10 +35,10 @@ type table struct {
 	writing sync.Mutex
 	closed  bool
 
-	// closing is done when the table is closed: nobody is waited for any more.
+	// closing is done when the table is closed; generations then wait for no requests.
 	closing      context.Context
 	startClosing context.CancelFunc
-	// retiring counts the goroutines that tear generations down.
+	// retiring counts the goroutines that retire generations.
 	retiring sync.WaitGroup
 }
 
@@ -75,8 +74,7 @@ func (t *table) put(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// remove forgets crd if it is still the one with this UID: a CRD that was
-// deleted and created again keeps its new row.
+// remove removes crd, unless the row has another UID because the CRD was created again.
 func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -88,8 +86,8 @@ func (t *table) remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	t.retireLocked(old.generation)
 }
 
-// close retires everything at once, without waiting for requests to finish, and
-// returns when all storage is destroyed. Later writes are ignored.
+// close retires all generations, without waiting for requests, and returns when all storage
+// is destroyed. Later calls of put and remove do nothing.
 func (t *table) close() {
 	t.writing.Lock()
 	t.closed = true
@@ -120,9 +118,8 @@ func (t *table) retireLocked(g *generation) {
 	})
 }
 
-// servesTheSame tells whether two observations of a CRD lead to the same serving:
-// it is built from the spec and the accepted names, and objects of another UID
-// are other objects.
+// servesTheSame reports whether two states of a CRD have the same serving, which depends on
+// the spec and the accepted names. A CRD with another UID has other objects.
 func servesTheSame(a, b *apiextensionsv1.CustomResourceDefinition) bool {
 	return a.UID == b.UID &&
 		apiequality.Semantic.DeepEqual(&a.Spec, &b.Spec) &&

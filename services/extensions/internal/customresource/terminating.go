@@ -8,12 +8,12 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 )
 
-// errTerminating is the cause that clients are told.
+// errTerminating is the cause in the response.
 var errTerminating = errors.New("create not allowed while custom resource definition is terminating")
 
-// noCreate is the admission of a CRD that is being deleted: nothing may be
-// created any more, or deleting its objects would never end. Everything else is
-// left to the embedded admission, which may be nil.
+// noCreate is the admission of a CRD that is being deleted. It forbids creates, or deleting
+// the objects might never end. The embedded admission, which may be nil, handles other
+// operations.
 type noCreate struct {
 	admission.Interface
 }

@@ -11,8 +11,8 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// patchTypes are the media types that PATCH takes. There is no strategic merge
-// patch for custom resources: a CRD has no Go type to read the strategy from.
+// patchTypes returns the media types of PATCH. Custom resources have no strategic merge
+// patch, since they have no Go type with the strategy.
 func patchTypes() []string {
 	patches := []string{
 		string(types.JSONPatchType),
@@ -30,11 +30,10 @@ type verbs struct {
 	admission admission.Interface
 }
 
-// resource returns the handler for the objects themselves, or nil for a verb they
-// do not have. A verb that can create (apply can) takes creating; the others take
-// the plain admission.
-func (v verbs) resource(verb string, reads *version, of *endpoints, creating admission.Interface) http.HandlerFunc {
-	storage, scope := of.storage.CustomResource, of.resource
+// resource returns the handler of a verb for the objects themselves, nil if they lack the
+// verb. creating is the admission of verbs that can create, which includes apply.
+func (v verbs) resource(verb string, reads *version, e *endpoints, creating admission.Interface) http.HandlerFunc {
+	storage, scope := e.storage.CustomResource, e.resource
 	switch verb {
 	case "get":
 		return reads.get
@@ -56,8 +55,7 @@ func (v verbs) resource(verb string, reads *version, of *endpoints, creating adm
 	return nil
 }
 
-// subresource returns the handler for status or scale, or nil for a verb they do
-// not have.
+// subresource returns the handler of a verb for status or scale, nil if they lack the verb.
 func (v verbs) subresource(verb string, storage rest.Patcher, scope *handlers.RequestScope) http.HandlerFunc {
 	switch verb {
 	case "get":

@@ -16,28 +16,28 @@ import (
 	"triune.dev/shared/server/reads"
 )
 
-// version is what one version of a CRD is served with. It is immutable.
+// version serves one version of a CRD. It is immutable.
 type version struct {
-	// reads knows no schemas, which are made only when an object must be decoded.
+	// reads has no validators; schemas are built only if an object must be decoded.
 	reads *endpoints
-	// get, list and watch read the objects.
+	// get, list and watch are the handlers of reads.
 	get, list, watch http.HandlerFunc
-	// writes has what writes need besides: validators, and managers of managed fields.
-	writes *kept[endpoints]
-	// deprecated marks the version in metrics; warnings go to every client.
+	// writes also has validators and managers of managed fields.
+	writes *expiring[endpoints]
+	// deprecated is reported in metrics; warnings are sent with every response.
 	deprecated bool
 	warnings   []string
 }
 
-// endpoints are the storage of a version and what requests to it need.
+// endpoints are the storage of a version and its request scopes.
 type endpoints struct {
 	storage registry.CustomResourceStorage
 	// resource, status and scale are the scopes of the three endpoints; the
-	// latter two are nil where the version lacks the subresource.
+	// latter two are nil if the version lacks the subresource.
 	resource, status, scale *handlers.RequestScope
 }
 
-// destroy stops the storage. Subresources share that of their resource.
+// destroy stops the storage, which subresources share.
 func (e *endpoints) destroy() { e.storage.CustomResource.Destroy() }
 
 // buildVersion must be called with mu held.
@@ -47,7 +47,7 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 		return nil, err
 	}
 	out := &version{reads: reads, deprecated: v.Deprecated}
-	out.writes = newKept(func() (*endpoints, error) { return s.newWrites(v.Name, reads) })
+	out.writes = newExpiring(func() (*endpoints, error) { return s.newWrites(v.Name, reads) })
 	if v.Deprecated {
 		out.warnings = append(out.warnings, deprecationWarning(s.crd, v))
 	}
@@ -58,13 +58,13 @@ func (s *serving) buildVersion(v *apiextensionsv1.CustomResourceDefinitionVersio
 	return out, nil
 }
 
-// newEndpoints makes the endpoints of a version: those of reads with a storage of their
-// own, those of writes with validators over the storage of the reads.
-func (s *serving) newEndpoints(name string, checks *validators, of *endpoints) (_ *endpoints, err error) {
+// newEndpoints makes the endpoints of a version. Those of reads have a storage of their
+// own and no validators; those of writes have validators and share the storage of base.
+func (s *serving) newEndpoints(name string, checks *validators, base *endpoints) (_ *endpoints, err error) {
 	v := versionOf(s.crd, name)
 	parameters := newParameterScheme(schema.GroupVersion{Group: s.crd.Spec.Group, Version: name})
 	types := newTyper(parameters)
-	storage, err := s.newStorage(v, types, checks, of)
+	storage, err := s.newStorage(v, types, checks, base)
 	if err != nil {
 		return nil, err
 	}
@@ -91,15 +91,15 @@ func (s *serving) newEndpoints(name string, checks *validators, of *endpoints) (
 	return out, nil
 }
 
-// addReads makes the handlers of what is read, from stored bytes if the storage has a
-// cache of them.
+// addReads makes the handlers of reads. They use stored bytes if the storage has a cache of
+// them.
 func (s *serving) addReads(v *version) error {
 	storage, scope, patience := v.reads.storage.CustomResource, v.reads.resource, s.config.MinRequestTimeout
 	v.get = handlers.GetResource(storage, scope)
 	v.list = handlers.ListResource(storage, storage, scope, false, patience)
 	v.watch = handlers.ListResource(storage, storage, scope, true, patience)
-	// What this storage adds to the store's reads is that it copies what the store
-	// returns, of which nothing is left when bytes are sent.
+	// The storage of custom resources only copies the objects that the store returns,
+	// which does not matter if bytes are sent.
 	bytes, err := reads.NewResource(storage.Store, scope, !s.clusterScoped())
 	if err != nil || bytes == nil {
 		return err
@@ -110,9 +110,9 @@ func (s *serving) addReads(v *version) error {
 	return nil
 }
 
-// newStorage makes the registry of a version: its strategy with the validators
-// (CEL is compiled here) over the storage that the configuration hands out.
-func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer, checks *validators, of *endpoints) (registry.CustomResourceStorage, error) {
+// newStorage makes the registry of a version: its strategy, for which CEL is compiled, over
+// a storage of the configuration or that of base.
+func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion, types typer, checks *validators, base *endpoints) (registry.CustomResourceStorage, error) {
 	var none registry.CustomResourceStorage
 	subresources, err := internalSubresources(v)
 	if err != nil {
@@ -122,8 +122,8 @@ func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion,
 	if checks == nil {
 		checks = &validators{}
 	}
-	if of != nil {
-		options.shared = of.storage.CustomResource.Storage.Storage
+	if base != nil {
+		options.shared = base.storage.CustomResource.Storage.Storage
 	}
 	kind := s.gvk(v.Name)
 	options.converter, options.schemas = s.converter, s.schemas
@@ -162,8 +162,7 @@ func (s *serving) newStorage(v *apiextensionsv1.CustomResourceDefinitionVersion,
 	return storage, nil
 }
 
-// collectStatusResets asks the status strategy of every version that may hold
-// managed fields.
+// collectStatusResets returns the fields that the status strategy of each version resets.
 func (s *serving) collectStatusResets() (map[fieldpath.APIVersion]*fieldpath.Set, error) {
 	resets := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for i := range s.crd.Spec.Versions {
@@ -175,8 +174,7 @@ func (s *serving) collectStatusResets() (map[fieldpath.APIVersion]*fieldpath.Set
 		if err != nil {
 			return nil, fmt.Errorf("version %s: %w", v.Name, err)
 		}
-		// What a strategy resets does not depend on schemas, so none are
-		// compiled for this question.
+		// The reset fields do not depend on schemas, so the strategy gets none.
 		strategy := registry.NewStatusStrategy(registry.NewStrategy(nil, !s.clusterScoped(), s.gvk(v.Name), nil, nil, nil, subresources.Status, subresources.Scale, nil))
 		for apiVersion, fields := range strategy.GetResetFields() {
 			resets[apiVersion] = fields

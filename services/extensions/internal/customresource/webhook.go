@@ -7,10 +7,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// withTimeout bounds every call that is made with what inner resolves. Conversion
-// runs without the context of the request it is for, so a webhook that accepts
-// connections and never answers would otherwise hold its requests, and with them
-// the generation, for ever.
+// withTimeout bounds the calls of the clients that inner configures. Upstream converts
+// without the context of the request, so a webhook that never responds would block its
+// requests, and the generation, forever.
 func withTimeout(inner webhook.AuthenticationInfoResolverWrapper, timeout time.Duration) webhook.AuthenticationInfoResolverWrapper {
 	return func(resolver webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		if inner != nil {

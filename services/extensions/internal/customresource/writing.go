@@ -10,31 +10,30 @@ import (
 	"triune.dev/services/extensions/internal/compactcrd"
 )
 
-// validators are what a write is checked with.
+// validators check the objects of writes.
 type validators struct {
 	object, status validation.SchemaValidator
 	structural     *structuralschema.Structural
 }
 
-// newValidators compiles the schema of a version; CEL is compiled by the strategy that
-// is made of them.
+// newValidators compiles the schema of a version. The strategy compiles CEL.
 func (s *serving) newValidators(version string) (v validators, err error) {
-	if v.structural, err = s.schemas.of(version); err != nil {
+	if v.structural, err = s.schemas.forVersion(version); err != nil {
 		return v, err
 	}
-	crd, err := compactcrd.Whole(s.crd)
+	crd, err := compactcrd.Expand(s.crd)
 	if err != nil {
 		return v, err
 	}
-	of := versionOf(crd, version)
-	props, err := internalSchema(of)
+	definition := versionOf(crd, version)
+	props, err := internalSchema(definition)
 	if err != nil {
 		return v, err
 	}
 	if v.object, _, err = validation.NewSchemaValidator(props); err != nil {
 		return v, fmt.Errorf("make the validator: %w", err)
 	}
-	if !hasStatus(of) || props == nil {
+	if !hasStatus(definition) || props == nil {
 		return v, nil
 	}
 	// A write to status is validated against the schema of status alone.
@@ -56,8 +55,8 @@ func versionOf(crd *apiextensionsv1.CustomResourceDefinition, name string) *apie
 	return nil
 }
 
-// newWrites makes what writes to a version are served with, over the storage of its
-// reads. It fails with errRetired when the serving has ended.
+// newWrites makes the endpoints of writes to a version, over the storage of its reads. It
+// returns errRetired if the serving has been destroyed.
 func (s *serving) newWrites(name string, reads *endpoints) (*endpoints, error) {
 	s.mu.Lock()
 	destroyed := s.destroyed

@@ -15,32 +15,30 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 )
 
-// The verbs of an object and of its subresources, in the order of
-// kube-apiserver's documents. While a CRD is terminating, nothing can be created
-// or changed any more.
+// The verbs of an object and of its subresources, in the order of kube-apiserver's
+// documents. While a CRD is terminating, objects cannot be created or changed.
 var (
 	objectVerbs      = metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	terminatingVerbs = metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
 	subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 )
 
-// group is how one API group appears in discovery.
+// group describes an API group in discovery.
 type group struct {
 	name string
 	// versions are in the order of preference.
 	versions []version
 }
 
-// version is how one group-version appears: the same resources in the two forms
-// of discovery.
+// version describes a group-version, with its resources in both forms of discovery.
 type version struct {
 	name       string
 	resources  []metav1.APIResource
 	aggregated []apidiscoveryv2.APIResourceDiscovery
 }
 
-// describe returns what the established CRDs of a group serve. Resources are
-// sorted by name. A group without versions does not exist.
+// describe returns the group that the established CRDs serve, with its resources sorted by
+// name. If the result has no versions, the group does not exist.
 func describe(name string, crds []*apiextensionsv1.CustomResourceDefinition) group {
 	crds = slices.Clone(crds)
 	slices.SortFunc(crds, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return cmp.Compare(a.Name, b.Name) })
@@ -123,8 +121,8 @@ func (v *version) add(crd *apiextensionsv1.CustomResourceDefinition, spec *apiex
 	v.aggregated = append(v.aggregated, resource)
 }
 
-// storageVersionHash lets clients see when the stored form of a resource changes.
-// It is empty while the storage version is not served.
+// storageVersionHash returns a hash that changes with the storage version. It is empty if
+// the storage version is not served.
 func storageVersionHash(crd *apiextensionsv1.CustomResourceDefinition) string {
 	for _, v := range crd.Spec.Versions {
 		if v.Served && v.Storage {

@@ -1,10 +1,9 @@
-// Package discovery tells clients which custom resources there are: a document
-// per group (/apis/{group}) and per group-version (/apis/{group}/{version}), and
-// the same in the aggregated form of /apis (KEP-3352).
+// Package discovery serves the discovery documents of custom resources: one for each group
+// (/apis/{group}) and group-version (/apis/{group}/{version}), and the aggregated form of
+// /apis (KEP-3352).
 //
-// What the documents say is a pure function of the CRDs of a group (describe.go).
-// A change of a CRD recomputes its group, at once, and swaps the documents
-// atomically, so a client that sees the Established condition of a CRD through
-// this server finds it in discovery no later than the time that the informer
-// takes to deliver the same change.
+// A [Publisher] gets the CRDs by Put and Remove. The documents are a pure function of the
+// CRDs of a group (describe.go). Each change of a CRD computes the documents of its group
+// and swaps them atomically. So a client that sees the Established condition of a CRD
+// finds the CRD in discovery as soon as the informer has delivered that change.
 package discovery

@@ -17,14 +17,14 @@ import (
 	"triune.dev/services/extensions/internal/scheme"
 )
 
-// The priorities that kube-aggregator gives the group-versions of CRDs; they
-// decide the order in /apis and which group a short name belongs to.
+// The priorities of the group-versions of CRDs in kube-aggregator. They determine the order
+// in /apis and which group a short name refers to.
 const (
 	groupPriority   = 1000
 	versionPriority = 100
 )
 
-// Groups is the older form of /apis. Its methods are safe for concurrent use.
+// Groups is the unaggregated form of /apis. Its methods are safe for concurrent use.
 type Groups interface {
 	AddGroup(metav1.APIGroup)
 	RemoveGroup(name string)
@@ -52,14 +52,13 @@ type Publisher struct {
 	crds map[string]map[string]*apiextensionsv1.CustomResourceDefinition
 }
 
-// documents is one state of what is served. It is immutable.
+// documents are the handlers of all documents at one time. It is immutable.
 type documents struct {
 	groups   map[string]http.Handler
 	versions map[schema.GroupVersion]http.Handler
 }
 
-// NewPublisher returns a publisher that knows no CRD and keeps both forms of
-// /apis up to date.
+// NewPublisher returns a publisher without CRDs, which updates both forms of /apis.
 func NewPublisher(groups Groups, aggregated Aggregated) *Publisher {
 	p := &Publisher{
 		groups:     groups,
@@ -70,8 +69,7 @@ func NewPublisher(groups Groups, aggregated Aggregated) *Publisher {
 	return p
 }
 
-// Put publishes crd as it is now; it must not be changed later. A CRD that is not
-// established is not published.
+// Put publishes crd if it is established. crd must not be changed afterwards.
 func (p *Publisher) Put(crd *apiextensionsv1.CustomResourceDefinition) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,8 +95,8 @@ func (p *Publisher) Remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	p.publishLocked(before, p.describeLocked(name))
 }
 
-// Find returns what answers path, "/apis/{group}" or "/apis/{group}/{version}"
-// with or without a slash at the end, if that is a CRD's.
+// Find returns the handler of path, "/apis/{group}" or "/apis/{group}/{version}" with or
+// without a trailing slash, if a CRD serves it.
 func (p *Publisher) Find(path string) (http.Handler, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	if parts[0] != "apis" {
@@ -119,7 +117,7 @@ func (p *Publisher) describeLocked(name string) group {
 	return describe(name, slices.Collect(maps.Values(p.crds[name])))
 }
 
-// publishLocked replaces one description of a group by another.
+// publishLocked replaces the description of a group.
 func (p *Publisher) publishLocked(before, after group) {
 	old := p.documents.Load()
 	next := &documents{groups: maps.Clone(old.groups), versions: maps.Clone(old.versions)}
@@ -141,12 +139,12 @@ func (p *Publisher) publishLocked(before, after group) {
 		next.groups[after.name] = discovery.NewAPIGroupHandler(scheme.Codecs, after.document())
 	}
 	p.documents.Store(next)
-	p.announce(before, after)
+	p.updateGroups(before, after)
 }
 
-// announce tells both forms of /apis. New versions come before old ones go, so
-// that a group does not disappear in between.
-func (p *Publisher) announce(before, after group) {
+// updateGroups updates both forms of /apis. It adds new versions before it removes old
+// ones, so that the group does not disappear in between.
+func (p *Publisher) updateGroups(before, after group) {
 	for _, v := range after.versions {
 		p.aggregated.AddGroupVersion(after.name, apidiscoveryv2.APIVersionDiscovery{
 			Version:   v.name,
@@ -168,7 +166,7 @@ func (p *Publisher) announce(before, after group) {
 	}
 }
 
-// document is the older form of the group's description. It must have versions.
+// document returns the unaggregated document of the group, which must have versions.
 func (g group) document() metav1.APIGroup {
 	document := metav1.APIGroup{Name: g.name}
 	for _, v := range g.versions {

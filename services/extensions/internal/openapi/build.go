@@ -21,7 +21,7 @@ import (
 func buildV3(gv schema.GroupVersion, crds []*apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	var parts []*spec3.OpenAPI
 	for _, crd := range crds {
-		crd, err := compactcrd.Whole(crd)
+		crd, err := compactcrd.Expand(crd)
 		if err != nil {
 			return nil, err
 		}
@@ -38,8 +38,7 @@ func buildV3(gv schema.GroupVersion, crds []*apiextensionsv1.CustomResourceDefin
 	return json.Marshal(merged)
 }
 
-// buildV2 returns the v2 document of the tier, in JSON: static with the CRDs
-// merged into it.
+// buildV2 returns the v2 document of the tier, in JSON: static merged with the CRDs.
 func buildV2(static openapi.Source, crds []*apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
 	own, err := static.Build()
 	if err != nil {
@@ -54,7 +53,7 @@ func buildV2(static openapi.Source, crds []*apiextensionsv1.CustomResourceDefini
 	}
 	var parts []*spec.Swagger
 	for _, crd := range crds {
-		crd, err := compactcrd.Whole(crd)
+		crd, err := compactcrd.Expand(crd)
 		if err != nil {
 			return nil, err
 		}
@@ -66,8 +65,8 @@ func buildV2(static openapi.Source, crds []*apiextensionsv1.CustomResourceDefini
 			if err != nil {
 				return nil, fmt.Errorf("build OpenAPI v2 of %s in %s: %w", crd.Name, v.Name, err)
 			}
-			// The static document has none either, and where both define a type
-			// the two must be equal to be merged.
+			// The static document has no defaults, and types in both must be equal to be
+			// merged.
 			part.Definitions = handler.PruneDefaults(part.Definitions)
 			parts = append(parts, part)
 		}

@@ -1,8 +1,8 @@
-// Package openapi describes custom resources in the OpenAPI documents of the
-// tier: a v3 document per group-version, and their part of the v2 document.
+// Package openapi adds custom resources to the OpenAPI documents of the tier: a v3 document
+// for each group-version, and a part of the v2 document.
 //
-// kube-apiserver builds the v3 document of every CRD when the CRD changes, which
-// is where most of the time goes when many CRDs are created. Here a change only
-// replaces the source of a document and its tag, which is made of the CRDs' UIDs
-// and generations; the document is built when a client asks for it.
+// A [Publisher] gets the CRDs by Put and Remove. A change of a CRD only replaces the source
+// of a document and its tag, which is a hash of the UIDs and generations of its CRDs; the
+// document is built when a client requests it. kube-apiserver builds it at each change,
+// which takes most of the time when many CRDs are created.
 package openapi

@@ -16,7 +16,7 @@ import (
 	"triune.dev/shared/server/openapi"
 )
 
-// Documents takes what is published. Its methods are safe for concurrent use.
+// Documents are the OpenAPI documents of the tier. Its methods are safe for concurrent use.
 type Documents interface {
 	SetV2(openapi.Source)
 	SetV3(path string, source openapi.Source)
@@ -35,8 +35,8 @@ type Publisher struct {
 	crds map[string]*apiextensionsv1.CustomResourceDefinition
 }
 
-// NewPublisher returns a publisher that knows no CRD. static is the v2 document of
-// what the tier serves itself; it wins where a CRD defines the same path.
+// NewPublisher returns a publisher without CRDs. static is the v2 document of the tier's own
+// resources; its paths take precedence over those of CRDs.
 func NewPublisher(documents Documents, static openapi.Source) *Publisher {
 	return &Publisher{
 		documents: documents,
@@ -45,8 +45,7 @@ func NewPublisher(documents Documents, static openapi.Source) *Publisher {
 	}
 }
 
-// Put publishes crd as it is now; it must not be changed later. A CRD that is not
-// established is not published.
+// Put publishes crd if it is established. crd must not be changed afterwards.
 func (p *Publisher) Put(crd *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) || crd.Spec.Group == apiextensions.GroupName {
 		p.Remove(crd)
@@ -74,8 +73,7 @@ func (p *Publisher) Remove(crd *apiextensionsv1.CustomResourceDefinition) {
 	p.publishLocked(old)
 }
 
-// publishLocked replaces the sources of the documents that the given CRDs have or
-// had a part in; nil is ignored.
+// publishLocked replaces the sources of the documents of the given CRDs; nil is ignored.
 func (p *Publisher) publishLocked(changed ...*apiextensionsv1.CustomResourceDefinition) {
 	touched := map[schema.GroupVersion]bool{}
 	for _, crd := range changed {
@@ -104,7 +102,7 @@ func (p *Publisher) publishLocked(changed ...*apiextensionsv1.CustomResourceDefi
 	})
 }
 
-// servingLocked returns the CRDs that serve gv, by name.
+// servingLocked returns the CRDs that serve gv, sorted by name.
 func (p *Publisher) servingLocked(gv schema.GroupVersion) []*apiextensionsv1.CustomResourceDefinition {
 	return slices.DeleteFunc(p.allLocked(), func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return crd.Spec.Group != gv.Group || !apihelpers.HasServedCRDVersion(crd, gv.Version)
@@ -119,8 +117,8 @@ func (p *Publisher) allLocked() []*apiextensionsv1.CustomResourceDefinition {
 	return all
 }
 
-// tag identifies the document of crds. Two replicas of one version give the same
-// document the same tag; a release may build documents differently.
+// tag returns the tag of the document of crds. It is the same in all replicas of a release;
+// another release may build the document differently.
 func tag(crds []*apiextensionsv1.CustomResourceDefinition) string {
 	hash := sha512.New()
 	fmt.Fprintln(hash, version.Get().GitVersion)

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// definition has a version with a schema of some 20 kB, one with an example in it and
-// one without a schema.
+// definition returns a CRD with three versions: one has a schema of 20 kB, one a schema
+// with an example, and one has no schema.
 func definition(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	properties := map[string]apiextensionsv1.JSONSchemaProps{}
@@ -53,99 +53,99 @@ func definition(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	return crd
 }
 
-// outlined is definition as an outline.
-func outlined(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
+// compacted returns the compact form of definition.
+func compacted(t testing.TB) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	crd := definition(t)
-	if _, err := Pack(crd); err != nil {
+	if _, err := Compact(crd); err != nil {
 		t.Fatal(err)
 	}
 	return crd
 }
 
-func TestPackAndWhole(t *testing.T) {
+func TestCompactAndExpand(t *testing.T) {
 	want := definition(t)
 	want.ManagedFields = nil
-	small := outlined(t)
-	if size, whole := small.Size(), want.Size(); size > whole/8 {
-		t.Errorf("an outline has %d bytes of %d", size, whole)
+	small := compacted(t)
+	if size, full := small.Size(), want.Size(); size > full/8 {
+		t.Errorf("a compact CRD has %d bytes of %d", size, full)
 	}
-	again, err := Pack(small.DeepCopy())
+	again, err := Compact(small.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(small, again); diff != "" {
-		t.Errorf("packed twice (-once +twice):\n%s", diff)
+		t.Errorf("compacted twice (-once +twice):\n%s", diff)
 	}
-	got, err := Whole(small)
+	got, err := Expand(small)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("whole again (-want +got):\n%s", diff)
+		t.Errorf("expanded (-want +got):\n%s", diff)
 	}
 	for i := range want.Spec.Versions {
 		want.Spec.Versions[i].Schema = nil
 	}
-	if got, err = Bare(small); err != nil {
+	if got, err = WithoutSchemas(small); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("bare (-want +got):\n%s", diff)
+		t.Errorf("without schemas (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(outlined(t), small); diff != "" {
-		t.Errorf("the outline has changed:\n%s", diff)
+	if diff := cmp.Diff(compacted(t), small); diff != "" {
+		t.Errorf("the compact CRD has changed:\n%s", diff)
 	}
 }
 
-// What is no outline stays what it is: a schema that has an example and nothing else
-// is none.
-func TestWhatIsNoOutline(t *testing.T) {
+// TestNotCompact checks that other objects are returned unchanged, including a CRD whose
+// schema consists of an example, as that of a compact CRD does.
+func TestNotCompact(t *testing.T) {
 	crd := definition(t)
 	crd.Spec.Versions = crd.Spec.Versions[1:]
-	for _, of := range []func(*apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinition, error){Whole, Bare} {
-		if got, err := of(crd); got != crd || err != nil {
+	for _, do := range []func(*apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinition, error){Expand, WithoutSchemas} {
+		if got, err := do(crd); got != crd || err != nil {
 			t.Errorf("got %p, want %p; %v", got, crd, err)
 		}
 	}
-	if got, err := Pack("a tombstone"); got != "a tombstone" || err != nil {
-		t.Errorf("packed %v, %v", got, err)
+	if got, err := Compact("a tombstone"); got != "a tombstone" || err != nil {
+		t.Errorf("got %v, %v", got, err)
 	}
 }
 
-func TestDamagedOutline(t *testing.T) {
-	crd := outlined(t)
+func TestCorruptCompactCRD(t *testing.T) {
+	crd := compacted(t)
 	example := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Example
 	example.Raw = example.Raw[:len(example.Raw)/2]
-	if _, err := Whole(crd); err == nil || !strings.Contains(err.Error(), crd.Name) {
+	if _, err := Expand(crd); err == nil || !strings.Contains(err.Error(), crd.Name) {
 		t.Errorf("error %v, want one with the name", err)
 	}
 }
 
-// sent notes what a client is told to write and returns it with schemas.
-type sent struct {
+// recorder records the CRD of UpdateStatus and returns one with schemas.
+type recorder struct {
 	client.CustomResourceDefinitionInterface
 	t      *testing.T
 	status *apiextensionsv1.CustomResourceDefinition
 }
 
-func (s *sent) CustomResourceDefinitions() client.CustomResourceDefinitionInterface { return s }
+func (s *recorder) CustomResourceDefinitions() client.CustomResourceDefinitionInterface { return s }
 
-func (s *sent) UpdateStatus(_ context.Context, crd *apiextensionsv1.CustomResourceDefinition, _ metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (s *recorder) UpdateStatus(_ context.Context, crd *apiextensionsv1.CustomResourceDefinition, _ metav1.UpdateOptions) (*apiextensionsv1.CustomResourceDefinition, error) {
 	s.status = crd
 	return definition(s.t), nil
 }
 
-func TestClientSendsNoOutline(t *testing.T) {
-	s := &sent{t: t}
-	got, err := Client{s}.CustomResourceDefinitions().UpdateStatus(t.Context(), outlined(t), metav1.UpdateOptions{})
+func TestClientSendsNoSchemas(t *testing.T) {
+	s := &recorder{t: t}
+	got, err := Client{s}.CustomResourceDefinitions().UpdateStatus(t.Context(), compacted(t), metav1.UpdateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(outlined(t), got); diff != "" {
+	if diff := cmp.Diff(compacted(t), got); diff != "" {
 		t.Errorf("returned (-want +got):\n%s", diff)
 	}
-	want, err := Bare(outlined(t))
+	want, err := WithoutSchemas(compacted(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,21 +154,21 @@ func TestClientSendsNoOutline(t *testing.T) {
 	}
 }
 
-func BenchmarkPack(b *testing.B) {
+func BenchmarkCompact(b *testing.B) {
 	crd := definition(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Pack(crd.DeepCopy()); err != nil {
+		if _, err := Compact(crd.DeepCopy()); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func BenchmarkWhole(b *testing.B) {
-	crd := outlined(b)
+func BenchmarkExpand(b *testing.B) {
+	crd := compacted(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := Whole(crd); err != nil {
+		if _, err := Expand(crd); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -7,38 +7,38 @@ import (
 	"time"
 )
 
-func TestKept(t *testing.T) {
+func TestExpiring(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		var fail error
-		k := newKept(func() (*int, error) {
+		e := newExpiring(func() (*int, error) {
 			made++
 			return &made, fail
 		})
-		defer k.stop()
+		defer e.stop()
 		want := func(step string, n int) {
 			t.Helper()
-			if _, err := k.get(); err != nil || made != n {
+			if _, err := e.get(); err != nil || made != n {
 				t.Errorf("%s: made %d times, want %d; %v", step, made, n, err)
 			}
 		}
 		fail = errors.New("not now")
-		if _, err := k.get(); !errors.Is(err, fail) {
+		if _, err := e.get(); !errors.Is(err, fail) {
 			t.Errorf("error %v, want %v", err, fail)
 		}
 		fail = nil
 		want("after an error", 2)
 		for range 10 {
-			time.Sleep(keptFor / 2)
-			want("while it is asked for", 2)
+			time.Sleep(idleTimeout / 2)
+			want("in use", 2)
 		}
-		time.Sleep(2*keptFor + time.Second)
-		if k.value.Load() != nil {
-			t.Error("it is kept though nobody has asked for it")
+		time.Sleep(2*idleTimeout + time.Second)
+		if e.value.Load() != nil {
+			t.Error("an unused value was not dropped")
 		}
-		want("asked for again", 3)
-		k.stop()
-		time.Sleep(3 * keptFor)
+		want("used again", 3)
+		e.stop()
+		time.Sleep(3 * idleTimeout)
 		want("stopped", 3)
 	})
 }
