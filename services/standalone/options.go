@@ -17,28 +17,28 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// Defaults that differ from kube-apiserver's, which has none for these or one
-// that is not safe; see docs/divergences.md.
+// Defaults of flags for which kube-apiserver has no default or an unsafe one; see
+// docs/divergences.md.
 const (
 	DefaultDataDir        = ".triune"
 	defaultIssuer         = "https://kubernetes.default.svc.cluster.local"
 	defaultServiceIPRange = "10.0.0.0/24"
 )
 
-// Options are the flags of triune: kube-apiserver's, and its own.
+// Options are the flags of triune: those of core, and its own.
 type Options struct {
 	Core *core.Options
-	// DataDir holds what triune makes for itself: etcd's and NATS's data, the PKI
-	// and admin.kubeconfig.
+	// DataDir is the directory of the files that triune makes: the data of etcd and NATS,
+	// the PKI and admin.kubeconfig.
 	DataDir string
-	// Controllers are the controllers to run inside, by kube-controller-manager's
-	// names; none by default.
+	// Controllers are the controllers to run in the process, by their names in
+	// kube-controller-manager; none by default.
 	Controllers []string
 
-	flags *pflag.FlagSet // all of them, to tell a given value from a default
+	flags *pflag.FlagSet // all flags, to distinguish given values from defaults
 }
 
-// NewOptions returns the defaults.
+// NewOptions returns the default options.
 func NewOptions() *Options {
 	return &Options{Core: core.NewOptions(), DataDir: DefaultDataDir}
 }
@@ -48,16 +48,16 @@ func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
 	o.Core.AddServerFlags(sections)
 	fs := sections.FlagSet("triune")
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
-		"Directory for what triune makes for itself: the data of the etcd and NATS inside, keys and certificates that no flag names, and admin.kubeconfig. With --etcd-servers there is a NATS inside only if this flag is given.")
+		"Directory of the files that triune makes: the data of the etcd and NATS in the process, keys and certificates that no flag names, and admin.kubeconfig. With --etcd-servers, NATS runs in the process only if this flag is given.")
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
-		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Leave them off where kube-controller-manager runs.", controllers.Known()))
+		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Do not run them beside a kube-controller-manager.", controllers.Known()))
 	o.flags = pflag.NewFlagSet("triune", pflag.ContinueOnError)
 	for _, section := range sections.FlagSets {
 		o.flags.AddFlagSet(section)
 	}
 }
 
-// CompletedOptions can only be made by Complete.
+// CompletedOptions are made by Complete only.
 type CompletedOptions struct{ *completedOptions }
 
 type completedOptions struct {
@@ -66,17 +66,18 @@ type completedOptions struct {
 	embedEtcd   bool
 	embedNATS   bool
 	controllers []string
-	pki         *pki.PKI // nil when every file was given
-	kubeconfig  string   // "" when the clients' CA is not ours
+	pki         *pki.PKI // nil if all files were given
+	kubeconfig  string   // "" if --client-ca-file was given
 	rootCAFile  string
 }
 
-// Complete makes what no flag has named, and fills in the rest.
+// Complete makes the keys and certificates that no flag names, and derives settings that
+// were not given.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	c := &completedOptions{dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers")}
-	// Beside an etcd that somebody else runs we keep no files that nobody has asked for:
-	// programs that start API servers for tests start many in one directory. Without NATS
-	// each tier watches etcd itself.
+	// With --etcd-servers, do not write to the default directory: programs that start API
+	// servers for tests start many in one directory. Without NATS each tier watches etcd
+	// itself.
 	c.embedNATS = len(o.Core.EventLog.URLs) == 0 && (c.embedEtcd || o.given("data-dir"))
 	var err error
 	if c.controllers, err = controllers.Resolve(o.Controllers); err != nil {
@@ -86,8 +87,7 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 		return CompletedOptions{}, fmt.Errorf("--data-dir=%s: %w", o.DataDir, err)
 	}
 	if c.embedEtcd {
-		// A placeholder that satisfies validation; the member inside names its
-		// socket when it has started.
+		// A placeholder for validation; build replaces it by the socket of the member.
 		o.Core.Etcd.StorageConfig.Transport.ServerList = []string{"unix:///" + filepath.Join(c.dataDir, "etcd")}
 	}
 	if err := o.addPKI(c); err != nil {
@@ -104,18 +104,18 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 
 func (o *Options) given(flag string) bool { return o.flags != nil && o.flags.Changed(flag) }
 
-// addPKI makes the keys and certificates that no flag names. It makes nothing
-// when all are named.
+// addPKI makes the keys and certificates that no flag names. If flags name all of them, it
+// writes nothing.
 func (o *Options) addPKI(c *completedOptions) error {
 	serving := !o.given("tls-cert-file") && !o.given("cert-dir")
 	clients := !o.given("client-ca-file")
-	// A signer has the keys, but does not say who issues its tokens.
+	// An external signer has the keys, but does not name the issuer.
 	signer := o.given("service-account-signing-endpoint")
 	accounts := !o.given("service-account-issuer") && !o.given("service-account-signing-key-file") && !signer
 	if signer && !o.given("service-account-issuer") {
 		o.Core.Authentication.ServiceAccounts.Issuers = []string{defaultIssuer}
 	}
-	// kube-apiserver does without a front proxy, too.
+	// As with kube-apiserver, a front proxy is optional.
 	frontProxy := !o.given("requestheader-client-ca-file") && !o.given("proxy-client-cert-file") &&
 		(serving || clients || accounts || c.embedEtcd || o.given("data-dir"))
 	if !serving && !clients && !frontProxy && !accounts {
@@ -159,7 +159,7 @@ func (o *Options) addPKI(c *completedOptions) error {
 	return nil
 }
 
-// extraNames are the names beyond localhost by which clients may know the server.
+// extraNames returns the names besides localhost by which clients may reach the server.
 func (o *Options) extraNames() []string {
 	var names []string
 	for _, address := range []net.IP{o.Core.SecureServing.BindAddress, o.Core.GenericServerRunOptions.AdvertiseAddress} {
@@ -173,10 +173,10 @@ func (o *Options) extraNames() []string {
 	return names
 }
 
-// Validate returns everything that is wrong, each naming its flag.
+// Validate returns all problems, each naming its flag.
 func (o CompletedOptions) Validate() []error { return o.core.Validate() }
 
-// aggregatorProxy says how extension servers are reached.
+// aggregatorProxy returns how the aggregator connects to extension servers.
 func (o CompletedOptions) aggregatorProxy() aggregator.Proxy {
 	return aggregator.Proxy{
 		CertFile:         o.core.ProxyClientCertFile,

@@ -8,15 +8,15 @@ import (
 	"triune.dev/shared/program/command"
 )
 
-// Command is the program triune.
+// Command returns the program triune.
 func Command() command.Spec {
 	program := &program{options: NewOptions()}
 	return command.Spec{
 		Use: "triune",
-		Long: `Triune is the Kubernetes API server. This program is the whole of it: the three
-tiers in one process, and an etcd and a NATS inside unless --etcd-servers and
---nats-url name others. What a first start needs and no flag gives is made below
---data-dir. It takes kube-apiserver's flags.`,
+		Long: `Triune is the Kubernetes API server. This program runs its three tiers in one process,
+with an etcd and a NATS unless --etcd-servers and --nats-url name others. Keys,
+certificates and a kubeconfig are made in --data-dir if no flags name them. The program
+takes kube-apiserver's flags.`,
 		Program: program,
 		Logs:    program.options.Core.Logs,
 	}

@@ -26,12 +26,12 @@ import (
 	"triune.dev/shared/storage/eventlog"
 )
 
-// Server is the whole chain.
+// Server is the whole chain, with the etcd and NATS in the process.
 type Server struct {
 	options    CompletedOptions
-	unlock     func()       // gives the data directory back; nil when it is not used
-	member     *etcd.Member // nil with an outside etcd
-	nats       *nats.Server // nil with an outside NATS
+	unlock     func()       // unlocks the data directory; nil if it is not used
+	member     *etcd.Member // nil with an external etcd
+	nats       *nats.Server // nil with an external NATS, or none
 	core       *core.Server
 	extensions *extensions.Server
 	aggregator *aggregator.Server
@@ -39,8 +39,8 @@ type Server struct {
 	client     *rest.Config
 }
 
-// New starts etcd and NATS, unless others are named, and builds the chain on
-// them. Nothing serves yet. The caller must call Run, which also ends them.
+// New starts etcd and NATS, unless flags name others, and makes the chain. It serves
+// nothing yet. The caller must call Run, which also stops etcd and NATS.
 func (o CompletedOptions) New(ctx context.Context) (*Server, error) {
 	s := &Server{options: o}
 	if err := s.build(ctx); err != nil {
@@ -70,8 +70,8 @@ func (s *Server) build(ctx context.Context) (err error) {
 	return s.buildChain(ctx)
 }
 
-// buildChain builds the tiers, tail first, on what core's configuration gives all
-// of them: authentication, authorization, admission, audit and limits.
+// buildChain makes the tiers, the last one first. They share the authentication,
+// authorization, admission, audit and limits of core's configuration.
 func (s *Server) buildChain(ctx context.Context) error {
 	log, err := s.eventLog()
 	if err != nil {
@@ -129,7 +129,8 @@ func (s *Server) etcdClient() *clientv3.Client {
 	return s.member.Client
 }
 
-// eventLog gives each tier its stream, in the NATS inside or in another one.
+// eventLog returns the configuration of all tiers' streams, in the NATS of the process or an
+// external one.
 func (s *Server) eventLog() (*storage.EventLog, error) {
 	flags := s.options.core.EventLog()
 	if s.nats == nil {
@@ -139,25 +140,25 @@ func (s *Server) eventLog() (*storage.EventLog, error) {
 	}
 	conn, err := s.nats.Connect()
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS inside: %w", err)
+		return nil, fmt.Errorf("connect to the NATS in the process: %w", err)
 	}
 	log := flags.WithConn(conn, legacyregistry.Registerer(), eventlog.Tiers...)
 	log.CloseConn = true
 	return &log, nil
 }
 
-// Run serves until ctx ends and everything in flight has been answered. The tiers
-// end head first, because a request in flight needs those behind it, and etcd and
-// NATS last. Call it once.
+// Run serves until ctx ends and all requests in flight have been answered. The aggregator
+// stops first, since its requests need the other tiers, and etcd and NATS last. Call it
+// once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.close()
-	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBehind()
-	group, running := errgroup.WithContext(behind)
+	rest, stopRest := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopRest()
+	group, running := errgroup.WithContext(rest)
 	group.Go(func() error { return s.core.Run(running) })
 	group.Go(func() error { return s.extensions.Run(running) })
 	group.Go(func() error {
-		defer stopBehind()
+		defer stopRest()
 		head, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(running, cancel)()
@@ -182,8 +183,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// runControllers ends them with the first of the contexts: they have no business
-// in a server that no longer takes requests.
+// runControllers runs the controllers until the first of the contexts ends, since they
+// cannot work with a server that takes no more requests.
 func (s *Server) runControllers(ctx, running context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

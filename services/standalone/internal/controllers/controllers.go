@@ -1,11 +1,11 @@
-// Package controllers runs some of kube-controller-manager's controllers inside
-// the process, so that an API server alone can finish what it starts: a deleted
-// namespace goes away, dependents follow their owners, new namespaces get their
-// ServiceAccount and the root CA.
+// Package controllers runs some of kube-controller-manager's controllers in the process of
+// the API server: they remove deleted namespaces and the dependents of deleted owners, give
+// new namespaces their ServiceAccount and the root CA, and aggregate cluster roles.
 //
-// The controllers are those of k8s.io/kubernetes, under the names and aliases
-// that kube-controller-manager's --controllers knows. They do not elect a leader:
-// an installation that runs kube-controller-manager leaves them off.
+// The controllers are those of k8s.io/kubernetes, with the names and aliases of
+// kube-controller-manager's --controllers. [Resolve] checks such names, and [Run] runs the
+// controllers. They do not elect a leader, so they must not run beside a
+// kube-controller-manager.
 package controllers
 
 import (
@@ -35,20 +35,20 @@ import (
 )
 
 const (
-	// allGeneric stands for every controller that does not need nodes.
+	// allGeneric stands for all controllers of this package.
 	allGeneric = "all-generic"
 
 	workers = 5
 	// discoveryPeriod is how often the garbage collector looks for new kinds.
 	discoveryPeriod = 5 * time.Second
-	// firstSync bounds how long the garbage collector waits for all kinds to be
-	// listed before it starts with those that are.
+	// firstSync bounds the time that the garbage collector waits for the lists of all
+	// kinds before it starts.
 	firstSync = 30 * time.Second
-	// namespaceResync finds namespaces whose last event was lost.
+	// namespaceResync is how often all namespaces are checked again.
 	namespaceResync = 5 * time.Minute
 )
 
-// constructors make a controller; the function returned runs it until ctx ends.
+// constructors make the controllers. The returned function runs one until ctx ends.
 var constructors = map[string]func(context.Context, *dependencies) (func(context.Context), error){
 	names.NamespaceController:                  newNamespace,
 	names.GarbageCollectorController:           newGarbageCollector,
@@ -75,8 +75,8 @@ func Known() []string {
 	return known
 }
 
-// Resolve turns the values of --controllers into controller names, sorted and
-// without repetition. The error names the first value that is not known.
+// Resolve returns the controller names of the values of --controllers, sorted and without
+// duplicates. The error names the first unknown value.
 func Resolve(values []string) ([]string, error) {
 	chosen := map[string]bool{}
 	for _, value := range values {
@@ -97,9 +97,9 @@ func Resolve(values []string) ([]string, error) {
 	return slices.Sorted(maps.Keys(chosen)), nil
 }
 
-// Config is what the controllers work with.
+// Config is the configuration of the controllers.
 type Config struct {
-	// Client reaches the API with all privileges.
+	// Client configures clients with all rights.
 	Client *rest.Config
 	// RootCA is the bundle published into every namespace, in PEM.
 	RootCA []byte
@@ -114,8 +114,8 @@ type dependencies struct {
 	started   chan struct{} // closed when the informers have been started
 }
 
-// Run runs the named controllers, as Resolve returns them, until ctx ends and all
-// have stopped.
+// Run runs the chosen controllers, which are results of Resolve, until ctx ends. It returns
+// when all have stopped.
 func Run(ctx context.Context, config Config, chosen []string) error {
 	client, err := kubernetes.NewForConfig(config.Client)
 	if err != nil {

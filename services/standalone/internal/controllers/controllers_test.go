@@ -26,7 +26,7 @@ func TestResolve(t *testing.T) {
 		"all and one":      {values: []string{"namespace", "all-generic"}, want: all},
 		"unknown":          {values: []string{"namespace", "gizmo"}, err: `--controllers: unknown controller "gizmo", known are `},
 		"empty":            {values: []string{""}, err: `unknown controller ""`},
-		"not ours":         {values: []string{"deployment"}, err: `unknown controller "deployment"`},
+		"unsupported":      {values: []string{"deployment"}, err: `unknown controller "deployment"`},
 		"star":             {values: []string{"*"}, err: `unknown controller "*"`},
 	}
 	for name, test := range tests {
@@ -42,7 +42,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestKnownCanBeResolved: what the flag's description and an error offer works.
+// TestKnownCanBeResolved checks the names in the help of the flag and in errors.
 func TestKnownCanBeResolved(t *testing.T) {
 	known := Known()
 	if !slices.IsSorted(known) || len(known) == 0 {

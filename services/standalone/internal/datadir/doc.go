@@ -1,5 +1,5 @@
-// Package datadir keeps two processes from using one data directory.
+// Package datadir locks a data directory, so that only one process uses it. [Lock] may be
+// called once in a process for each directory.
 //
-// etcd takes a lock of its own, but waits for it without a word, and NATS takes
-// none.
+// etcd has a lock of its own, but waits for it silently, and NATS has none.
 package datadir

@@ -13,13 +13,12 @@ import (
 	"syscall"
 )
 
-// lockFile stays behind when the process has ended: to remove it would let two
-// processes lock two files of that name.
+// lockFile is never removed: otherwise two processes might lock two files of that name.
 const lockFile = "triune.lock"
 
-// Lock makes dir, if need be, and takes it for this process. It fails at once when
-// another process has it, with that one's id. The kernel gives the lock back when
-// the holder dies, so a crash blocks nobody.
+// Lock makes dir if necessary and locks it. If another process holds the lock, it fails at
+// once with an error that names the process. The kernel releases the lock when the process
+// ends, however it ends.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -28,14 +27,14 @@ func Lock(dir string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := take(file); err != nil {
+	if err := lock(file); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
-	return func() { _ = file.Close() }, nil // which gives the lock back
+	return func() { _ = file.Close() }, nil // closing releases the lock
 }
 
-func take(file *os.File) error {
+func lock(file *os.File) error {
 	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return inUse(file)
@@ -43,7 +42,7 @@ func take(file *os.File) error {
 	if err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}
-	// Who it is, for the message of the next one.
+	// The error of another process names this one.
 	if err := file.Truncate(0); err != nil {
 		return fmt.Errorf("lock: %w", err)
 	}

@@ -1,9 +1,8 @@
-// Package etcd runs an etcd member inside the process, for a Triune that has no
-// cluster of its own to talk to.
+// Package etcd runs an etcd member in the process, for a triune without --etcd-servers.
 //
-// The member listens on a Unix socket in a private directory and nowhere else: a
-// TCP port, even on loopback, would hand every object to every user of the
-// machine. Our own client does not use the socket; it calls the member directly.
+// The member listens only on a Unix socket in a private directory: a TCP port, even on
+// loopback, would give every user of the machine access to all objects. [Member.Client]
+// calls the member without the socket.
 package etcd
 
 import (
@@ -23,21 +22,21 @@ import (
 )
 
 const (
-	// A single member elects itself; the only thing to wait for is its own tick.
-	// With etcd's defaults of 100 ms and 1 s that is 0.9 s of a start, with these
-	// 25 to 125 ms. With 10 and 100 ms it is 10 to 100 ms, but then ticks are a third
-	// of what an idle process does. Telling it to stand for election at once (raft's
-	// MsgTimeoutNow) was tried: raft panics if it has not noted yet what was applied
-	// from a log that is compacted meanwhile.
+	// A single member elects itself after an election timeout. With etcd's defaults of
+	// 100 ms and 1 s that takes 0.9 s, with these 25 to 125 ms. With 10 and 100 ms it
+	// takes 10 to 100 ms, but ticks are then a third of the work of an idle process.
+	// An immediate election (raft's MsgTimeoutNow) is not possible: raft panics if the
+	// log is compacted before raft has recorded what was applied.
 	tick     = 25 * time.Millisecond
 	election = 125 * time.Millisecond
 	// startLimit bounds the replay of a large log after a crash.
 	startLimit = 2 * time.Minute
-	// quota is where etcd stops taking writes: what etcd recommends as the most.
+	// quota is the size at which etcd stops taking writes: the largest that etcd
+	// recommends.
 	quota = 8 << 30
-	// catchUp is how many entries raft's log keeps in memory for followers that are
-	// slow. There are none; etcd's 5,000 would be 50 MB of objects of 10 kB.
-	catchUp = 100
+	// catchUpEntries is the number of entries that raft's log keeps in memory for slow
+	// followers. There are none; etcd's 5,000 would be 50 MB of objects of 10 kB.
+	catchUpEntries = 100
 )
 
 // Member is a running etcd.
@@ -52,10 +51,10 @@ type Member struct {
 	serving atomic.Bool // between the end of Start and the beginning of Close
 }
 
-// Start runs a member with its data below dir and returns when it serves. The
-// caller must Close it.
+// Start runs a member with its data in dir and returns when it serves. The caller must Close
+// it.
 func Start(ctx context.Context, dir string) (*Member, error) {
-	// A Unix socket's path is at most 107 bytes, and dir can be anywhere.
+	// The path of a Unix socket has at most 107 bytes, which dir may exceed.
 	socket, err := os.MkdirTemp("", "triune-")
 	if err != nil {
 		return nil, fmt.Errorf("etcd: socket directory: %w", err)
@@ -76,10 +75,10 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	config.TickMs = uint(tick / time.Millisecond)
 	config.ElectionMs = uint(election / time.Millisecond)
 	config.QuotaBackendBytes = quota
-	config.SnapshotCatchUpEntries = catchUp
+	config.SnapshotCatchUpEntries = catchUpEntries
 	config.ListenClientUrls = []url.URL{listen}
-	// It has no peers, and the address it advertises, which etcd wants to be a
-	// host and port, is for peers and for clients that look for more members.
+	// There are no peers. The advertised client URLs keep their default, because etcd
+	// demands a host and a port; only clients that look for more members use them.
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log{serving: &m.serving}))
@@ -95,15 +94,15 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Failed delivers an error when the member dies by itself.
+// Failed returns a channel that receives an error if the member fails.
 func (m *Member) Failed() <-chan error { return m.member.Failed() }
 
-// Close waits for the client's calls in flight and stops the member. Everything it
-// has acknowledged is on disk.
+// Close waits for the client's calls in flight and stops the member. All acknowledged writes
+// are on disk.
 func (m *Member) Close() {
 	m.serving.Store(false)
 	if m.member != nil {
 		m.member.Close()
 	}
-	_ = os.RemoveAll(m.socket) // the socket of a dead member is harmless
+	_ = os.RemoveAll(m.socket) // a socket that remains is harmless
 }

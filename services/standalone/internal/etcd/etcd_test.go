@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// shortTemp makes os.MkdirTemp("") use a directory of the test, whose path is short
-// enough for a socket in it.
+// shortTemp makes os.MkdirTemp("") use a directory of the test with a path that is short
+// enough for sockets.
 func shortTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
@@ -29,12 +29,12 @@ func shortTemp(t *testing.T) string {
 	return dir
 }
 
-// TestMemberForgetsItsRaftLog: a member that has compacted its log, of which it keeps
-// little for it has no followers, starts again with everything.
-func TestMemberForgetsItsRaftLog(t *testing.T) {
+// TestRestartAfterCompactedRaftLog checks that a member has all its data after a restart,
+// although it keeps few entries of raft's log.
+func TestRestartAfterCompactedRaftLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	shortTemp(t)
-	const writes = 3 * catchUp
+	const writes = 3 * catchUpEntries
 	for start := range 3 {
 		m, err := Start(t.Context(), dir)
 		if err != nil {
@@ -69,7 +69,7 @@ func TestMemberKeepsItsDataAndClosesItsSocket(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(first.socket, "etcd.sock")); err != nil || info.Mode().Type() != fs.ModeSocket {
 		t.Errorf("socket: %v", err)
 	}
-	// Others can reach it there, and only there.
+	// It listens on the socket only.
 	outside, err := clientv3.New(clientv3.Config{Endpoints: []string{first.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestMemberKeepsItsDataAndClosesItsSocket(t *testing.T) {
 	}
 }
 
-func TestStartOnWhatIsNoDirectory(t *testing.T) {
+func TestStartWithoutDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	temp := shortTemp(t)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -119,15 +119,16 @@ func TestStartOnWhatIsNoDirectory(t *testing.T) {
 	}
 }
 
-// TestStartIsGivenUp: the signal to end may come while a large log is replayed.
-func TestStartIsGivenUp(t *testing.T) {
+// TestCancelStart checks that Start returns when its context ends, as when a signal arrives
+// during the replay of a large log.
+func TestCancelStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	temp := shortTemp(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	begin := time.Now()
 	member, err := Start(ctx, dir)
-	if err == nil { // it was ready at once, which is as good
+	if err == nil { // it was ready before the check
 		member.Close()
 	}
 	if took := time.Since(begin); took > startLimit/2 {

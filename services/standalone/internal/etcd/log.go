@@ -8,13 +8,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newMember is what etcd reports as an error whenever a member starts for the first
-// time: it looks for its version before it has written one.
+// newMember is the error that etcd logs at the first start of a member, which reads its
+// storage version before it has written one.
 const newMember = "failed to update storage version"
 
-// log passes on the errors of a member that serves. What happens while it starts
-// is returned by Start, and while it closes it reports every listener that it
-// closes itself.
+// log writes the errors of a serving member to klog. It drops those of the start, which
+// Start returns, and those of Close, which are about listeners that etcd closes itself.
 type log struct {
 	serving *atomic.Bool
 	fields  []zapcore.Field
@@ -30,9 +29,9 @@ func (l log) With(fields []zapcore.Field) zapcore.Core {
 
 // Check implements zapcore.Core.
 func (l log) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	// What ends the process, as damaged data does, is never left unsaid.
-	ends := entry.Level > zapcore.ErrorLevel
-	if ends || l.Enabled(entry.Level) && l.serving.Load() && entry.Message != newMember {
+	// Always log entries that end the process, such as those about corrupt data.
+	fatal := entry.Level > zapcore.ErrorLevel
+	if fatal || l.Enabled(entry.Level) && l.serving.Load() && entry.Message != newMember {
 		return checked.AddCore(entry, l)
 	}
 	return checked

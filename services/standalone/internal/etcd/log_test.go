@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
-func TestLogPassesOnWhatMatters(t *testing.T) {
+func TestLog(t *testing.T) {
 	tests := map[string]struct {
 		serving bool
 		write   func(*zap.Logger)

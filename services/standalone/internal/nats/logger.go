@@ -11,13 +11,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logger passes on what NATS reports as errors. A failure to start is reported in
-// no other way.
+// logger writes the errors and warnings of NATS to klog. Fatalf is the only report of a
+// failed start.
 type logger struct {
-	fatal chan error // the first of them
+	fatal chan error // the first fatal error
 }
 
-// startPoll is how long one look at the server takes while it starts.
+// startPoll is the interval at which a starting server is checked.
 const startPoll = 10 * time.Millisecond
 
 // ready waits until s accepts connections.
@@ -42,7 +42,7 @@ func (l *logger) ready(ctx context.Context, s *server.Server) error {
 func (l *logger) Fatalf(format string, args ...any) {
 	select {
 	case l.fatal <- errors.New(strings.TrimSpace(fmt.Sprintf(format, args...))):
-	default: // the first one is the cause
+	default: // the first error is the cause
 	}
 }
 

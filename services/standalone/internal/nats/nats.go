@@ -1,7 +1,8 @@
-// Package nats runs a NATS server with JetStream inside the process.
+// Package nats runs a NATS server with JetStream in the process. [Start] starts a [Server],
+// whose Connect opens connections to it.
 //
-// It has no listener: connections are made in memory, so nobody outside the
-// process can subscribe to what it carries.
+// The server has no listener. Connections are in memory, so other processes cannot
+// subscribe to its subjects.
 package nats
 
 import (
@@ -33,8 +34,8 @@ type Server struct {
 	closed bool         // guarded by mu
 }
 
-// Start runs a server that keeps its streams below dir, and returns when it
-// accepts connections. The caller must Close it.
+// Start runs a server with its streams in dir and returns when it accepts connections. The
+// caller must Close it.
 func Start(ctx context.Context, dir string) (*Server, error) {
 	s, err := server.NewServer(&server.Options{
 		ServerName: "triune",
@@ -58,8 +59,8 @@ func Start(ctx context.Context, dir string) (*Server, error) {
 	return &Server{server: s}, nil
 }
 
-// Connect opens a connection in memory. Close closes it if nobody else does: without
-// its server it would look for it for ever.
+// Connect opens a connection in memory. The caller may close it; otherwise Close does, since
+// it would try to reconnect forever.
 func (s *Server) Connect() (*nats.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

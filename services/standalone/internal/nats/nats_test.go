@@ -188,7 +188,7 @@ func with(t *testing.T, s *Server, do func(jetstream.JetStream)) {
 	do(js)
 }
 
-func TestStartOnWhatIsNoDirectory(t *testing.T) {
+func TestStartWithoutDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestStartOnWhatIsNoDirectory(t *testing.T) {
 	}
 }
 
-func TestStartIsGivenUp(t *testing.T) {
+func TestCancelStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Start(ctx, t.TempDir()); !errors.Is(err, context.Canceled) {
