@@ -51,32 +51,31 @@ import (
 	"triune.dev/shared/transport/loopback"
 )
 
-// Environment is what surrounds core: nothing of it is a flag.
+// Environment holds the settings of core that are no flags.
 type Environment struct {
 	// Next is the tier behind core; nil for none.
 	Next *apiserver.Next
-	// Loopback is the handler that core's own clients call. Nil means core's own;
-	// in one process it is the head of the chain, so that controllers and
-	// admission plugins see what clients see.
+	// Loopback returns the handler of core's own clients. Nil means that of core. In
+	// triune it is the handler of the aggregator, so that controllers and admission
+	// plugins see the same API as clients.
 	Loopback func() http.Handler
-	// Etcd is the client of an etcd inside the process. Nil means to dial
-	// --etcd-servers.
+	// Etcd is the client of an etcd in the process. Nil means to dial --etcd-servers.
 	Etcd *clientv3.Client
-	// EventLog is how all tiers of the process learn of changes. Nil means core
-	// alone, as its flags say.
+	// EventLog configures the event log of all tiers of the process. Nil means that of
+	// core alone, from its flags.
 	EventLog *storage.EventLog
-	// Follower is set where another tier of the process stands in front of core
-	// and runs what they share; see apiserver.DelegateConfig.
+	// Follower is set if another tier of the process is in front of core and runs the
+	// parts that they share; see apiserver.DelegateConfig.
 	Follower bool
 }
 
-// Config is everything core is built from. Nothing runs yet.
+// Config is the configuration of a Server.
 type Config struct {
-	// Generic is what the tiers of one process share: authentication,
-	// authorization, audit, limits, admission.
+	// Generic configures authentication, authorization, audit, limits and admission, which
+	// the tiers of a process share.
 	Generic   *genericapiserver.Config
 	Informers informers.SharedInformerFactory
-	// Services finds the address of a Service for webhooks and APIServices.
+	// Services resolves Services of webhooks and APIServices to addresses.
 	Services webhook.ServiceResolver
 
 	storage      *storage.Storage
@@ -84,25 +83,26 @@ type Config struct {
 	environment  Environment
 	admission    *triuneadmission.Chain
 	controlPlane controlplane.Config
-	// server is set by New once it has handlers, for the loopback client: informers
-	// and plugins of other goroutines call it by then.
+	// server is set by New for the loopback client, which informers and plugins use from
+	// other goroutines.
 	server atomic.Pointer[apiserver.Server]
-	// running is closed when that server runs.
+	// running is closed by Run.
 	running chan struct{}
 }
 
-// CustomStorage stores objects in core's etcd whose encoding the caller sets, for
-// the other tiers of the process.
+// CustomStorage returns storage options over core's etcd for the other tiers of the process,
+// which set the encoding of their objects.
 func (c *Config) CustomStorage() generic.RESTOptionsGetter { return c.storage.Custom() }
 
-// WebhookCredentials are what webhooks are called with.
+// WebhookCredentials returns the resolver of the credentials of webhooks.
 func (c *Config) WebhookCredentials() webhook.AuthenticationInfoResolverWrapper {
 	g := c.Generic
 	return webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		c.controlPlane.ControlPlane.ProxyTransport, g.EgressSelector, g.LoopbackClientConfig, g.TracerProvider)
 }
 
-// Config turns completed options into a configuration.
+// Config returns the configuration that the options describe. It opens the listener and the
+// storage.
 func (o CompletedOptions) Config(ctx context.Context, environment Environment) (*Config, error) {
 	c := &Config{options: o, environment: environment, running: make(chan struct{})}
 	steps := []func(context.Context) error{
@@ -131,24 +131,24 @@ func (c *Config) addServing(context.Context) error {
 	serving := c.options.SecureServing.SecureServingOptions
 	port := serving.BindPort
 	if err := serving.ApplyTo(&c.Generic.SecureServing); err != nil {
-		serving.BindPort = port // it was set to 0, which would then be told as the flag's value
+		serving.BindPort = port // ApplyTo has set it to 0
 		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", serving.BindAddress, port, err)
 	}
 	return nil
 }
 
-// addLoopback makes the client with which core talks to itself. It calls the
-// handler without a socket, so it works before the server listens, and its token
-// never leaves the process.
+// addLoopback makes the configuration of clients of core itself. They call the handler
+// without a socket, so they work before the server listens, and only this process knows
+// their token.
 func (c *Config) addLoopback(context.Context) error {
 	handler := c.environment.Loopback
 	if handler == nil {
-		handler = c.own
+		handler = c.handler
 	}
 	own := loopback.Config(handler, uuid.NewString())
 	own.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
 	own.UserAgent = userAgent()
-	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next, c.running} })
+	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitUntilRunning{next, c.running} })
 	c.Generic.LoopbackClientConfig = own
 	client, err := kubernetes.NewForConfig(own)
 	if err != nil {
@@ -158,44 +158,43 @@ func (c *Config) addLoopback(context.Context) error {
 	return nil
 }
 
-// userAgent is kube-apiserver's, whatever this program is called. Its first part is the
-// field manager of what the server writes itself; and while a server ends, the filters
-// that refuse requests let those of this name pass, for requests in flight need them.
+// userAgent returns that of kube-apiserver, whatever the name of this program. Its first
+// part is the field manager of the server's own writes. During a shutdown, filters do not
+// refuse requests with this name, since requests in flight need them.
 func userAgent() string {
 	_, version, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
 	return "kube-apiserver/" + version
 }
 
-// startLimit is how long a request of core to itself waits for core to run.
+// startLimit bounds the time that a request of core to itself waits for the server to run.
 const startLimit = 30 * time.Second
 
-// patient holds requests back until running is closed: admission plugins send
-// some from the moment they are built, and would complain of a server that is
-// only starting.
-type patient struct {
+// waitUntilRunning delays requests until running is closed: admission plugins send requests
+// as soon as they are made, and would log errors about a starting server.
+type waitUntilRunning struct {
 	next    http.RoundTripper
 	running <-chan struct{}
 }
 
 // RoundTrip implements http.RoundTripper.
-func (p patient) RoundTrip(req *http.Request) (*http.Response, error) {
+func (w waitUntilRunning) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
-	case <-p.running:
-		return p.next.RoundTrip(req)
+	case <-w.running:
+		return w.next.RoundTrip(req)
 	default:
 	}
 	limit := time.NewTimer(startLimit)
 	defer limit.Stop()
 	select {
-	case <-p.running:
-	case <-limit.C: // which the next one has an error for
+	case <-w.running:
+	case <-limit.C: // next returns the error
 	case <-req.Context().Done():
 	}
-	return p.next.RoundTrip(req)
+	return w.next.RoundTrip(req)
 }
 
-// own is the handler of the server that is made of c, nil while there is none.
-func (c *Config) own() http.Handler {
+// handler returns the handler of the server that New has made, nil before.
+func (c *Config) handler() http.Handler {
 	if server := c.server.Load(); server != nil {
 		return server.Handler()
 	}
@@ -230,8 +229,8 @@ func (c *Config) addAPIs(context.Context) error {
 }
 
 func (c *Config) addOpenAPI(context.Context) error {
-	// The documents are built at first request. These two only collect what the
-	// authenticators say of themselves.
+	// These only collect the security definitions of the authenticators. The documents are
+	// built at the first request.
 	c.Generic.OpenAPIConfig = &openapicommon.Config{}
 	c.Generic.OpenAPIV3Config = &openapicommon.OpenAPIV3Config{}
 	return nil
@@ -239,7 +238,7 @@ func (c *Config) addOpenAPI(context.Context) error {
 
 func (c *Config) addStorage(ctx context.Context) error {
 	etcd := *c.options.Etcd
-	// An etcd inside the process is on no network.
+	// An etcd in the process is not reached over a network.
 	if c.Generic.EgressSelector != nil && c.environment.Etcd == nil {
 		etcd.StorageConfig.Transport.EgressLookup = c.Generic.EgressSelector.Lookup
 	}
@@ -252,8 +251,8 @@ func (c *Config) addStorage(ctx context.Context) error {
 		return fmt.Errorf("storage factory: %w", err)
 	}
 	factory.StorageConfig.StorageObjectCountTracker = c.Generic.StorageObjectCountTracker
-	// What upstream opens by itself from this factory (the allocators, the
-	// master leases) must not compact: ours does.
+	// Triune's storage compacts etcd, so the storage that upstream makes of this factory
+	// (of allocators and master leases) must not.
 	factory.StorageConfig.CompactionInterval = 0
 	log := c.environment.EventLog
 	if log == nil {
@@ -283,15 +282,16 @@ func (c *Config) addAuthentication(ctx context.Context) error {
 		client, c.Informers, c.Generic.APIServerID)
 }
 
-// completeAuthentication caches verified certificates, refuses anonymous requests of front
-// proxies that core itself would not allow, and authenticates the other tiers.
+// completeAuthentication adds a cache of verified certificates, the refusal of anonymous
+// users that front proxies assert although core admits none, and the authentication of
+// tiers.
 func (c *Config) completeAuthentication(context.Context) (err error) {
 	g := &c.Generic.Authentication
 	g.Authenticator = authn.CacheCertificates(g.Authenticator, authn.CertificateConfig{
 		Proxies:   g.RequestHeaderConfig,
 		Audiences: g.APIAudiences,
-		// ApplyTo does not return the provider it makes. This one reads and reloads the same
-		// file, see authenticationInfo.
+		// The provider that ApplyTo makes is not accessible. This one reads the same file;
+		// authenticationInfo keeps it up to date.
 		Clients: c.controlPlane.ControlPlane.ClusterAuthenticationInfo.ClientCA,
 	})
 	o := c.options.Authentication
@@ -306,7 +306,7 @@ func (c *Config) addAuthorization(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
 	}
-	var modes []string // those of a file are not known, because the file may change
+	var modes []string // unknown with a file, which may change
 	if c.options.Authorization.AuthorizationConfigurationFile == "" {
 		modes = c.options.Authorization.Modes
 	}
@@ -343,7 +343,7 @@ func (c *Config) addControlPlane(ctx context.Context) error {
 	if err := c.addServiceAccountKeys(extra); err != nil {
 		return err
 	}
-	if err := c.addTrust(extra); err != nil {
+	if err := c.addClusterAuthenticationInfo(extra); err != nil {
 		return err
 	}
 	c.controlPlane.Extra = controlplane.Extra{

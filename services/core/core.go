@@ -3,7 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
-	_ "time/tzdata" // time zones of CronJobs, on an image that has none; kube-apiserver has them inside, too
+	_ "time/tzdata" // time zones of CronJobs, for images without them; kube-apiserver embeds them as well
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -36,13 +36,13 @@ type Server struct {
 
 	storage *storage.Storage
 	openapi *triuneopenapi.Service
-	merged  *merged.Documents // nil at the end of the chain
-	// hasIssuer tells that the ServiceAccount issuer is published.
+	merged  *merged.Documents // nil without a next tier
+	// hasIssuer reports whether the ServiceAccount issuer is published.
 	hasIssuer bool
 	running   chan struct{} // closed by Run
 }
 
-// nextTier is the tier behind core with what is always served there.
+// nextTier returns next with the group-version that is always served there.
 func nextTier(next *apiserver.Next) *apiserver.Next {
 	if next == nil {
 		return nil
@@ -52,7 +52,7 @@ func nextTier(next *apiserver.Next) *apiserver.Next {
 	return &known
 }
 
-// New builds the server. Nothing runs yet.
+// New makes the server. It starts nothing.
 func (c *Config) New(context.Context) (*Server, error) {
 	completed := c.controlPlane.Complete()
 	s := &Server{storage: c.storage, running: c.running}
@@ -107,8 +107,8 @@ func build(config apiserver.Config) (*apiserver.Server, error) {
 	return completed.New()
 }
 
-// Run serves until ctx ends and every request in flight has been answered, then
-// closes the storage. Call it once.
+// Run serves until ctx ends and all requests in flight have been answered; then it closes
+// the storage. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	return s.storage.Around(ctx, func(ctx context.Context) error {
 		prepared := s.Prepare()

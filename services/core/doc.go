@@ -1,11 +1,12 @@
-// Package core is the middle tier: every built-in resource of Kubernetes.
+// Package core is the middle tier, which serves every built-in resource of Kubernetes.
 //
-// What the resources mean, their defaulting, validation, strategies and
-// subresources, comes from the storage providers of k8s.io/kubernetes. Core
-// installs them on a resource table over Triune's own storage, authenticates
-// tokens for all tiers, and runs what brings a new cluster to life: system
-// namespaces, bootstrap RBAC, priority classes, flow schemas, the kubernetes
-// Service with its endpoints, and the default ServiceCIDR.
+// The storage providers of k8s.io/kubernetes define the resources: their defaulting,
+// validation, strategies and subresources. Core installs them over Triune's storage,
+// authenticates tokens for all tiers, and creates the first objects of a cluster: system
+// namespaces, bootstrap RBAC, priority classes, flow schemas, the kubernetes Service with
+// its endpoints, and the default ServiceCIDR.
 //
-// Core takes kube-apiserver's flags and adds those that name the next tier.
+// Core takes kube-apiserver's flags and adds those of the next tier. [Command] is the
+// program. The order of use is [NewOptions], AddFlags, parse, Complete, Validate, Config,
+// New and Run, once each.
 package core

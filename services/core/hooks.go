@@ -35,25 +35,25 @@ import (
 )
 
 const (
-	// identityComponent is the value of the identity lease's component label. It
-	// is kube-apiserver's: whoever looks for API servers finds us too.
+	// identityComponent is the component label of identity leases. It is that of
+	// kube-apiserver, so that clients which look for API servers find Triune.
 	identityComponent = "kube-apiserver"
 	identityDuration  = time.Hour
 	identityRenewal   = 10 * time.Second
-	// candidateCollection is how often LeaseCandidates that have expired are deleted.
+	// candidateCollection is how often expired LeaseCandidates are deleted.
 	candidateCollection = 30 * time.Minute
-	// bootstrapPoll is how often a hook looks whether what it waits for exists.
+	// bootstrapPoll is how often a hook checks whether an object exists.
 	bootstrapPoll = 20 * time.Millisecond
 )
 
-// hook is a post-start hook with its name, which is kube-apiserver's wherever it
-// does the same.
+// hook is a post-start hook with its name. Hooks that kube-apiserver has, too, have its
+// names.
 type hook struct {
 	name string
 	run  func(ctx context.Context) error
 }
 
-// addHooks adds what makes a new cluster usable and keeps it so.
+// addHooks adds the post-start hooks.
 func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) error {
 	hooks := []hook{
 		{"start-system-namespaces-controller", s.systemNamespaces(c, client)},
@@ -97,9 +97,9 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 	return errors.Join(errs...)
 }
 
-// createServiceCIDR makes the default ServiceCIDR. Its controller would, too, but
-// looks again at once: if its informer has not heard of the object by then, it takes
-// the refusal of a second create for an object without ranges, and warns of it.
+// createServiceCIDR creates the default ServiceCIDR. Its controller also would, but then
+// checks it at once: if its informer has no event yet, it tries to create it again,
+// mistakes the conflict for an object without ranges, and logs a warning.
 func createServiceCIDR(ctx context.Context, client kubernetes.Interface, ranges []net.IPNet) error {
 	cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName}}
 	for _, r := range ranges {
@@ -113,9 +113,9 @@ func createServiceCIDR(ctx context.Context, client kubernetes.Interface, ranges 
 	})
 }
 
-// systemNamespaces creates the system namespaces and returns when they exist.
-// kube-apiserver's readyz does not wait for them; whoever creates something in
-// default right after readyz turned green is grateful.
+// systemNamespaces returns a hook that creates the system namespaces and returns when they
+// exist, so that clients may create objects in default as soon as readyz is green. The
+// readyz of kube-apiserver does not wait for them.
 func (s *Server) systemNamespaces(c *Config, client *kubernetes.Clientset) func(context.Context) error {
 	namespaces := c.Informers.Core().V1().Namespaces()
 	lister, names := namespaces.Lister(), c.controlPlane.ControlPlane.SystemNamespaces
@@ -126,8 +126,8 @@ func (s *Server) systemNamespaces(c *Config, client *kubernetes.Clientset) func(
 	}
 }
 
-// withSystemNamespace runs a hook that writes into kube-system once that exists:
-// in a new cluster it would begin with an error, and a pause after it.
+// withSystemNamespace returns a hook that runs run when kube-system exists. In a new cluster
+// run would otherwise fail first, and wait before it tries again.
 func (s *Server) withSystemNamespace(c *Config, run func(context.Context) error) func(context.Context) error {
 	lister := c.Informers.Core().V1().Namespaces().Lister()
 	return func(ctx context.Context) error {
@@ -148,9 +148,9 @@ func namespacesExist(lister corelisters.NamespaceLister, names []string) bool {
 	return true
 }
 
-// kubernetesService keeps the Service default/kubernetes and its endpoints. Its
-// hook cannot wait for them: the controller publishes an endpoint only once
-// readyz is green.
+// kubernetesService returns a hook that maintains the Service default/kubernetes and its
+// endpoints. The hook cannot wait for them, since the controller publishes an endpoint only
+// when readyz is green.
 func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedConfig, client *kubernetes.Clientset) (hook, error) {
 	_, port, err := c.Generic.SecureServing.HostPort()
 	if err != nil {
@@ -175,7 +175,7 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 	}}, nil
 }
 
-// poll waits until done is true or ctx ends; both are nil.
+// poll waits until done returns true or ctx ends. It returns nil in both cases.
 func poll(ctx context.Context, done func() bool) error {
 	err := wait.PollUntilContextCancel(ctx, bootstrapPoll, true, func(context.Context) (bool, error) { return done(), nil })
 	if ctx.Err() != nil {
@@ -184,8 +184,8 @@ func poll(ctx context.Context, done func() bool) error {
 	return err
 }
 
-// authenticationInfo publishes client CA and front-proxy CA for extension API
-// servers and follows the files they come from.
+// authenticationInfo returns a hook that publishes the client CA and the front-proxy CA for
+// extension API servers, and updates them when their files change.
 func (s *Server) authenticationInfo(c *Config, client *kubernetes.Clientset) func(context.Context) error {
 	trust := c.controlPlane.ControlPlane.ClusterAuthenticationInfo
 	return func(ctx context.Context) error {
@@ -207,8 +207,8 @@ func (s *Server) authenticationInfo(c *Config, client *kubernetes.Clientset) fun
 	}
 }
 
-// identityLease announces this server (KEP-1965) and collects the leases of
-// servers that are gone.
+// identityLease returns hooks that maintain the lease of this server (KEP-1965) and delete
+// expired leases of other servers.
 func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
 	id := c.Generic.APIServerID
 	controller := lease.NewController(clock.RealClock{}, client, id+"_"+uuid.NewString(),
@@ -230,12 +230,12 @@ func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
 	}
 }
 
-// coordinatedLeaders elects the leaders of components that stand for election with
+// coordinatedLeaders returns a hook that elects the leaders of components with
 // LeaseCandidates (KEP-4355).
 func coordinatedLeaders(c *Config, client *kubernetes.Clientset) hook {
 	leases := c.Informers.Coordination().V1().Leases()
 	candidates := c.Informers.Coordination().V1beta1().LeaseCandidates()
-	// The informers are started before somebody is elected to use them.
+	// Register the informers now: they are started before this server is elected.
 	leases.Informer()
 	candidates.Informer()
 	elect := func() (func(ctx context.Context, workers int), error) {

@@ -11,9 +11,9 @@ import (
 	"triune.dev/shared/server/resources"
 )
 
-// installIssuer publishes what others need to verify ServiceAccount tokens
-// (KEP-1393): the issuer's configuration and its keys. An issuer that is no URL
-// has neither, as in kube-apiserver.
+// installIssuer serves the configuration and the keys of the ServiceAccount issuer, with
+// which others verify tokens (KEP-1393). As in kube-apiserver, an issuer that is no URL has
+// neither.
 func (s *Server) installIssuer(completed controlplane.CompletedConfig) error {
 	extra := completed.ControlPlane.Extra
 	provider, err := serviceaccount.NewOpenIDMetadataProvider(extra.ServiceAccountIssuerURL, extra.ServiceAccountJWKSURI,
@@ -35,7 +35,7 @@ func (s *Server) handleDocument(path, mediaType string, get func() (body []byte,
 	s.UnlistedHandle(path+"/", handler)
 }
 
-// document serves bytes that may be cached for as many seconds as get says.
+// document serves the result of get, which clients may cache for maxAge seconds.
 func document(mediaType string, get func() (body []byte, maxAge int)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, maxAge := get()

@@ -11,13 +11,13 @@ import (
 	"triune.dev/shared/server/resources"
 )
 
-// Where --enable-logs-handler serves log files, and from where.
+// The path and the directory of --enable-logs-handler.
 const (
 	logsPath = "/logs"
 	logsDir  = "/var/log"
 )
 
-// installLogs serves the log files of this machine.
+// installLogs serves the log files of the machine.
 func (s *Server) installLogs() {
 	files := s.GetOnly(logFiles(logsDir), resources.Media{})
 	s.Handle(logsPath, files)
@@ -32,7 +32,7 @@ func logFiles(dir string) http.Handler {
 			http.Error(w, "file not found", http.StatusNotFound)
 			return
 		}
-		// It refuses paths that lead upwards.
+		// ServeFile refuses paths with a .. element.
 		http.ServeFile(w, req, name)
 	})
 }

@@ -13,12 +13,12 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// buildPatience is how long a request waits for core's own documents, which are
-// built at the first one: a second or two, more on a machine that is busy.
-const buildPatience = time.Minute
+// buildTimeout bounds the time that a request waits for core's own documents. The first
+// request builds them, which takes a second or two, and longer on a busy machine.
+const buildTimeout = time.Minute
 
-// installOpenAPI serves the documents of core and of every tier behind it.
-// Nothing of them is built before somebody asks.
+// installOpenAPI serves the documents of core and of the tiers behind it. They are built at
+// the first request.
 func (s *Server) installOpenAPI(c *Config) {
 	extras := []triuneopenapi.Extra{
 		triuneopenapi.Version(),
@@ -32,7 +32,7 @@ func (s *Server) installOpenAPI(c *Config) {
 	var handler http.Handler = s.openapi.Documents()
 	if next := c.environment.Next; next != nil {
 		s.merged = merged.NewDocuments(
-			merged.Source{Name: Tier, From: documents.Handler(handler), Handler: handler, Patience: buildPatience},
+			merged.Source{Name: Tier, From: documents.Handler(handler), Handler: handler, Patience: buildTimeout},
 			nextDocuments(next),
 		)
 		handler = s.merged
@@ -42,7 +42,8 @@ func (s *Server) installOpenAPI(c *Config) {
 	s.UnlistedHandlePrefix(triuneopenapi.PathV3+"/", handler)
 }
 
-// nextDocuments are those of the tiers behind core, asked for in core's own name.
+// nextDocuments returns the source of the documents of the tiers behind core, which are
+// requested with core's identity.
 func nextDocuments(next *apiserver.Next) merged.Source {
 	handler := tierclient.As(tierclient.User(Tier), next.Handler)
 	return merged.Source{Name: next.Tier, From: documents.Handler(handler), Handler: handler}

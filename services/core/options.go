@@ -19,22 +19,22 @@ import (
 	"triune.dev/shared/server/authz"
 )
 
-// Options are the flags of core: all of kube-apiserver's, and the next tier's.
+// Options are the flags of core: all of kube-apiserver's, and Triune's own.
 type Options struct {
 	*options.ServerRunOptions
-	// NextURLs are the replicas of the next tier; a DNS name may stand for
-	// several. Empty means that a core alone answers 404 for what it does not own.
+	// NextURLs are those of the replicas of the next tier, or of DNS names with an address
+	// for each. If it is empty, core answers 404 to requests that it does not own.
 	NextURLs []string
 	// NextCAFile verifies the serving certificates of the next tier.
 	NextCAFile string
-	// EventLog is the way to NATS. Core is the tier that writes the streams of all
-	// that share its etcd.
+	// EventLog holds the flags of the event log. By default core may write the streams of
+	// all tiers.
 	EventLog *triuneoptions.EventLog
-	// HTTP2 is the HTTP/2 server of the secure port.
+	// HTTP2 holds the flag of the HTTP/2 server.
 	HTTP2 *triuneoptions.HTTP2
 }
 
-// NewOptions returns kube-apiserver's defaults.
+// NewOptions returns the defaults, which are kube-apiserver's.
 func NewOptions() *Options {
 	log := triuneoptions.NewEventLog()
 	log.Relay = []string{"aggregator", Tier, "extensions"}
@@ -46,12 +46,12 @@ func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
 	o.AddServerFlags(sections)
 	fs := sections.FlagSet("next tier")
 	fs.StringSliceVar(&o.NextURLs, "next-url", o.NextURLs,
-		"URL of a replica of the next tier, which gets what core does not own. May be given several times; a DNS name may stand for several replicas.")
+		"URL of a replica of the next tier, which gets requests that core does not own, or of a DNS name with one address for each replica. Repeat the flag for several.")
 	fs.StringVar(&o.NextCAFile, "next-ca-file", o.NextCAFile,
-		"CA bundle that verifies the next tier's serving certificates.")
+		"File with the CA certificates that verify the serving certificates of the next tier.")
 }
 
-// AddServerFlags adds kube-apiserver's flags.
+// AddServerFlags adds the flags besides those of the next tier.
 func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 	flags := o.ServerRunOptions.Flags()
 	for _, name := range flags.Order {
@@ -61,11 +61,11 @@ func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 	o.EventLog.AddFlags(sections.FlagSet("event log"))
 	mode := sections.FlagSet("authorization").Lookup("authorization-mode")
 	mode.Usage = strings.ReplaceAll(mode.Usage, "Defaults to AlwaysAllow", "Defaults to Node,RBAC")
-	// It sees what is added to the sections later, too.
+	// The reader includes flags that are added to the sections later.
 	o.Flagz = flagz.NamedFlagSetsReader{FlagSets: *sections}
 }
 
-// CompletedOptions can only be made by Complete.
+// CompletedOptions are made by Complete only.
 type CompletedOptions struct {
 	options.CompletedOptions
 	next     nextOptions
@@ -78,9 +78,9 @@ type nextOptions struct {
 	caFile string
 }
 
-// Complete fills in what follows from the flags given.
+// Complete derives settings that were not given from the flags and the machine.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
-	// Upstream reads this file here too, and its error does not name the flag.
+	// Upstream also reads this file in Complete, but its error does not name the flag.
 	if file := o.ServiceAccountSigningKeyFile; file != "" {
 		if _, err := keyutil.PrivateKeyFromFile(file); err != nil {
 			return CompletedOptions{}, fmt.Errorf("--service-account-signing-key-file=%s: %w", file, err)
@@ -88,11 +88,11 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	}
 	signer := o.ServiceAccountSigningEndpoint
 	if files := o.Authentication.ServiceAccounts.KeyFiles; signer != "" && len(files) > 0 {
-		// Upstream finds this out when the signer has answered.
+		// Upstream checks this only after a response of the signer.
 		return CompletedOptions{}, fmt.Errorf("--service-account-signing-endpoint=%s and --service-account-key-file=%s are mutually exclusive: the signer names the keys that verify its tokens",
 			signer, strings.Join(files, ","))
 	}
-	// Upstream's default lets everybody do everything.
+	// Upstream's default is AlwaysAllow.
 	if o.Authorization.AuthorizationConfigurationFile == "" && len(o.Authorization.Modes) == 0 {
 		o.Authorization.Modes = []string{authz.Node, authz.RBAC}
 	}
@@ -106,15 +106,15 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog, o.HTTP2}, nil
 }
 
-// EventLog are the flags of the event log.
+// EventLog returns the flags of the event log.
 func (o CompletedOptions) EventLog() *triuneoptions.EventLog { return o.eventLog }
 
-// HTTP2Server is the HTTP/2 server of the secure port.
+// HTTP2Server returns the HTTP/2 server of the secure port.
 func (o CompletedOptions) HTTP2Server() apiserver.HTTP2Server {
 	return apiserver.HTTP2Server(o.http2.Server)
 }
 
-// Validate returns everything that is wrong, each naming its flag.
+// Validate returns all problems, each naming its flag.
 func (o CompletedOptions) Validate() []error {
 	errs := append(o.CompletedOptions.Validate(), o.eventLog.Validate()...)
 	errs = append(errs, o.http2.Validate()...)
@@ -142,7 +142,7 @@ func (o CompletedOptions) Validate() []error {
 }
 
 // nameFile puts the flag of an AuthorizationConfiguration before those of errs that are
-// about what the file says.
+// about the content of the file.
 func nameFile(errs, authorization []error, file string) {
 	for i, err := range errs {
 		text := err.Error()

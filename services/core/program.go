@@ -15,13 +15,13 @@ import (
 	"triune.dev/shared/transport/nexttier"
 )
 
-// Command is the program core.
+// Command returns the program core.
 func Command() command.Spec {
 	program := &program{options: NewOptions()}
 	return command.Spec{
 		Use: "core",
-		Long: `The core tier of Triune serves every built-in resource of Kubernetes. What it
-does not own it passes to the next tier, named by --next-url.`,
+		Long: `The core tier of Triune serves every built-in resource of Kubernetes. Requests that it
+does not own go to the next tier, at --next-url.`,
 		Program: program,
 		Logs:    program.options.Logs,
 	}
@@ -60,8 +60,8 @@ func (p *program) Run(ctx context.Context) error {
 	return server.Run(ctx)
 }
 
-// nextTier is the proxy to the next tier; nil if no flag names one. refuse answers
-// what cannot be passed on.
+// nextTier returns the proxy to the next tier, nil without --next-url. refuse answers
+// requests that cannot be forwarded.
 func (o CompletedOptions) nextTier(refuse func(http.ResponseWriter, *http.Request, *apierrors.StatusError)) (*apiserver.Next, error) {
 	if len(o.next.urls) == 0 {
 		return nil, nil

@@ -6,13 +6,12 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// selectable says of resources with selectable fields of their own where the byte
-// caches find them in stored objects. Names are those of GetAttrs in
-// pkg/registry/<group>/<resource>/strategy.go of Kubernetes, paths those of
-// generated.proto in k8s.io/api; what defaults and conversion make of them is in
-// pkg/apis/<group>/<version>. TestCore compares them with what the registry gives.
+// selectable lists where the byte caches find the selectable fields of resources in stored
+// objects. Names are those of GetAttrs in pkg/registry/<group>/<resource>/strategy.go of
+// Kubernetes, paths those of generated.proto in k8s.io/api; pkg/apis/<group>/<version> has
+// their defaults and conversions. TestCore compares them with the registry.
 //
-// A resource that is not here, or is stored in another version, is decoded.
+// Other resources, and objects stored in another version, are decoded.
 var selectable = map[schema.GroupResource]render.Selectable{
 	{Resource: "pods"}: {
 		APIVersion: "v1", Kind: "Pod", Namespaced: true,
@@ -20,11 +19,11 @@ var selectable = map[schema.GroupResource]render.Selectable{
 			{Name: "spec.nodeName", Path: []uint8{2, 10}},
 			{Name: "spec.restartPolicy", Path: []uint8{2, 3}, Defaulted: true},
 			{Name: "spec.schedulerName", Path: []uint8{2, 19}, Defaulted: true},
-			// The older name of the field, serviceAccount, counts where there is no other.
+			// The older field serviceAccount is used if serviceAccountName is not set.
 			{Name: "spec.serviceAccountName", Path: []uint8{2, 8}, Fallback: []uint8{2, 9}},
 			{Name: "spec.hostNetwork", Path: []uint8{2, 11}, Type: render.Bool},
 			{Name: "status.phase", Path: []uint8{3, 1}},
-			// podIP counts also where podIPs begins with another one.
+			// podIP takes precedence over the first of podIPs.
 			{Name: "status.podIP", Path: []uint8{3, 6}, Fallback: []uint8{3, 12, 1}, Distinct: true},
 			{Name: "status.nominatedNodeName", Path: []uint8{3, 11}},
 		},

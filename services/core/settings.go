@@ -9,8 +9,8 @@ import (
 	"triune.dev/shared/server/authz"
 )
 
-// settings returns the settings that core publishes for the other tiers to compare with
-// theirs. It reads files at each call.
+// settings returns the settings that core publishes for the comparison with other tiers.
+// It reads the files at each call.
 func (c *Config) settings() (agreement.Settings, error) {
 	settings, err := triuneoptions.Files{
 		triuneoptions.AuditPolicy:   c.options.Audit.PolicyFile,
@@ -35,7 +35,7 @@ func (c *Config) settings() (agreement.Settings, error) {
 	maps.Copy(settings, authentication)
 	settings[authz.ModesSetting] = authz.FormatModes(c.options.Authorization.Modes)
 	if file := c.options.Authorization.AuthorizationConfigurationFile; file != "" {
-		// The modes in the file do not matter, because it can change at any time.
+		// The modes in the file are not compared, since the file may change at any time.
 		digest, err := agreement.FileDigest(file)
 		if err != nil {
 			return nil, err

@@ -6,16 +6,15 @@ import (
 	"triune.dev/shared/program/options"
 )
 
-// trim is the transformation of core's own informers, which hold every pod and every
-// node decoded for the node authorizer, for admission plugins and for tokens that are
-// bound to one. It drops what none of them reads: managed fields of everything, of pods
-// half of the rest, of nodes the names of their images. Informers call it before anybody
-// else has the object.
+// trim is the cache.TransformFunc of core's informers. They store all pods and nodes for the
+// node authorizer, for admission plugins and for tokens bound to them. trim drops the fields
+// that none of these reads: managed fields, half of the other fields of pods, and the image
+// names of nodes. It changes obj, which no one else has at that time.
 //
-// What reads a pod: the node authorizer (node, service account, volumes, resource claims,
-// secrets and config maps that containers refer to), NodeRestriction (node, UID, service
-// account), PodSecurity (what the Pod Security Standards restrict, owners, runtime class)
-// and tokens (UID, times of deletion).
+// Pods are read by the node authorizer (node, service account, volumes, resource claims,
+// secrets and config maps of containers), NodeRestriction (node, UID, service account),
+// PodSecurity (fields of the Pod Security Standards, owners, runtime class) and bound
+// tokens (UID, times of deletion).
 func trim(obj any) (any, error) {
 	switch object := obj.(type) {
 	case *corev1.Pod:
@@ -43,7 +42,7 @@ func trimPod(pod *corev1.Pod) {
 		trimContainer(&spec.Containers[i])
 	}
 	for i := range spec.EphemeralContainers {
-		// The one is convertible to the other by its definition.
+		// EphemeralContainerCommon has the fields of Container.
 		common := corev1.Container(spec.EphemeralContainers[i].EphemeralContainerCommon)
 		trimContainer(&common)
 		spec.EphemeralContainers[i].EphemeralContainerCommon = corev1.EphemeralContainerCommon(common)
@@ -53,11 +52,11 @@ func trimPod(pod *corev1.Pod) {
 func trimContainer(c *corev1.Container) {
 	c.Command, c.Args, c.WorkingDir, c.TerminationMessagePath = nil, nil, "", ""
 	c.Resources, c.ResizePolicy, c.VolumeMounts, c.VolumeDevices = corev1.ResourceRequirements{}, nil, nil, nil
-	var kept []corev1.EnvVar
+	var references []corev1.EnvVar
 	for _, env := range c.Env {
 		if env.ValueFrom != nil {
-			kept = append(kept, corev1.EnvVar{ValueFrom: env.ValueFrom})
+			references = append(references, corev1.EnvVar{ValueFrom: env.ValueFrom})
 		}
 	}
-	c.Env = kept
+	c.Env = references
 }

@@ -12,8 +12,8 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// addServiceAccountKeys reads the keys that verify ServiceAccount tokens, which
-// are published for others to verify them with.
+// addServiceAccountKeys reads the public keys of ServiceAccount tokens, which core also
+// publishes.
 func (c *Config) addServiceAccountKeys(extra *controlplaneapiserver.Extra) error {
 	accounts := c.options.Authentication.ServiceAccounts
 	if len(accounts.KeyFiles) == 0 {
@@ -36,16 +36,16 @@ func (c *Config) addServiceAccountKeys(extra *controlplaneapiserver.Extra) error
 	return nil
 }
 
-// addTrust collects what extension API servers must know to authenticate our
-// users and ourselves; it is published in the ConfigMap
+// addClusterAuthenticationInfo collects the CAs and headers with which extension API
+// servers authenticate users and the aggregator. They are published in the ConfigMap
 // kube-system/extension-apiserver-authentication.
-func (c *Config) addTrust(extra *controlplaneapiserver.Extra) error {
-	trust := &extra.ClusterAuthenticationInfo
+func (c *Config) addClusterAuthenticationInfo(extra *controlplaneapiserver.Extra) error {
+	info := &extra.ClusterAuthenticationInfo
 	clients, err := c.options.Authentication.ClientCert.GetClientCAContentProvider()
 	if err != nil {
 		return fmt.Errorf("--client-ca-file: %w", err)
 	}
-	trust.ClientCA = clients
+	info.ClientCA = clients
 	headers, err := c.options.Authentication.RequestHeader.ToAuthenticationRequestHeaderConfig()
 	if err != nil {
 		return fmt.Errorf("--requestheader-client-ca-file: %w", err)
@@ -53,18 +53,19 @@ func (c *Config) addTrust(extra *controlplaneapiserver.Extra) error {
 	if headers == nil {
 		return nil
 	}
-	trust.RequestHeaderCA = headers.CAContentProvider
-	trust.RequestHeaderAllowedNames = c.assertingNames(headers.AllowedClientNames)
-	trust.RequestHeaderExtraHeaderPrefixes = headers.ExtraHeaderPrefixes
-	trust.RequestHeaderGroupHeaders = headers.GroupHeaders
-	trust.RequestHeaderUsernameHeaders = headers.UsernameHeaders
-	trust.RequestHeaderUIDHeaders = headers.UIDHeaders
+	info.RequestHeaderCA = headers.CAContentProvider
+	info.RequestHeaderAllowedNames = c.frontProxyNames(headers.AllowedClientNames)
+	info.RequestHeaderExtraHeaderPrefixes = headers.ExtraHeaderPrefixes
+	info.RequestHeaderGroupHeaders = headers.GroupHeaders
+	info.RequestHeaderUsernameHeaders = headers.UsernameHeaders
+	info.RequestHeaderUIDHeaders = headers.UIDHeaders
 	return nil
 }
 
-// assertingNames are the common names of those who assert users to extension API servers:
-// the aggregator, too, where it is a process of its own. An empty list allows all.
-func (c *Config) assertingNames(allowed headerrequest.StringSliceProvider) headerrequest.StringSliceProvider {
+// frontProxyNames returns the common names that may assert users to extension API servers.
+// They include that of the aggregator if it is a process of its own. An empty list allows
+// all names.
+func (c *Config) frontProxyNames(allowed headerrequest.StringSliceProvider) headerrequest.StringSliceProvider {
 	names := allowed.Value()
 	if len(c.options.next.urls) == 0 || len(names) == 0 {
 		return allowed

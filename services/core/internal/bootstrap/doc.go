@@ -1,9 +1,9 @@
-// Package bootstrap gives a new cluster its first objects: the roles and bindings
-// of Kubernetes' own components and their priority classes.
+// Package bootstrap creates the first objects of a cluster: [RBAC] the roles and bindings of
+// Kubernetes' own components, and [PriorityClasses] their priority classes. Both may run
+// concurrently, also in several servers.
 //
-// What is created is kube-apiserver's, word for word. Its own hooks begin with a
-// pause of a second each and go through the objects one by one, which is most of a
-// start; these do not.
+// The objects are those of kube-apiserver. Its hooks each wait for a second first and create
+// the objects one at a time, which would be most of the time of a start.
 package bootstrap
 
 import (
@@ -17,20 +17,18 @@ import (
 )
 
 const (
-	// retryPause is the time between two attempts, retryLimit that for all of them:
-	// a cluster without its roles is of no use.
+	// retryPause is the time between attempts, retryLimit that of all attempts.
 	retryPause = 500 * time.Millisecond
 	retryLimit = 30 * time.Second
 )
 
-// untilDone tries until attempt succeeds, which is needed while etcd elects a
-// leader. The end of ctx is not an error.
+// untilDone calls attempt until it succeeds: it fails while etcd elects a leader, for
+// example. The end of ctx is no error.
 func untilDone(ctx context.Context, what string, attempt func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, retryPause, retryLimit, true, func(ctx context.Context) (bool, error) {
 		err := attempt(ctx)
-		// What the end of the time does to an attempt is not why there was none
-		// that succeeded.
+		// Do not report an error that the time limit itself caused.
 		if err == nil || last == nil || ctx.Err() == nil {
 			last = err
 		}

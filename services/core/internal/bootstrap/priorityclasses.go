@@ -10,8 +10,8 @@ import (
 	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 )
 
-// PriorityClasses creates the two priority classes of Kubernetes' own components.
-// Existing ones are left alone: only their descriptions could have been changed.
+// PriorityClasses creates the two priority classes of Kubernetes' own components. It does
+// not change existing ones, of which only the description can have been changed.
 func PriorityClasses(ctx context.Context, client kubernetes.Interface) error {
 	return untilDone(ctx, "system priority classes", func(ctx context.Context) error {
 		for _, class := range schedulingv1.SystemPriorityClasses() {

@@ -13,23 +13,21 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// reconcilers is how many objects are reconciled at a time. A start waits for
-// some 150 objects of two requests each.
+// reconcilers is the number of objects that are reconciled at a time. A start waits for
+// about 150 objects, with two requests each.
 const reconcilers = 8
 
-// RBAC creates the roles and bindings that Kubernetes' own components need, and
-// adds to existing ones what they lack, as kube-apiserver does at every start:
-// additions by an administrator stay, and objects annotated
-// rbac.authorization.kubernetes.io/autoupdate=false are left alone. It returns
-// when all are in place.
+// RBAC creates the roles and bindings of Kubernetes' own components and adds missing rules
+// and subjects to existing ones, as kube-apiserver does at every start. It keeps additions
+// of an administrator and does not change objects annotated with
+// rbac.authorization.kubernetes.io/autoupdate=false. It returns when all are complete.
 //
-// What kube-apiserver does beyond this, for clusters that were set up before
-// Kubernetes 1.14, is left out.
+// It does not migrate clusters from before Kubernetes 1.14, as kube-apiserver does.
 func RBAC(ctx context.Context, client kubernetes.Interface) error {
 	return untilDone(ctx, "bootstrap roles", func(ctx context.Context) error { return reconcileRBAC(ctx, client) })
 }
 
-// reconcileRBAC makes one attempt: roles before the bindings that name them.
+// reconcileRBAC makes one attempt: first roles, then the bindings to them.
 func reconcileRBAC(ctx context.Context, client kubernetes.Interface) error {
 	if err := inParallel(ctx, roleReconcilers(client)); err != nil {
 		return err
@@ -37,7 +35,7 @@ func reconcileRBAC(ctx context.Context, client kubernetes.Interface) error {
 	return inParallel(ctx, bindingReconcilers(client))
 }
 
-// inParallel runs all of them, whatever some return.
+// inParallel runs all functions, also after errors, and joins the errors.
 func inParallel(ctx context.Context, reconcile []func() error) error {
 	errs := make([]error, len(reconcile))
 	var group errgroup.Group
@@ -54,7 +52,7 @@ func inParallel(ctx context.Context, reconcile []func() error) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// contended tells that another server, which starts at the same time, was faster.
+// contended reports whether err may come from another server that starts at the same time.
 func contended(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err)
 }
