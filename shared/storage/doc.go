@@ -1,8 +1,9 @@
-// Package storage opens the etcd that a tier's flags name: the connection, the
-// encryption at rest, the health checks, and the work in the background without
-// which an etcd grows and nobody knows how much.
+// Package storage opens the storage of a tier: the connections to etcd, encryption at rest,
+// the caches and the event log that feeds them, health checks, and background work such as
+// compaction and metrics.
 //
-// It is for tiers that keep few kinds of objects and set key and codec of each
-// themselves. Core, which has a storage factory for all of Kubernetes, opens its
-// own.
+// [Open] returns a [Storage] for the flags in [Options]. Its RESTOptions and Custom are the
+// storage options of resources: RESTOptions with the encodings and keys of a storage
+// factory, which core has, Custom for callers that set both themselves. After all storages
+// are made, Run or Around runs the background work. Close ends the connections.
 package storage

@@ -10,11 +10,10 @@ import (
 	encryptioncontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 )
 
-// reloadHook is kube-apiserver's name for following the encryption configuration.
+// reloadHook is kube-apiserver's name of the hook that reloads the encryption configuration.
 const reloadHook = "start-encryption-provider-config-automatic-reload"
 
-// addEncryption reads --encryption-provider-config. The transformers live until s
-// is closed.
+// addEncryption reads --encryption-provider-config. The transformers work until s is closed.
 func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 	file, reload := s.options.EncryptionProviderConfigFilepath, s.options.EncryptionProviderConfigAutomaticReload
 	if file == "" || g.ResourceTransformers != nil {
@@ -40,16 +39,16 @@ func (s *Storage) addEncryption(g *genericapiserver.Config) error {
 	g.ResourceTransformers = transformers
 	addHealthChecks(g, transformers)
 	s.hooks[reloadHook] = func(hook genericapiserver.PostStartHookContext) error {
-		follow := encryptioncontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+		controller := encryptioncontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
 			file, transformers, loaded.EncryptionFileContentHash, g.APIServerID)
-		go follow.Run(hook)
+		go controller.Run(hook)
 		return nil
 	}
 	return nil
 }
 
-// addHealthChecks adds checks to healthz and readyz. They are not part of livez: a restart
-// brings no plugin back, and the new process would not have the keys that this one has.
+// addHealthChecks adds checks to healthz and readyz, but not to livez: a restart does not
+// repair a KMS plugin, and the new process would lack the keys that this one has cached.
 func addHealthChecks(g *genericapiserver.Config, checks ...healthz.HealthChecker) {
 	g.HealthzChecks = append(g.HealthzChecks, checks...)
 	g.ReadyzChecks = append(g.ReadyzChecks, checks...)

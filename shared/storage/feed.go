@@ -20,16 +20,16 @@ import (
 	"triune.dev/shared/storage/readindex"
 )
 
-// EventLog says how a Storage learns what changes in its etcd.
+// EventLog configures how a Storage learns of changes in its etcd.
 type EventLog struct {
-	// Conn reaches the NATS that carries the log. Nil means that there is none: each
-	// process then watches etcd itself.
+	// Conn is a connection to the NATS with the log. If it is nil, the process watches
+	// etcd itself.
 	Conn *nats.Conn
 	// CloseConn makes Storage.Close close Conn.
 	CloseConn bool
-	// Cluster is what the names of the streams begin with.
+	// Cluster is the prefix of the names of the streams.
 	Cluster string
-	// Tiers are those whose objects this Storage keeps. Each has its stream.
+	// Tiers are those whose objects this Storage stores. Each has a stream.
 	Tiers []eventlog.Tier
 	// Relay are the tiers whose streams this process may be elected to write.
 	Relay  []eventlog.Tier
@@ -38,24 +38,23 @@ type EventLog struct {
 	Identity string
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
-	// PlainBytes is bytecache's, for each tier.
+	// PlainBytes is that of bytecache.Config, for each tier.
 	PlainBytes int64
-	// LogBytes is bytecache's, for each tier.
+	// LogBytes is that of bytecache.Config, for each tier.
 	LogBytes int64
 }
 
-// feed is a part of an etcd's keys, cached, and the log that it is kept up to date
-// by.
+// feed is the cache of a part of an etcd's keys, with the reader that updates it.
 type feed struct {
-	// tier is whose keys they are; empty means all.
-	tier   eventlog.Tier
-	reader *eventlog.Reader
-	share  *etcdstore.Caching
+	// tier is the tier of the keys; empty means all tiers.
+	tier    eventlog.Tier
+	reader  *eventlog.Reader
+	caching *etcdstore.Caching
 }
 
-// addFeeds gives a cluster its caches. Only the main etcd has its changes carried by
-// NATS: those of another one, which --etcd-servers-overrides names for a resource or
-// two, each process watches itself.
+// addFeeds makes the caches of a cluster. The event log has only the changes of the main
+// etcd. Each process watches the etcds of --etcd-servers-overrides itself, which have few
+// resources.
 func (s *Storage) addFeeds(c *cluster, main bool) error {
 	log := s.log
 	if !main {
@@ -64,7 +63,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	routes := eventlog.NewRoutes(log.Cluster, s.options.StorageConfig.Prefix)
 	tiers := log.Tiers
 	if log.Conn == nil && len(tiers) != 1 {
-		tiers = []eventlog.Tier{""} // one watch for all of them
+		tiers = []eventlog.Tier{""} // one watch for all tiers
 	}
 	client := kv.New(c.client)
 	prober := readindex.New(client, routes.Prefix())
@@ -76,7 +75,7 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 			return fmt.Errorf("event log: %w", err)
 		}
 		space := bytecache.New(bytecache.Config{Origin: client, Feed: reader, PlainBytes: log.PlainBytes, LogBytes: log.LogBytes})
-		c.feeds = append(c.feeds, feed{tier: tier, reader: reader, share: &etcdstore.Caching{Space: space, Prober: prober}})
+		c.feeds = append(c.feeds, feed{tier: tier, reader: reader, caching: &etcdstore.Caching{Space: space, Prober: prober}})
 	}
 	if log.Conn == nil || len(log.Relay) == 0 {
 		return nil
@@ -92,23 +91,23 @@ func (s *Storage) addFeeds(c *cluster, main bool) error {
 	return nil
 }
 
-// cachingOf returns what the resource whose keys begin with prefix reads from.
-func (c *cluster) cachingOf(prefix string, routes *eventlog.Routes) *etcdstore.Caching {
+// cachingFor returns the cache of the resource whose keys begin with prefix, or nil.
+func (c *cluster) cachingFor(prefix string, routes *eventlog.Routes) *etcdstore.Caching {
 	for _, f := range c.feeds {
 		if f.tier == "" || f.tier == routes.Route(prefix).Tier {
-			return f.share
+			return f.caching
 		}
 	}
 	return nil
 }
 
-// follow keeps the caches up to date and small, and publishes for others if elected, until
-// ctx ends.
-func (c *cluster) follow(ctx context.Context) error {
+// runFeeds updates and compresses the caches, and runs the relay if there is one, until ctx
+// ends.
+func (c *cluster) runFeeds(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, f := range c.feeds {
-		group.Go(func() error { return f.reader.Run(ctx, sink{f.share.Space}) })
-		group.Go(func() error { return f.share.Space.RunCompressor(ctx) })
+		group.Go(func() error { return f.reader.Run(ctx, sink{f.caching.Space}) })
+		group.Go(func() error { return f.caching.Space.RunCompressor(ctx) })
 	}
 	if c.relay != nil {
 		group.Go(func() error { return c.relay.Run(ctx) })
@@ -116,18 +115,17 @@ func (c *cluster) follow(ctx context.Context) error {
 	return group.Wait()
 }
 
-// feedsCheck is the health check event-log: every feed has begun. One that has fallen
-// behind is no reason to send requests elsewhere, for reads that must be new wait for
-// it or ask etcd; the detail and the metrics tell. It is an apiserver.DetailedChecker.
+// feedsCheck is the health check event-log, which succeeds when all feeds have begun. It
+// does not fail for a feed that lags, since consistent reads then wait or read from etcd;
+// the detail and the metrics show the lag. It implements apiserver.DetailedChecker.
 type feedsCheck struct{ *cluster }
 
 // Name implements healthz.HealthChecker.
 func (feedsCheck) Name() string { return "event-log" }
 
-// Detail is a line for each feed: its source, how far it is behind, what went wrong
-// since the process began, and how many revisions back the log is known to reach. A
-// process that may be elected to publish adds a line for each stream that it
-// publishes to, or why it cannot be elected.
+// Detail returns a line for each feed: its source, its lag, its failures since the process
+// started, and the depth of its history. A process with a relay adds a line for each stream
+// that it publishes to, or the reason why it cannot publish.
 func (c feedsCheck) Detail() string {
 	var b strings.Builder
 	for _, f := range c.feeds {
@@ -167,23 +165,22 @@ func relayDetail(s eventlog.RelayStatus) string {
 	return b.String()
 }
 
-// everyTier names the feed that is nobody's in particular.
+// everyTier is the name of the feed of all tiers.
 const everyTier = "all tiers"
 
 // Check implements healthz.HealthChecker.
 func (c feedsCheck) Check(*http.Request) error {
 	var errs []error
 	for _, f := range c.feeds {
-		if f.share.Space.Revision() == 0 {
+		if f.caching.Space.Revision() == 0 {
 			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), everyTier)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// sink is a space as the end of a log. The log does not say whether a reset is a gap,
-// which who has seen everything before it survives, or another etcd; so all watches
-// end with it.
+// sink makes a Space an eventlog.Sink. A reset may be due to a gap or to another etcd, which
+// the log does not distinguish, so it ends all watches.
 type sink struct{ *bytecache.Space }
 
 // Reset implements eventlog.Sink.

@@ -30,18 +30,18 @@ func TestFeedsOfTiers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
-		if got := alone.cachingOf(key, routes); got == nil || got != alone.feeds[0].share {
+		if got := alone.cachingFor(key, routes); got == nil || got != alone.feeds[0].caching {
 			t.Errorf("%s without streams: %v", key, got)
 		}
 	}
 	tiers := &cluster{}
 	for _, tier := range eventlog.Tiers {
-		tiers.feeds = append(tiers.feeds, feed{tier: tier, share: &etcdstore.Caching{}})
+		tiers.feeds = append(tiers.feeds, feed{tier: tier, caching: &etcdstore.Caching{}})
 	}
 	for i, tier := range []eventlog.Tier{eventlog.Core, eventlog.Aggregator, eventlog.Extensions, eventlog.Extensions} {
-		got := tiers.cachingOf(keys[i], routes)
+		got := tiers.cachingFor(keys[i], routes)
 		for _, f := range tiers.feeds {
-			if (f.share == got) != (f.tier == tier) {
+			if (f.caching == got) != (f.tier == tier) {
 				t.Errorf("%s: not the feed of %s", keys[i], tier)
 			}
 		}
@@ -89,7 +89,7 @@ func TestCacheMetrics(t *testing.T) {
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(caches{root: "/registry/", feeds: func() []feed {
-		return []feed{{tier: eventlog.Core, share: &etcdstore.Caching{Space: space}}}
+		return []feed{{tier: eventlog.Core, caching: &etcdstore.Caching{Space: space}}}
 	}})
 	if n, err := testutil.GatherAndCount(registry); err != nil || n != 1 {
 		t.Errorf("%d series, %v; want only the derived bytes", n, err)
@@ -107,7 +107,7 @@ func TestFeedsThatHaveNotBegun(t *testing.T) {
 	if err := (feedsCheck{c}).Check(nil); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
 		t.Errorf("before the first word: %v", err)
 	}
-	c.feeds[0].share.Space.Reset(7)
+	c.feeds[0].caching.Space.Reset(7)
 	if err := (feedsCheck{c}).Check(nil); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

@@ -8,10 +8,10 @@ import (
 	"triune.dev/shared/storage/bytecache"
 )
 
-// caches shows what the caches hold, asked at each scrape. There is one series a
+// caches collects the sizes of the caches at each scrape. There is one series for each
 // resource, as in kube-apiserver's apiserver_storage_objects.
 type caches struct {
-	root  string // of all keys, with a slash at its end
+	root  string // prefix of all keys, with a trailing slash
 	feeds func() []feed
 }
 
@@ -20,18 +20,18 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	cachedObjects = describe("objects", "Objects whose stored bytes are held.", "resource")
-	cachedBytes   = describe("stored_bytes", "Stored bytes that are held, with what belongs to each object.", "resource")
-	plainBytes    = describe("plain_bytes", "Stored bytes that are held as they are and could be held compressed.", "resource")
-	loggedChanges = describe("log_changes", "Changes that watches can resume from without history.", "resource")
-	loggedBytes   = describe("log_bytes", "What only the log of changes holds.", "resource")
-	keptBytes     = describe("kept_bytes", "At most what is held for the further pages of LISTs.", "resource")
-	derivedBytes  = describe("derived_bytes", "Encodings made of stored bytes that are held.", "tier")
+	cachedObjects = describe("objects", "Cached objects.", "resource")
+	cachedBytes   = describe("stored_bytes", "Memory of cached objects: their stored bytes and the overhead of each.", "resource")
+	plainBytes    = describe("plain_bytes", "Cached stored bytes that are not compressed but could be.", "resource")
+	loggedChanges = describe("log_changes", "Changes in memory, from which watches can resume without the event log.", "resource")
+	loggedBytes   = describe("log_bytes", "Memory of the log of changes that is not shared with cached objects.", "resource")
+	pinnedBytes   = describe("kept_bytes", "Upper bound of the memory of snapshots for further pages of LISTs.", "resource")
+	derivedBytes  = describe("derived_bytes", "Cached encodings made of stored bytes.", "tier")
 )
 
 // Describe implements prometheus.Collector.
 func (c caches) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cachedObjects, cachedBytes, plainBytes, loggedChanges, loggedBytes, keptBytes, derivedBytes} {
+	for _, d := range []*prometheus.Desc{cachedObjects, cachedBytes, plainBytes, loggedChanges, loggedBytes, pinnedBytes, derivedBytes} {
 		ch <- d
 	}
 }
@@ -42,11 +42,11 @@ func (c caches) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), label)
 	}
 	for _, f := range c.feeds() {
-		gauge(derivedBytes, f.share.Space.Budget().Used(), string(f.tier))
-		f.share.Space.Each(func(cache *bytecache.Cache) {
+		gauge(derivedBytes, f.caching.Space.Budget().Used(), string(f.tier))
+		f.caching.Space.Each(func(cache *bytecache.Cache) {
 			stats := cache.Stats()
 			if !stats.Live {
-				return // nobody reads it, and nothing is held
+				return // an unread cache is empty
 			}
 			resource := strings.TrimSuffix(strings.TrimPrefix(cache.Prefix(), c.root), "/")
 			gauge(cachedObjects, int64(stats.Objects), resource)
@@ -54,7 +54,7 @@ func (c caches) Collect(ch chan<- prometheus.Metric) {
 			gauge(plainBytes, stats.Plain, resource)
 			gauge(loggedChanges, int64(stats.LogChanges), resource)
 			gauge(loggedBytes, stats.LogBytes, resource)
-			gauge(keptBytes, stats.PinnedBytes, resource)
+			gauge(pinnedBytes, stats.PinnedBytes, resource)
 		})
 	}
 }

@@ -25,25 +25,25 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// Options say what to open.
+// Options configure a Storage.
 type Options struct {
-	// Etcd are the flags. They are not changed. Required.
+	// Etcd holds the flags, which are not changed. Required.
 	Etcd *genericoptions.EtcdOptions
-	// Factory knows encoding, place and etcd of every resource. Nil leaves
-	// encoding and key to those who ask for a storage.
+	// Factory knows the encoding, the key and the etcd of every resource. If it is nil,
+	// callers set the encoding and the key of each storage.
 	Factory serverstorage.StorageFactory
-	// Selectable is where the factory's resources have their selectable fields, see
+	// Selectable lists the selectable fields of the factory's resources; see
 	// etcdstore.WithSelectable.
 	Selectable map[schema.GroupResource]render.Selectable
-	// Client is an etcd of this process, which somebody else closes. Nil means to
-	// dial --etcd-servers.
+	// Client is the client of an etcd in the process, which the caller closes. Nil means
+	// to dial --etcd-servers.
 	Client *clientv3.Client
-	// EventLog is how changes become known.
+	// EventLog configures how the caches learn of changes.
 	EventLog EventLog
 }
 
-// Storage is one open etcd or, with --etcd-servers-overrides, several. Close it
-// when nothing uses it any more.
+// Storage is the storage of a tier in one etcd or, with --etcd-servers-overrides, several.
+// Its methods are safe for concurrent use, except for Run, Around and Close.
 type Storage struct {
 	options genericoptions.EtcdOptions
 	log     EventLog
@@ -65,12 +65,12 @@ type cluster struct {
 	owned     bool
 	compactor *etcdstore.Compactor
 	feeds     []feed
-	relay     *eventlog.Relay // nil where this process is never elected
+	relay     *eventlog.Relay // nil if this process is never elected
 }
 
-// Open connects to etcd, which must answer before ctx ends or 20 seconds have
-// passed. Health checks and resource transformers are added to g, so it must be
-// called before the server is made of g. Errors name the flag.
+// Open connects to etcd, which must answer within 20 seconds and before ctx ends. It adds
+// health checks and resource transformers to g, so call it before the server is made of g.
+// Errors name the flag.
 func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage, error) {
 	s := &Storage{
 		options:  *o.Etcd,
@@ -109,7 +109,7 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 	return s, nil
 }
 
-// open makes the cluster of a list of servers, once.
+// open returns the cluster of a list of servers and connects to it at the first call.
 func (s *Storage) open(ctx context.Context, servers []string, client *clientv3.Client) (*cluster, error) {
 	key := strings.Join(slices.Sorted(slices.Values(servers)), ",")
 	s.mu.Lock()
@@ -153,7 +153,7 @@ func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserv
 		}),
 		etcdstore.WithCaching(func(servers []string, prefix string) *etcdstore.Caching {
 			if other, err := s.open(context.Background(), servers, nil); err == nil {
-				return other.cachingOf(prefix, routes)
+				return other.cachingFor(prefix, routes)
 			}
 			return nil
 		}),
@@ -162,7 +162,7 @@ func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserv
 		etcdstore.WithDeleteCollectionWorkers(s.options.DeleteCollectionWorkers))...)
 }
 
-// check asks every etcd for a linearizable read.
+// check returns a health check that makes a linearizable read in every etcd.
 func (s *Storage) check(name string, timeout time.Duration) healthz.HealthChecker {
 	options := etcdstore.HealthOptions{Prefix: s.options.StorageConfig.Prefix, Timeout: timeout}
 	var mu sync.Mutex
@@ -190,25 +190,26 @@ func (s *Storage) all() []*cluster {
 	return slices.Collect(maps.Values(s.clusters))
 }
 
-// RESTOptions gives the storage of the resources that the factory knows; without
-// a factory it is Custom.
+// RESTOptions returns the storage options of the factory's resources; without a factory, it
+// returns Custom.
 func (s *Storage) RESTOptions() generic.RESTOptionsGetter { return s.getters[len(s.getters)-1] }
 
-// Custom gives storage in the main etcd whose key and encoding the caller sets in
-// what it returns.
+// Custom returns storage options in the main etcd, in which the caller sets the key and the
+// encoding.
 func (s *Storage) Custom() generic.RESTOptionsGetter { return s.custom }
 
-// Hooks are post-start hooks by name that the server has to run.
+// Hooks returns the post-start hooks that the server must run, by name.
 func (s *Storage) Hooks() map[string]genericapiserver.PostStartHookFunc { return s.hooks }
 
-// Run compacts, counts objects and measures the databases until ctx ends, which is
-// no error. It is to outlive the server, and every storage must have been made.
+// Run updates the caches, compacts, counts objects and measures the databases until ctx
+// ends; then it returns nil. Call it once, after all storages are made; ctx must outlive the
+// server.
 func (s *Storage) Run(ctx context.Context) error {
 	etcdstore.ReportSizes(s.main.client)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, c := range s.all() {
 		group.Go(func() error { return c.compactor.Run(ctx) })
-		group.Go(func() error { return c.follow(ctx) })
+		group.Go(func() error { return c.runFeeds(ctx) })
 	}
 	for _, getter := range s.getters {
 		group.Go(func() error { return getter.Run(ctx) })
@@ -219,13 +220,13 @@ func (s *Storage) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Around runs serve with the storage at work behind it, and closes the storage
-// when serve has returned. If the storage fails, serve's context ends.
+// Around calls serve while Run is running, and closes the storage after serve has returned.
+// If Run fails, the context of serve ends.
 func (s *Storage) Around(ctx context.Context, serve func(context.Context) error) error {
 	defer s.Close()
-	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	group, failed := errgroup.WithContext(behind)
+	group, failed := errgroup.WithContext(running)
 	group.Go(func() error { return s.Run(failed) })
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -238,12 +239,12 @@ func (s *Storage) Around(ctx context.Context, serve func(context.Context) error)
 	return err
 }
 
-// Close ends the connections and the key services that were made here.
+// Close closes the connections and stops the key services that Open has started.
 func (s *Storage) Close() {
 	s.end()
 	for _, c := range s.all() {
 		if c.owned {
-			_ = c.client.Close() // nothing is in flight any more
+			_ = c.client.Close() // no request is in flight
 		}
 	}
 	if s.log.CloseConn {

@@ -174,7 +174,7 @@ func TestFallbackDoesNotWaitAgain(t *testing.T) {
 		asked := false
 		list := pods.route(nil, pods.handlers.List(func(_ http.ResponseWriter, req *http.Request) {
 			asked = true
-			if got := etcdstore.HasPatience(req.Context()); got != want {
+			if got := etcdstore.MayWaitForCache(req.Context()); got != want {
 				t.Errorf("%T: the fallback may wait: %t, want %t", c, got, want)
 			}
 		}))

@@ -23,7 +23,7 @@ func (h *Handlers) List(fallback http.HandlerFunc) http.HandlerFunc {
 		}
 		if time.Since(began) >= h.config.Patience {
 			// The cache is behind, and the fallback would wait for it again.
-			req = req.WithContext(etcdstore.OutOfPatience(req.Context()))
+			req = req.WithContext(etcdstore.WithoutCacheWait(req.Context()))
 		}
 		fallback(w, req)
 	}

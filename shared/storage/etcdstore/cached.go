@@ -221,7 +221,7 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 		if revision < before {
 			return nil, nil // etcd was replaced by an older one
 		}
-		if !HasPatience(ctx) && s.cache.Revision() < revision {
+		if !MayWaitForCache(ctx) && s.cache.Revision() < revision {
 			return nil, nil
 		}
 		// A cache that is far behind is no reason to wait: etcd has the answer.

@@ -21,22 +21,22 @@ func (s *Store) encode(obj runtime.Object) ([]byte, error) {
 	return runtime.Encode(s.codec, obj)
 }
 
-// seal encrypts what encode returned. The key is authenticated with it, so that
+// encrypt encrypts what encode returned. The key is authenticated with it, so that
 // a stored value cannot be moved to another key.
-func (s *Store) seal(ctx context.Context, key string, data []byte) ([]byte, error) {
-	sealed, err := s.transformer.TransformToStorage(ctx, data, value.DefaultContext(key))
+func (s *Store) encrypt(ctx context.Context, key string, data []byte) ([]byte, error) {
+	encrypted, err := s.transformer.TransformToStorage(ctx, data, value.DefaultContext(key))
 	if err != nil {
 		return nil, storage.NewInternalError(err)
 	}
-	return sealed, nil
+	return encrypted, nil
 }
 
-// open decrypts a stored value. stale means that the object should be written
+// decrypt decrypts a stored value. stale means that the object should be written
 // again even if nothing else changes, because the key it is encrypted with is no
 // longer the one to use.
-func (s *Store) open(ctx context.Context, key string, stored []byte) (data []byte, stale bool, err error) {
+func (s *Store) decrypt(ctx context.Context, key string, stored []byte) (data []byte, stale bool, err error) {
 	data, stale, err = s.transformer.TransformFromStorage(ctx, stored, value.DefaultContext(key))
-	if err != nil && s.salvage {
+	if err != nil && s.reportCorrupt {
 		err = &unreadableError{reason: untransformable, err: err}
 	}
 	return data, stale, err
@@ -49,7 +49,7 @@ func (s *Store) decode(key string, data []byte, revision int64, into runtime.Obj
 	if err != nil {
 		metrics.RecordDecodeError(s.resource)
 		klog.V(4).InfoS("decode of a stored object failed", "group", s.resource.Group, "resource", s.resource.Resource, "key", key, "revision", revision)
-		if s.salvage {
+		if s.reportCorrupt {
 			err = &unreadableError{reason: undecodable, revision: revision, err: err}
 		}
 		return nil, err

@@ -21,26 +21,25 @@ const (
 	// agree on who compacts. Its value is the revision compacted to, its version
 	// counts the rounds.
 	CompactKey = "compact_rev_key"
-	// compactLook is the time between two looks at that key. kube-apiserver's
-	// watch cache asks what was compacted each 15 s, so this is no later. A watch
-	// would tell at once, but etcd would have one more for each process.
-	compactLook = 5 * time.Second
-	// compactLookLimit bounds one look.
-	compactLookLimit = 5 * time.Second
+	// compactPollInterval is the interval at which that key is read. kube-apiserver's
+	// watch cache asks for the compacted revision every 15 s. A watch would be another
+	// load on etcd for each process.
+	compactPollInterval = 5 * time.Second
+	// compactPollTimeout bounds one look.
+	compactPollTimeout = 5 * time.Second
 )
 
 // Compactor removes the history of an etcd that is older than an interval
-// (--etcd-compaction-interval), and learns from the others that do so.
+// (--etcd-compaction-interval), and observes the compactions of other API servers.
 //
-// Once per interval each API server tries to advance the key's version from the
-// one it saw last. Who succeeds compacts, to the revision that the store had
-// one interval before; who fails has seen that somebody else did, and takes
-// note of version and revision for its next try. So there is one compaction
-// per interval, and history lasts between one and two intervals when the one
-// that compacted dies.
+// Once per interval each API server tries to advance the version of CompactKey from the one
+// it saw last. The one that succeeds compacts to the revision that the store had one
+// interval before; the others record the version and the revision for their next try. So
+// there is one compaction per interval, and history lasts for one to two intervals when the
+// server that compacted dies.
 //
-// Where etcd does not allow it, as it does to nobody but root once it has users, it is
-// etcd's own to compact, and a Compactor tries no more.
+// If etcd denies the permission, as it does to all users but root, etcd must compact by
+// itself, and the Compactor stops trying.
 type Compactor struct {
 	client    *clientv3.Client
 	interval  time.Duration
@@ -129,10 +128,10 @@ func try(ctx context.Context, client *clientv3.Client, r round) (next round, com
 // observe looks at the key now and then for as long as the context lives.
 func (c *Compactor) observe(ctx context.Context) {
 	for {
-		if err := c.look(ctx); err != nil && ctx.Err() == nil {
+		if err := c.poll(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "cannot observe compactions of etcd", "endpoints", c.client.Endpoints())
 		}
-		if !sleep(ctx, c.clock, compactLook) {
+		if !sleep(ctx, c.clock, compactPollInterval) {
 			return
 		}
 	}
@@ -140,8 +139,8 @@ func (c *Compactor) observe(ctx context.Context) {
 
 // look learns what the others have compacted. Any member may answer: one that is
 // behind tells an older compaction, which was one, too.
-func (c *Compactor) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, compactLookLimit)
+func (c *Compactor) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, compactPollTimeout)
 	defer cancel()
 	resp, err := c.client.Get(ctx, CompactKey, clientv3.WithSerializable())
 	if err != nil {

@@ -108,7 +108,7 @@ func TestCompactorRun(t *testing.T) {
 			clocks[0].Step(time.Minute)
 		}
 		if clocks[1].HasWaiters() {
-			clocks[1].Step(compactLook)
+			clocks[1].Step(compactPollInterval)
 		}
 		return observer.CompactRevision() > 0 && active.CompactRevision() >= observer.CompactRevision()
 	})
@@ -139,26 +139,26 @@ func TestCompactorSurvivesEtcd(t *testing.T) {
 	if _, err := etcd.Put(t.Context(), CompactKey, "7"); err != nil {
 		t.Fatal(err)
 	}
-	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
+	if err := observer.poll(t.Context()); err != nil || observer.CompactRevision() != 7 {
 		t.Fatalf("learned %d, %v, want 7", observer.CompactRevision(), err)
 	}
 	server.Stop()
 	gone, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := observer.look(gone); err == nil || observer.CompactRevision() != 7 {
+	if err := observer.poll(gone); err == nil || observer.CompactRevision() != 7 {
 		t.Errorf("without etcd: learned %d, %v, want 7 and an error", observer.CompactRevision(), err)
 	}
 	server.Restart(t)
 	if _, err := etcd.Put(t.Context(), CompactKey, "nonsense"); err != nil {
 		t.Fatal(err)
 	}
-	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 7 {
+	if err := observer.poll(t.Context()); err != nil || observer.CompactRevision() != 7 {
 		t.Errorf("after nonsense: learned %d, %v, want 7", observer.CompactRevision(), err)
 	}
 	if _, err := etcd.Put(t.Context(), CompactKey, "9"); err != nil {
 		t.Fatal(err)
 	}
-	if err := observer.look(t.Context()); err != nil || observer.CompactRevision() != 9 {
+	if err := observer.poll(t.Context()); err != nil || observer.CompactRevision() != 9 {
 		t.Errorf("after a restart: learned %d, %v, want 9", observer.CompactRevision(), err)
 	}
 }

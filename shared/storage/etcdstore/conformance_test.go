@@ -206,7 +206,7 @@ func TestConformance(t *testing.T) {
 		}, true},
 		{"watch with unsafe delete", func(ctx context.Context, t *testing.T, f *fixture) {
 			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
-			f.salvage = true
+			f.reportCorrupt = true
 			storagetesting.RunTestWatchWithUnsafeDelete(ctx, t, f)
 		}, false},
 	}

@@ -43,11 +43,11 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 
 // put encrypts data and writes it where p says, under a lease if ttl is not 0.
 func (s *Store) put(ctx context.Context, verb string, p kv.Put, data []byte, ttl uint64) (kv.Written, error) {
-	sealed, err := s.seal(ctx, p.Key, data)
+	encrypted, err := s.encrypt(ctx, p.Key, data)
 	if err != nil {
 		return kv.Written{}, err
 	}
-	p.Value = sealed
+	p.Value = encrypted
 	if p.Lease, err = s.lease(ctx, ttl); err != nil {
 		return kv.Written{}, err
 	}

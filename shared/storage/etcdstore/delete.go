@@ -25,7 +25,7 @@ func (s *Store) Delete(ctx context.Context, key string, out runtime.Object, prec
 	if err != nil {
 		return err
 	}
-	states.unread = s.salvage && opts.IgnoreStoreReadError
+	states.unread = s.reportCorrupt && opts.IgnoreStoreReadError
 	current, err := states.begin(ctx, suggestion)
 	if err != nil {
 		return err

@@ -1,23 +1,23 @@
-// Package etcdstore keeps Kubernetes objects in etcd, in kube-apiserver's keys
-// and encodings, byte for byte: either server can be pointed at what the other
-// one wrote.
+// Package etcdstore stores Kubernetes objects in etcd, in kube-apiserver's keys and
+// encodings, byte for byte: either server can use the data of the other.
 //
-// Two layers. Package kv reads and writes keys, bytes and revisions and knows no
-// objects. Store, here, puts objects on top of it: codec, encryption at rest, resource
-// versions, selection. It reads from a byte cache where it can, and watches are served
-// by that alone: no Store watches etcd. Package keywatch follows the cache; watcher.go
-// makes objects of what it finds. Which revision a LIST reads is decided without I/O,
-// in listplan.go.
+// Package kv reads and writes keys, bytes and revisions. [Store] adds objects: codec,
+// encryption at rest, resource versions and selectors. It reads from a byte cache if it can,
+// and watches read only from that: a Store never watches etcd. Package keywatch follows the
+// cache for them, and watcher.go makes objects of what it finds. Which revision a LIST reads
+// is decided without I/O, in listplan.go.
+//
+// [RESTOptions] returns the Stores of all resources, and [Dial] connects to etcd. [New] makes
+// a single Store.
 //
 // # What a client sees
 //
-// A resourceVersion is an etcd revision: an object's is its mod revision, a
-// list's is the revision at which it is true. kube-apiserver answers most reads
-// from its watch cache, and clients can tell: a resourceVersion that is not
-// there yet is waited for three seconds and then refused with a retry hint,
-// resourceVersion=0 ignores the limit, watches carry bookmarks. Store gives the
-// same answers. With Config.Uncached it answers as kube-apiserver
-// does for resources without a watch cache, which is how it serves Events.
+// A resourceVersion is an etcd revision: that of an object is its mod revision, that of a
+// list the revision at which it was read. kube-apiserver answers most reads from its watch
+// cache, which clients can observe: a future resourceVersion is refused with a retry hint
+// after three seconds, resourceVersion=0 ignores the limit, and watches have bookmarks. Store
+// gives the same answers. With Config.Uncached it answers as kube-apiserver does for
+// resources without a watch cache, such as Events.
 //
 // # Concurrency
 //

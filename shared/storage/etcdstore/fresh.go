@@ -10,18 +10,17 @@ import (
 )
 
 const (
-	// freshPoll is the time between two looks at etcd's revision while a read
-	// waits for one that does not exist yet.
+	// freshPoll is the interval at which a read that waits for a future revision asks
+	// etcd for its revision.
 	freshPoll = 50 * time.Millisecond
-	// freshRetryAfter, in seconds, is what kube-apiserver's watch cache tells
-	// clients whose resourceVersion did not come in time.
+	// freshRetryAfter, in seconds, is the retry hint of kube-apiserver's watch cache for a
+	// resourceVersion that was not reached in time.
 	freshRetryAfter = 1
 )
 
-// awaitRevision waits until etcd has reached a revision. If that takes longer
-// than freshTimeout the error is the timeout that clients know as "Too large
-// resource version". Revisions are never skipped, so this only waits for a
-// version that came from another cluster, or that was made up.
+// awaitRevision waits until etcd has reached a revision. If that takes longer than
+// freshTimeout, the error is the timeout "Too large resource version". Reads from etcd are
+// current, so this waits only for a version of another cluster or an invented one.
 func (s *Store) awaitRevision(ctx context.Context, want int64) error {
 	deadline := s.clock.NewTimer(s.freshTimeout)
 	defer deadline.Stop()
@@ -46,19 +45,19 @@ func (s *Store) awaitRevision(ctx context.Context, want int64) error {
 	}
 }
 
-type outOfPatience struct{}
+type withoutCacheWait struct{}
 
-// OutOfPatience returns a context for a read that has already waited for the cache for as
+// WithoutCacheWait returns a context for a read that has already waited for the cache for as
 // long as it may. If the cache is still behind, a consistent LIST reads etcd at once.
-func OutOfPatience(ctx context.Context) context.Context {
-	return context.WithValue(ctx, outOfPatience{}, true)
+func WithoutCacheWait(ctx context.Context) context.Context {
+	return context.WithValue(ctx, withoutCacheWait{}, true)
 }
 
-// HasPatience reports whether a read may wait for the cache.
-func HasPatience(ctx context.Context) bool { return ctx.Value(outOfPatience{}) == nil }
+// MayWaitForCache reports whether a read may wait for the cache.
+func MayWaitForCache(ctx context.Context) bool { return ctx.Value(withoutCacheWait{}) == nil }
 
-// tooLarge is the refusal that does not wait. kube-apiserver gives it, without
-// a retry hint, where it bypasses its watch cache.
+// tooLarge returns the error of kube-apiserver without a watch cache, which neither waits
+// nor has a retry hint.
 func tooLarge(want, current int64) error {
 	return storage.NewTooLargeResourceVersionError(uint64(want), uint64(current), 0)
 }

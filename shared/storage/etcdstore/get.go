@@ -52,11 +52,11 @@ func (s *Store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 	if item.KV == nil {
 		return notFound(etcdKey, opts, out)
 	}
-	data, _, err := s.open(ctx, etcdKey, item.KV.Value)
+	data, _, err := s.decrypt(ctx, etcdKey, item.KV.Value)
 	if err != nil {
-		return s.salvaged(key, storage.NewInternalError(err))
+		return s.corruptError(key, storage.NewInternalError(err))
 	}
-	return s.salvaged(key, s.decodeOut(etcdKey, data, item.KV.ModRevision, out))
+	return s.corruptError(key, s.decodeOut(etcdKey, data, item.KV.ModRevision, out))
 }
 
 // getCached is Get out of the cache. done is false where etcd has to be asked.

@@ -40,7 +40,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	}
 	ctx, end := s.trace(ctx, "list from etcd", key)
 	defer end()
-	out, err := newItems(list)
+	out, err := newListItems(list)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ type lister struct {
 	prefix string // the same in etcd
 	opts   storage.ListOptions
 	plan   listPlan
-	out    *items
+	out    *listItems
 
 	// indexed is as from IndexOf; nil also where the index is not asked.
 	indexed *fields.Requirement
@@ -215,7 +215,7 @@ func (l *lister) item(ctx context.Context, key string, item *kv.KeyValue, into r
 	if l.opened {
 		return s.decode(key, item.Value, item.ModRevision, into)
 	}
-	data, _, err := s.open(ctx, key, item.Value)
+	data, _, err := s.decrypt(ctx, key, item.Value)
 	if err != nil {
 		return nil, storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, err))
 	}

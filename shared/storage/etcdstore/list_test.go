@@ -332,14 +332,14 @@ func TestContinueAfterCompaction(t *testing.T) {
 // without being read.
 func TestCorruptObjects(t *testing.T) {
 	f := newFixture(t)
-	f.salvage = true
+	f.reportCorrupt = true
 	f.create(t, podNamed("good"))
-	for key, value := range map[string]string{"sealed": "not sealed", "encoded": sealPrefix + "not encoded"} {
+	for key, value := range map[string]string{"encrypted": "not encrypted", "encoded": sealPrefix + "not encoded"} {
 		if _, err := f.etcd.Put(t.Context(), "/registry"+podKey(key), value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"sealed", "encoded"} {
+	for _, name := range []string{"encrypted", "encoded"} {
 		if err := f.Get(t.Context(), podKey(name), storage.GetOptions{}, &example.Pod{}); !storage.IsCorruptObject(err) {
 			t.Errorf("get of %s: %v, want a corrupt object", name, err)
 		}
@@ -353,10 +353,10 @@ func TestCorruptObjects(t *testing.T) {
 	for _, cause := range status.Status().Details.Causes {
 		named = append(named, cause.Field)
 	}
-	if len(named) != 2 || named[0] != "/registry"+podKey("encoded") || named[1] != "/registry"+podKey("sealed") {
+	if len(named) != 2 || named[0] != "/registry"+podKey("encoded") || named[1] != "/registry"+podKey("encrypted") {
 		t.Errorf("the list names %v", named)
 	}
-	for _, name := range []string{"sealed", "encoded"} {
+	for _, name := range []string{"encrypted", "encoded"} {
 		if err := f.Delete(t.Context(), podKey(name), &example.Pod{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err == nil {
 			t.Errorf("deletion of %s, which cannot be read, succeeds without being asked to ignore that", name)
 		}
@@ -368,8 +368,8 @@ func TestCorruptObjects(t *testing.T) {
 		t.Errorf("list after the deletion: %v", err)
 	}
 	// Without the feature the first one ends the list, and nothing is promised.
-	f.salvage = false
-	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("sealed"), "not sealed"); err != nil {
+	f.reportCorrupt = false
+	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("encrypted"), "not encrypted"); err != nil {
 		t.Fatal(err)
 	}
 	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{})
@@ -441,13 +441,13 @@ func TestCacheOfAReplacedEtcd(t *testing.T) {
 	}
 }
 
-// TestOutOfPatience: a LIST that has waited for the cache already does not do so again.
-func TestOutOfPatience(t *testing.T) {
+// TestWithoutCacheWait checks that a LIST that has waited for the cache does not wait again.
+func TestWithoutCacheWait(t *testing.T) {
 	f := newFixture(t, withLaggingCache(t))
 	f.freshTimeout = time.Hour
 	f.create(t, podNamed("a"))
 	list := &example.PodList{}
-	if err := f.GetList(OutOfPatience(t.Context()), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
+	if err := f.GetList(WithoutCacheWait(t.Context()), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, list); err != nil || len(list.Items) != 1 {
 		t.Errorf("%d pods, %v, want 1", len(list.Items), err)
 	}
 }

@@ -146,7 +146,7 @@ func TestLeaseSharer(t *testing.T) {
 
 func TestItems(t *testing.T) {
 	list := &example.PodList{}
-	it, err := newItems(list)
+	it, err := newListItems(list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,11 +173,11 @@ func TestItems(t *testing.T) {
 		}
 	}
 	empty := &example.PodList{}
-	it, _ = newItems(empty)
+	it, _ = newListItems(empty)
 	if it.finish(); empty.Items == nil {
 		t.Error("an empty list is null")
 	}
-	if _, err := newItems(&example.Pod{}); err == nil || !strings.Contains(err.Error(), "Items") {
+	if _, err := newListItems(&example.Pod{}); err == nil || !strings.Contains(err.Error(), "Items") {
 		t.Errorf("a pod is taken for a list: %v", err)
 	}
 }

@@ -106,7 +106,7 @@ func newRegistry(t *testing.T, options generic.RESTOptionsGetter, namespaced boo
 func TestStoredBytes(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.InProcess()
-	sealed := storagetesting.NewPrefixTransformer([]byte("sealed:"), false)
+	encrypted := storagetesting.NewPrefixTransformer([]byte("encrypted:"), false)
 	for i, tc := range []struct {
 		name       string
 		mediaType  string
@@ -129,8 +129,8 @@ func TestStoredBytes(t *testing.T) {
 			change: func(f *serverstorage.DefaultStorageFactory) { f.SetEtcdPrefix(pods, "/elsewhere") },
 			key:    "/elsewhere/pods/ns/%s", begins: "k8s\x00"},
 		{name: "encrypted at rest", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
-			options: []Option{WithTransformers(transformers{pods: sealed})},
-			key:     "/registry/pods/ns/%s", begins: "sealed:k8s\x00"},
+			options: []Option{WithTransformers(transformers{pods: encrypted})},
+			key:     "/registry/pods/ns/%s", begins: "encrypted:k8s\x00"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			factory := newFactory(tc.mediaType, tc.change)

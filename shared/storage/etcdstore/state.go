@@ -14,18 +14,19 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// state is what an update or a deletion believes is stored.
+// state is the stored state that an update or a deletion assumes.
 type state struct {
-	// obj is nil where it is to be deleted unread.
+	// obj is nil if the object is deleted without being decoded.
 	obj      runtime.Object
 	revision int64 // 0 if the object does not exist
 	// data is the decrypted encoding.
 	data []byte
-	// stale: what is stored is not what would be written for the same object.
+	// stale means that the stored bytes differ from what would be written for the same
+	// object.
 	stale bool
-	// confirmed: etcd itself said so during this operation. What is not
-	// confirmed comes from a suggestion and may be out of date; it may begin a
-	// transaction, which checks the revision, but never justify an answer.
+	// confirmed means that etcd returned the state during this operation. Otherwise it
+	// comes from the cache or a suggestion and may be out of date: it may start a
+	// transaction, which checks the revision, but not be the reason of a refusal.
 	confirmed bool
 }
 
@@ -33,20 +34,20 @@ func (st *state) meta() storage.ResponseMeta {
 	return storage.ResponseMeta{ResourceVersion: uint64(st.revision)}
 }
 
-// unchanged tells whether writing data would store what is stored already.
+// unchanged reports whether writing data would change nothing.
 func (st *state) unchanged(data []byte) bool {
 	return !st.stale && bytes.Equal(data, st.data)
 }
 
-// stateReader finds out the state of one key for an operation on it.
+// stateReader reads the state of a key for an operation on it.
 type stateReader struct {
 	store *Store
 	key   string // in etcd
-	// like is the type of the object, as the caller's output argument has it.
+	// like has the type of the object, that of the caller's output argument.
 	like reflect.Value
-	// absentOK gives a missing object an empty state instead of an error.
+	// absentOK makes the state of a missing object empty instead of an error.
 	absentOK bool
-	// unread leaves the object undecoded, to delete what cannot be read.
+	// unread means that the object is not decoded, so that a corrupt one can be deleted.
 	unread bool
 }
 
@@ -58,8 +59,8 @@ func (s *Store) stateReader(etcdKey string, out runtime.Object) (*stateReader, e
 	return &stateReader{store: s, key: etcdKey, like: like}, nil
 }
 
-// begin returns the state to start with: the newer one of what the cache has and
-// the suggestion, if there is either.
+// begin returns the first state to try: the newer one of those in the cache and in the
+// suggestion, or that in etcd if there is neither.
 func (r *stateReader) begin(ctx context.Context, suggestion runtime.Object) (*state, error) {
 	cached := r.cachedState()
 	switch {
@@ -75,7 +76,7 @@ func (r *stateReader) begin(ctx context.Context, suggestion runtime.Object) (*st
 	return suggested, err
 }
 
-// read asks etcd.
+// read reads the state from etcd.
 func (r *stateReader) read(ctx context.Context) (*state, error) {
 	item, err := r.store.get(ctx, r.key, kv.ReadOptions{})
 	if err != nil {
@@ -84,7 +85,7 @@ func (r *stateReader) read(ctx context.Context) (*state, error) {
 	return r.from(ctx, item.KV)
 }
 
-// from makes the state of what etcd returned, nil meaning that there is nothing.
+// from returns the state of a result of etcd, which is nil if the key does not exist.
 func (r *stateReader) from(ctx context.Context, item *kv.KeyValue) (*state, error) {
 	st := &state{confirmed: true}
 	if item == nil {
@@ -100,7 +101,7 @@ func (r *stateReader) from(ctx context.Context, item *kv.KeyValue) (*state, erro
 		return st, nil
 	}
 	var err error
-	if st.data, st.stale, err = r.store.open(ctx, r.key, item.Value); err != nil {
+	if st.data, st.stale, err = r.store.decrypt(ctx, r.key, item.Value); err != nil {
 		return nil, storage.NewInternalError(err)
 	}
 	st.obj = r.empty()
@@ -117,8 +118,8 @@ func (r *stateReader) empty() runtime.Object {
 	return reflect.New(r.like.Type()).Interface().(runtime.Object)
 }
 
-// fromSuggestion encodes the suggested object to see what would be stored for
-// it. Whether the stored form is stale is then not known.
+// fromSuggestion encodes the suggested object. Whether the stored bytes are stale is
+// unknown.
 func (r *stateReader) fromSuggestion(obj runtime.Object) (*state, error) {
 	s := r.store
 	version, err := s.versioner.ObjectResourceVersion(obj)

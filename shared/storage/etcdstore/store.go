@@ -23,8 +23,7 @@ import (
 	"triune.dev/shared/storage/readindex"
 )
 
-// Reader reads keys. It is a seam: a cache of stored bytes can stand in for
-// *kv.Client.
+// Reader reads keys. *kv.Client implements it.
 type Reader interface {
 	Get(ctx context.Context, key string, o kv.ReadOptions) (kv.Item, error)
 	List(ctx context.Context, r kv.Range) (kv.Page, error)
@@ -39,7 +38,7 @@ type Writer interface {
 	Grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error)
 }
 
-// CompactionSource knows up to where history has been removed.
+// CompactionSource knows the compacted revision of an etcd.
 type CompactionSource interface {
 	// CompactRevision is the newest compacted revision known, 0 if none is.
 	CompactRevision() int64
@@ -77,8 +76,8 @@ type Config struct {
 	Cache *bytecache.Cache
 	// Prober asks etcd how new a read of the cache has to be.
 	Prober *readindex.Prober
-	// Uncached gives the answers of a kube-apiserver that has no watch cache
-	// for this resource; see the package comment.
+	// Uncached makes the Store answer like a kube-apiserver without a watch cache for
+	// this resource; see the package comment.
 	Uncached bool
 	// Clock is replaced by tests; nil means the real one.
 	Clock clock.WithTicker
@@ -106,7 +105,7 @@ type Store struct {
 
 	// salvage: unreadable objects are reported as such and may be deleted
 	// (feature gate AllowUnsafeMalformedObjectDeletion).
-	salvage bool
+	reportCorrupt bool
 	// freshTimeout is how long a read waits for a revision yet to come.
 	freshTimeout time.Duration
 }
@@ -126,20 +125,20 @@ func New(c Config) (*Store, error) {
 		return nil, fmt.Errorf("etcd store for %s: %w", c.GroupResource, err)
 	}
 	s := &Store{
-		reader:       c.Client,
-		writer:       c.Client,
-		keys:         keys,
-		codec:        c.Codec,
-		transformer:  c.Transformer,
-		newFunc:      c.NewFunc,
-		resource:     c.GroupResource,
-		compaction:   c.Compaction,
-		cache:        c.Cache,
-		prober:       c.Prober,
-		uncached:     c.Uncached,
-		clock:        c.Clock,
-		salvage:      utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion),
-		freshTimeout: 3 * time.Second,
+		reader:        c.Client,
+		writer:        c.Client,
+		keys:          keys,
+		codec:         c.Codec,
+		transformer:   c.Transformer,
+		newFunc:       c.NewFunc,
+		resource:      c.GroupResource,
+		compaction:    c.Compaction,
+		cache:         c.Cache,
+		prober:        c.Prober,
+		uncached:      c.Uncached,
+		clock:         c.Clock,
+		reportCorrupt: utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion),
+		freshTimeout:  3 * time.Second,
 	}
 	if s.transformer == nil {
 		s.transformer = identity.NewEncryptCheckTransformer()

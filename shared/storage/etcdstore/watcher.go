@@ -180,7 +180,7 @@ func (w *watcher) event(c *bytecache.Change) (watch.Event, error) {
 func (w *watcher) object(e *bytecache.Entry, revision int64) (runtime.Object, error) {
 	s := w.store
 	if e.Err != nil {
-		if s.salvage {
+		if s.reportCorrupt {
 			return nil, &unreadableError{reason: untransformable, err: e.Err}
 		}
 		return nil, e.Err

@@ -6,17 +6,17 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// Outcome says what a change means to a watcher.
+// Outcome is the event that a watcher gets for a change.
 type Outcome struct {
-	// Event is empty if it means nothing.
+	// Event is empty if there is no event.
 	Event watch.EventType
 	// Previous: the event shows the object as it was, at the change's revision.
 	Previous bool
 }
 
-// Classify returns what a watcher is told whose selector matches the object now, or matched
-// it before. An object that leaves the selection looks deleted, one that enters it looks
-// added.
+// Classify returns the outcome of a change for a watcher, given whether its selector
+// matches the object now and matched it before. An object that starts to match is ADDED, one
+// that stops is DELETED.
 func Classify(kind kv.Kind, now, before bool) Outcome {
 	now = now && kind != kv.Deleted
 	before = before && kind != kv.Created

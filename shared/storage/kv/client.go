@@ -47,14 +47,14 @@ func New(etcd *clientv3.Client, opts ...Option) *Client {
 // Etcd returns the wrapped client.
 func (c *Client) Etcd() *clientv3.Client { return c.etcd }
 
-// timed reports how long a call took, when somebody wants to know.
+// timed reports the duration of a call to the observer, if there is one.
 func (c *Client) timed(ctx context.Context, start time.Time) {
 	if c.observe != nil {
 		c.observe(ctx, time.Since(start))
 	}
 }
 
-// saw notes a revision that exists, and returns it.
+// saw records a revision that exists, and returns it.
 func (c *Client) saw(revision int64) int64 {
 	for {
 		seen := c.seen.Load()

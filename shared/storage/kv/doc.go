@@ -1,11 +1,10 @@
-// Package kv is the raw layer of Triune's storage: keys, bytes and revisions
-// of etcd, and nothing of Kubernetes' objects.
+// Package kv reads, writes and watches keys, bytes and revisions in etcd. It knows nothing
+// of Kubernetes' objects.
 //
-// A revision is etcd's store-wide counter; a key's mod revision is what the API
-// shows as the object's resourceVersion. All methods are safe for concurrent
-// use, respect the context they are given, and return etcd's own errors
-// unwrapped, so that callers can compare them with the values of rpctypes.
+// [New] makes a [Client] of an etcd client, and [Client.Watch] returns a [Stream]. A revision
+// is the counter of the whole store; the mod revision of a key is the resourceVersion of an
+// object. All methods of Client are safe for concurrent use and return etcd's errors
+// unwrapped, so that callers can compare them with those of package rpctypes.
 //
-// Package etcdstore puts objects on top of it; the event log and the byte cache
-// use it alone.
+// Package etcdstore stores objects with it; the event log and the byte cache use it directly.
 package kv

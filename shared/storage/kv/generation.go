@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// After a broken connection etcd's client sets up all watches again without a word. What
-// it is connected to then may have another history: it was restored from a backup. That
-// is noticed by the generation that each response is marked with here.
+// After a broken connection, etcd's client silently sets up all watches again. The etcd may
+// then have another history, because it was restored from a backup. To detect that, each
+// response carries the generation of its gRPC stream.
 
 // newWatcher returns etcd's own watcher of a client in the same process, which
 // has no connection to lose, and otherwise one whose responses carry the
@@ -39,8 +39,8 @@ func (g *generations) Watch(ctx context.Context, opts ...grpc.CallOption) (etcds
 	return &marked{Watch_WatchClient: stream, generation: g.opened.Add(1)}, nil
 }
 
-// marked writes its generation into each response, in the place of the raft
-// term, which a watch has no use for.
+// marked writes its generation into each response, in place of the raft term, which watches
+// do not use.
 type marked struct {
 	etcdserverpb.Watch_WatchClient
 	generation uint64

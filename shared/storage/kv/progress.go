@@ -26,10 +26,10 @@ func (l *progressLimiter) allow(now time.Time) bool {
 	return true
 }
 
-// RequestProgress asks etcd to tell the client's Stream how far it is. etcd stays
-// silent while that is catching up with history, so a caller that needs an answer asks
-// again. Requests that come too fast after another one are dropped, and also those that
-// come before etcd has acknowledged the watch.
+// RequestProgress asks etcd to report the progress of the client's Stream. etcd does not
+// answer while the watch is catching up with history, so a caller that needs an answer must
+// ask again. Requests too soon after another one, or before etcd has acknowledged the watch,
+// are dropped.
 func (c *Client) RequestProgress(ctx context.Context) error {
 	if !c.own.acknowledged.Load() {
 		return nil

@@ -18,7 +18,7 @@ func PrefixKeys(prefix string) KeyRange {
 	return KeyRange{Key: prefix, End: clientv3.GetPrefixRangeEnd(prefix)}
 }
 
-// Response is what etcd has said about one of a stream's ranges.
+// Response is a response of etcd for one of a stream's ranges.
 type Response struct {
 	clientv3.WatchResponse
 	of int // index of the range
@@ -51,15 +51,15 @@ func (c *Client) watchAll(ctx context.Context, ranges []KeyRange, opts []clientv
 	return out
 }
 
-// order puts the events of several ranges into the order of their revisions. etcd keeps
-// the order within a range only: one that lags behind may tell an older revision later.
-// So events are kept back until every range has reached them. A range in which nothing
-// happens gets there by progress. That is told by etcd for all watches of a gRPC stream
-// together, when none of them lags behind (progressIfSync in etcd's watchable_store.go),
-// and its client delivers it to each, after the events before it.
+// order sorts the events of several ranges by revision. etcd keeps the order only within a
+// range: a range that lags may deliver an older revision later. So order holds events until
+// all ranges have reached their revision. A range without changes reaches it by progress,
+// which etcd sends for all watches of a gRPC stream together when none of them lags
+// (progressIfSync in etcd's watchable_store.go). Its client delivers progress to each watch
+// after the events before it.
 //
-// A revision is told by one range, or by several if a transaction has written to them.
-// Within a range it is never divided.
+// A revision may have events in several ranges if a transaction has written to them. Within a
+// range, the events of a revision come in one response.
 type order struct {
 	reached []int64 // by range, the revision after which its next event is
 	pending []Event // those after the least of reached
@@ -69,7 +69,7 @@ func newOrder(ranges int, after int64) order {
 	return order{reached: slices.Repeat([]int64{after}, ranges)}
 }
 
-// add takes a batch of one range and returns what all have reached with it.
+// add adds a batch of one range and returns the events that all ranges have reached with it.
 func (o *order) add(of int, b Batch) Batch {
 	if len(o.reached) == 1 {
 		o.reached[0] = max(o.reached[0], b.Revision)
@@ -79,9 +79,8 @@ func (o *order) add(of int, b Batch) Batch {
 	o.reached[of] = max(o.reached[of], b.Revision)
 	o.pending = append(o.pending, b.Events...)
 	now := slices.Min(o.reached)
-	// Each range delivers the answer to a question for progress. It counts once: when
-	// the last of them comes to its revision or, where nothing has happened, for the first
-	// range.
+	// Each range delivers the response to a progress request. It is reported once: when
+	// the last range reaches its revision or, without new events, for the first range.
 	answer := b.Progress && now >= b.Revision && (now > before || of == 0)
 	if now == before || len(o.pending) == 0 {
 		return Batch{Revision: now, Progress: answer}

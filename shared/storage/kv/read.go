@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// ReadOptions says how fresh a read has to be.
+// ReadOptions determine how fresh a read must be.
 type ReadOptions struct {
 	// Revision reads the store as it was then; 0 means now. A compacted
 	// revision gives rpctypes.ErrCompacted, one that does not exist yet
@@ -76,7 +76,7 @@ type Page struct {
 	Revision int64
 }
 
-// More tells whether the range has keys after the page's last one.
+// More reports whether the range has keys after the page's last one.
 func (p Page) More() bool { return int64(len(p.KVs)) < p.Count }
 
 // List reads a range of keys in ascending order.

@@ -30,17 +30,17 @@ type Event struct {
 	Previous []byte
 }
 
-// Batch is what a Stream delivers at once. It never ends inside a revision.
+// Batch is a list of events from a Stream. It never ends within a revision.
 type Batch struct {
 	Events []Event
-	// Revision: no event at or before it is still to come on this stream.
+	// Revision is the revision up to which the stream has delivered all events.
 	Revision int64
-	// Progress marks a batch that says nothing but how far the stream is.
+	// Progress marks a batch without events, which reports only the revision.
 	Progress bool
 }
 
-// CompactedError says that etcd no longer has the history a watch needs. The
-// oldest revision that it does have is Oldest, or 0 where etcd did not say.
+// CompactedError means that etcd no longer has the history that a watch needs. Oldest is the
+// oldest revision that it has, 0 if unknown.
 type CompactedError struct {
 	Wanted, Oldest int64
 }

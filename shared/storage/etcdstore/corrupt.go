@@ -10,9 +10,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// With the feature gate AllowUnsafeMalformedObjectDeletion an object that cannot
-// be decrypted or decoded is reported as corrupt, so that an administrator can
-// see which one it is and delete it (KEP-3926). This file makes those reports.
+// With the feature gate AllowUnsafeMalformedObjectDeletion, an object that cannot be
+// decrypted or decoded is reported as corrupt, so that an administrator can find and
+// delete it (KEP-3926).
 
 type unreadableReason string
 
@@ -21,10 +21,10 @@ const (
 	undecodable     unreadableReason = "object not decodable"
 )
 
-// unreadableError marks an error as the object's fault rather than etcd's.
+// unreadableError is an error of an object, not of etcd.
 type unreadableError struct {
 	reason   unreadableReason
-	revision int64 // 0 where it is not known
+	revision int64 // 0 if unknown
 	err      error
 }
 
@@ -34,9 +34,9 @@ func (e *unreadableError) Error() string {
 
 func (e *unreadableError) Unwrap() error { return e.err }
 
-// salvaged turns the error of reading one object into the one by which the
-// registry recognises a corrupt object.
-func (s *Store) salvaged(key string, err error) error {
+// corruptError converts the error of reading an object to the one by which the registry
+// recognises a corrupt object. It returns other errors unchanged.
+func (s *Store) corruptError(key string, err error) error {
 	var unreadable *unreadableError
 	if err == nil || !errors.As(err, &unreadable) {
 		return err
@@ -44,18 +44,18 @@ func (s *Store) salvaged(key string, err error) error {
 	return storage.NewCorruptObjError(key, unreadable)
 }
 
-// maxUnreadable bounds how many corrupt objects one LIST reports.
+// maxUnreadable bounds the corrupt objects that one LIST reports.
 const maxUnreadable = 100
 
-// unreadableList collects the corrupt objects a LIST comes across.
+// unreadableList collects the corrupt objects of a LIST.
 type unreadableList struct {
 	keys    []string
 	errs    []error
 	tooMany bool
 }
 
-// add takes the error of one object. It returns false if the LIST has to end:
-// with enough objects collected, or because the error is of another kind.
+// add adds the error of an object. It returns false if the LIST must end, because it has
+// collected enough objects or the error is of another kind.
 func (l *unreadableList) add(key string, err error) bool {
 	var unreadable *unreadableError
 	if !errors.As(err, &unreadable) {
@@ -70,7 +70,7 @@ func (l *unreadableList) add(key string, err error) bool {
 	return true
 }
 
-// status is the answer to a LIST that found corrupt objects.
+// status returns the response to a LIST with corrupt objects.
 func (l *unreadableList) status(gr schema.GroupResource) error {
 	causes := make([]metav1.StatusCause, 0, len(l.errs)+1)
 	for i, err := range l.errs {
@@ -94,7 +94,7 @@ func (l *unreadableList) status(gr schema.GroupResource) error {
 	})
 }
 
-// deletedUnreadable is what a watch says about the deletion of a corrupt object.
+// deletedUnreadable returns the error of a watch at the deletion of a corrupt object.
 func deletedUnreadable(err error) error {
 	return storeReadError("saw a DELETED event, but object data is corrupt - "+err.Error(), nil)
 }

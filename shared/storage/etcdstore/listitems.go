@@ -10,16 +10,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// items fills the Items of a list object. An object is decoded into the place
-// it will have in the list, so that none is copied.
-type items struct {
+// listItems fills the Items of a list object. Objects are decoded into their places in the
+// list, so that none is copied.
+type listItems struct {
 	slice reflect.Value
-	// apiVersion is given to new unstructured items, whose codec goes by it.
+	// apiVersion is set in new unstructured items, since their codec depends on it.
 	apiVersion string
 	count      int
 }
 
-func newItems(list runtime.Object) (*items, error) {
+func newListItems(list runtime.Object) (*listItems, error) {
 	ptr, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,7 @@ func newItems(list runtime.Object) (*items, error) {
 	if v.Kind() != reflect.Slice {
 		return nil, fmt.Errorf("items of %T: a %s, not a slice", list, v.Kind())
 	}
-	it := &items{slice: v}
+	it := &listItems{slice: v}
 	if u, ok := list.(*unstructured.UnstructuredList); ok {
 		it.apiVersion = u.GetAPIVersion()
 	}
@@ -39,16 +39,16 @@ func newItems(list runtime.Object) (*items, error) {
 	return it, nil
 }
 
-// grow makes room for n more items.
-func (it *items) grow(n int) {
+// grow reserves space for n more items.
+func (it *listItems) grow(n int) {
 	if free := it.slice.Cap() - it.count; free < n {
 		it.slice.Grow(n)
 	}
 }
 
-// next returns an empty object at the end of the list. It is part of the list
-// once accept is called, and otherwise returned again.
-func (it *items) next() runtime.Object {
+// next returns an empty object after the end of the list. Unless accept is called, the next
+// call returns it again.
+func (it *listItems) next() runtime.Object {
 	it.grow(1)
 	it.slice.SetLen(it.count + 1)
 	place := it.slice.Index(it.count)
@@ -61,8 +61,8 @@ func (it *items) next() runtime.Object {
 	return obj
 }
 
-// accept adds obj, which is what next returned or was decoded instead of it.
-func (it *items) accept(obj runtime.Object) {
+// accept appends obj, which is the result of next or was decoded instead of it.
+func (it *listItems) accept(obj runtime.Object) {
 	it.slice.SetLen(it.count + 1)
 	place := it.slice.Index(it.count)
 	if place.Addr().Interface() != any(obj) {
@@ -71,9 +71,9 @@ func (it *items) accept(obj runtime.Object) {
 	it.count++
 }
 
-// finish makes an empty list [] rather than null, and clears what was decoded
-// but not accepted.
-func (it *items) finish() {
+// finish makes an empty list [] instead of null, and clears an object that was decoded but
+// not accepted.
+func (it *listItems) finish() {
 	if it.slice.IsNil() {
 		it.slice.Set(reflect.MakeSlice(it.slice.Type(), 0, 0))
 		return
