@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// builder compares the directory with what is wanted and collects what has to
-// be written. After the first error it does nothing more.
+// builder compares the files of a directory with the wanted ones and collects those that
+// must be written. After the first error its methods do nothing.
 type builder struct {
 	now     time.Time
 	options Options
@@ -25,15 +25,15 @@ type builder struct {
 	err     error
 }
 
-// issuer is an authority in memory. key is nil when the operator keeps it
-// elsewhere: then the authority verifies leaves but cannot issue any.
+// issuer is an authority in memory. key is nil if the operator keeps it elsewhere; then the
+// authority cannot issue leaves.
 type issuer struct {
 	files Pair
 	cert  *x509.Certificate
 	key   crypto.Signer
 }
 
-// profile is what a leaf certificate must say.
+// profile is the required content of a leaf certificate.
 type profile struct {
 	subject pkix.Name
 	names   addresses
@@ -55,7 +55,7 @@ func client(commonName string, organizations ...string) profile {
 	}
 }
 
-// authority loads the CA in files, or makes one where there is none.
+// authority loads the CA in files, or makes one if there is none.
 func (b *builder) authority(files Pair, commonName string) *issuer {
 	ca := &issuer{files: files}
 	if b.err != nil {
@@ -89,8 +89,8 @@ func (b *builder) authority(files Pair, commonName string) *issuer {
 	return ca
 }
 
-// leaf checks the leaf in files against want, and issues it where it is absent,
-// about to expire, or says less than wanted.
+// leaf checks the leaf in files against want. It issues the leaf if it is missing, about to
+// expire, or incomplete.
 func (b *builder) leaf(files Pair, ca *issuer, want profile) {
 	if b.err != nil {
 		return
@@ -133,8 +133,8 @@ func (b *builder) leaf(files Pair, ca *issuer, want profile) {
 	}, ca.cert, key, ca.key)
 }
 
-// missing says what keeps have from being the wanted certificate at the time
-// until, or nothing. Names beyond the wanted ones are the operator's business.
+// missing returns the reason why have is not the wanted certificate or expires before until,
+// empty if there is none. Additional names are allowed.
 func (w profile) missing(have *x509.Certificate, until time.Time) string {
 	if until.After(have.NotAfter) {
 		return "it expires on " + have.NotAfter.Format(time.DateOnly)
@@ -164,8 +164,8 @@ func (w profile) missing(have *x509.Certificate, until time.Time) string {
 	return ""
 }
 
-// signingKey ensures the key pair of ServiceAccount tokens. The public file may
-// hold further keys: old ones stay in it while their tokens live.
+// signingKey ensures the key pair of ServiceAccount tokens. The public file may hold more
+// keys: old ones stay in it until their tokens expire.
 func (b *builder) signingKey(private, public string) {
 	if b.err != nil {
 		return
@@ -214,7 +214,7 @@ func (b *builder) newKey(path string) crypto.Signer {
 	return key
 }
 
-// sign issues template for key and stages it at path.
+// sign issues template for key and adds it to the pending files.
 func (b *builder) sign(path string, template, parent *x509.Certificate, key, signer crypto.Signer) *x509.Certificate {
 	if b.err != nil {
 		return template
@@ -228,9 +228,8 @@ func (b *builder) sign(path string, template, parent *x509.Certificate, key, sig
 	return issued
 }
 
-// readPair reads what there is of a pair. A key without certificate is what an
-// interrupted first start leaves and can be completed; a certificate without
-// key only where the key may be kept elsewhere.
+// readPair reads the existing files of a pair. A key may lack its certificate, as after an
+// interrupted first start. A certificate may lack its key only if keyElsewhere is set.
 func readPair(files Pair, keyElsewhere bool) (*x509.Certificate, crypto.Signer, error) {
 	key, err := readKey(files.KeyFile)
 	if err != nil {
@@ -256,7 +255,7 @@ func readPair(files Pair, keyElsewhere bool) (*x509.Certificate, crypto.Signer, 
 	return certs[0], key, nil
 }
 
-// readKey returns nil without an error where there is no file.
+// readKey returns nil without an error if there is no file.
 func readKey(path string) (crypto.Signer, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,38 +1,37 @@
-// Package pki makes and keeps the certificates, keys and kubeconfigs of a Triune
-// installation in one directory, without tools from outside.
+// Package pki makes and renews the certificates, keys and kubeconfigs of a Triune
+// installation in one directory.
 //
-// [Ensure] brings a directory to the wanted state and may be called on every
-// start: what is there and right is left alone, what is missing is made, a leaf
-// that is close to expiry or lacks a wanted name is issued again for the key it
-// has. What is there and wrong (a key that does not belong to its certificate,
-// a leaf of another authority, a file that is no PEM) is never overwritten: it
-// may be the only copy of something, so Ensure says what is wrong in one line
-// and changes nothing.
+// [Ensure] returns the files of a directory as a [PKI] and may be called on every start. It
+// keeps correct files, makes missing ones, and issues leaves again, for their keys, that are
+// close to expiry or lack a wanted name. It never overwrites a file with wrong content (a key
+// of another certificate, a leaf of another authority, no PEM), which may be the only copy
+// of something: it then returns an error of one line and changes nothing.
 //
-// The layout is the one kubeadm users know:
+// The layout is similar to kubeadm's:
 //
 //	ca.{crt,key}                  cluster CA: serving and client certificates
-//	front-proxy-ca.{crt,key}      the CA that alone may vouch for identity headers
-//	front-proxy/<tier>.{crt,key}  what a tier shows to the others
-//	front-proxy-client.{crt,key}  what triune shows to extension API servers, or
-//	                              a proxy in front of it that authenticates users
+//	front-proxy-ca.{crt,key}      the only CA of front proxies, which assert users
+//	front-proxy/<tier>.{crt,key}  client certificate of a tier for the others
+//	front-proxy-client.{crt,key}  client certificate of triune for extension API
+//	                              servers, or of a front proxy
 //	<tier>.{crt,key}              serving certificate of a tier
 //	admin.{crt,key}               kubernetes-admin, group system:masters
 //	controller-manager.{crt,key}  system:kube-controller-manager
 //	scheduler.{crt,key}           system:kube-scheduler
-//	<name>.{crt,key}              identities the caller asked for
+//	<name>.{crt,key}              additional clients of Options
 //	sa.{key,pub}                  signs and verifies ServiceAccount tokens
 //	etcd/{ca,server,client}.*     etcd, with an authority of its own
 //	nats/{ca,server,client}.*     NATS, with an authority of its own
 //
-// The front-proxy CA is not the client CA: a certificate of the first lets its
-// holder name any user, so no ordinary client certificate may ever pass for one
-// (DESIGN.md, invariant 8). For the same reason serving certificates carry the
-// extended key usage for servers only, and client certificates for clients only.
+// The front-proxy CA is not the client CA: the holder of one of its certificates may name
+// any user, so no ordinary client certificate may be accepted as one. For the same reason
+// serving certificates have only the extended key usage for servers, and client certificates
+// only that for clients.
 //
-// A program needs a few of these files and must not read the others: [PKI.Share]
-// puts what it needs into a directory of its own.
+// [PKI.Share] copies a few of the files to another directory, for a program that must not
+// read the others.
 //
-// All keys are ECDSA P-256: generating and signing take microseconds, and the
-// whole set is made in less time than a start of the server may cost.
+// All keys are ECDSA P-256, which are generated in microseconds. Package secrets keeps the
+// same files in Secrets of a cluster; [NewKey] and [Sign] are for it and for other
+// certificates.
 package pki

@@ -7,16 +7,15 @@ import (
 	"path/filepath"
 )
 
-// Ensure makes dir hold every file that o asks for and returns their names.
+// Ensure makes the files in dir that o describes and returns their names.
 //
-// It is idempotent, may be called by several processes at once (they take turns
-// on a lock file), and needs no write permission where nothing is to be written.
-// All new files reach the disk before the first of them gets its name, so that
-// an interrupted Ensure leaves either what was there or a state that the next
-// Ensure completes. Keys have mode 0600.
+// It is idempotent, may be called by several processes at once (a lock file serializes
+// them), and needs no write permission if no file must be written. It writes all new files
+// to the disk before it renames the first one. So an interrupted Ensure leaves either the
+// old state or one that the next Ensure completes. Keys have mode 0600.
 //
-// An error is one line that names the file. Nothing has been changed then,
-// unless the error is one of the disk itself.
+// The error is one line that names the file. Unless it is an error of the disk, no file has
+// been changed.
 func Ensure(dir string, o Options) (*PKI, error) {
 	o, err := o.completed()
 	if err != nil {
@@ -44,8 +43,7 @@ func Ensure(dir string, o Options) (*PKI, error) {
 		return nil, fmt.Errorf("pki: lock directory: %w", err)
 	}
 	defer unlock()
-	// Another process may have been at work during the look, which saw a part of
-	// it, or between the look and the lock.
+	// Another process may have written files during or after the first plan.
 	pending, err = plan(files, o)
 	if err != nil {
 		return nil, fmt.Errorf("pki: %w", err)
@@ -56,9 +54,8 @@ func Ensure(dir string, o Options) (*PKI, error) {
 	return files, nil
 }
 
-// plan reads what is there and returns the files that have to be written, in an
-// order in which every prefix is a state that a later plan can complete: a key
-// before its certificate, an authority before its leaves.
+// plan reads the existing files and returns those that must be written. A later plan can
+// complete any prefix of them: a key precedes its certificate, and an authority its leaves.
 func plan(files *PKI, o Options) ([]file, error) {
 	b := &builder{now: o.Now(), options: o}
 	cluster := b.authority(files.ClusterCA, "triune-ca")
@@ -81,8 +78,8 @@ func plan(files *PKI, o Options) ([]file, error) {
 		b.leaf(files.Clients[c.Name], byName[c.Authority], client(c.CommonName, c.Organizations...))
 	}
 
-	// Members of etcd and NATS clusters dial each other with the certificate
-	// they serve with, so these two are also client certificates.
+	// Members of etcd and NATS clusters dial each other with their serving certificates,
+	// so these two are also client certificates.
 	peer := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	etcdServer, natsServer := serving("etcd", o.local("etcd")), serving("nats", o.local("nats"))
 	etcdServer.usages, natsServer.usages = peer, peer

@@ -11,17 +11,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// file is content on its way to the disk.
+// file is a file to write.
 type file struct {
 	path string
 	mode fs.FileMode
 	data []byte
 }
 
-// writeAll puts every file in place: all of them are written and synced under
-// temporary names first, at once because one sync costs about as much as many,
-// then renamed in the given order, and the directories synced last. Where it
-// fails, no temporary file stays behind.
+// writeAll writes all files: it writes and syncs them under temporary names, concurrently
+// since one sync takes about as long as many, renames them in the given order, and then syncs
+// the directories. If it fails, it removes the temporary files.
 func writeAll(files []file) (err error) {
 	if len(files) == 0 {
 		return nil
@@ -70,9 +69,9 @@ func writeAll(files []file) (err error) {
 	return nil
 }
 
-// writeTemp writes f beside its place, synced, and returns the temporary name,
-// also where it fails after having made the file. Temporary files start with
-// mode 0600, so that no moment exists in which others can read a key.
+// writeTemp writes and syncs f under a temporary name in its directory. It returns the name
+// also if it fails after it has made the file. Temporary files have mode 0600 at first, so
+// that others can never read a key.
 func writeTemp(f file) (name string, err error) {
 	temp, err := os.CreateTemp(filepath.Dir(f.path), "."+filepath.Base(f.path)+".*")
 	if err != nil {
@@ -92,8 +91,8 @@ func writeTemp(f file) (name string, err error) {
 	return name, nil
 }
 
-// isThere tells whether a file has that content and mode already.
-func isThere(f file) bool {
+// exists reports whether f exists with its content and mode.
+func exists(f file) bool {
 	have, err := os.ReadFile(f.path)
 	if err != nil || !bytes.Equal(have, f.data) {
 		return false
@@ -102,9 +101,9 @@ func isThere(f file) bool {
 	return err == nil && info.Mode().Perm() == f.mode
 }
 
-// writeIfChanged puts one file in place unless it is there with that content.
+// writeIfChanged writes f unless it exists with its content and mode.
 func writeIfChanged(f file) error {
-	if isThere(f) {
+	if exists(f) {
 		return nil
 	}
 	return writeAll([]file{f})

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// ClockSkew is how far behind the clock of a peer may be: a fresh certificate
-// must not be refused as not yet valid, so it begins that much earlier.
+// ClockSkew is the time by which the clock of a peer may be behind. New certificates become
+// valid that much earlier, so that peers do not refuse them.
 const ClockSkew = 5 * time.Minute
 
 // NewKey generates an ECDSA P-256 key and returns it with its PEM form.
@@ -33,9 +33,9 @@ func NewKey() (crypto.Signer, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: keyutil.ECPrivateKeyBlockType, Bytes: der}), nil
 }
 
-// Sign issues template for the public key, under a serial number of its own, and
-// returns the certificate with its PEM form. The key of parent signs it; an
-// authority that signs itself is its own parent.
+// Sign issues template for the public key, with a new serial number, and returns the
+// certificate with its PEM form. signer is the key of parent. For a self-signed authority,
+// parent is template itself.
 func Sign(template, parent *x509.Certificate, public crypto.PublicKey, signer crypto.Signer) (*x509.Certificate, []byte, error) {
 	// RFC 5280 section 4.1.2.2: positive, unique, at most 20 octets.
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
@@ -49,7 +49,7 @@ func Sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 	}
 	issued, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, nil, fmt.Errorf("parse what was signed: %w", err)
+		return nil, nil, fmt.Errorf("parse the signed certificate: %w", err)
 	}
 	return issued, EncodeCertificate(issued), nil
 }
@@ -59,8 +59,8 @@ func EncodeCertificate(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: c.Raw})
 }
 
-// ParseKey returns the private key in PEM data. The error does not say where data
-// comes from.
+// ParseKey returns the private key in PEM data. The caller adds the source of data to the
+// error.
 func ParseKey(data []byte) (crypto.Signer, error) {
 	parsed, err := keyutil.ParsePrivateKeyPEM(data)
 	if err != nil {

@@ -12,20 +12,18 @@ import (
 // kubeconfig written here.
 const ContextName = "triune"
 
-// Access is what a kubeconfig grants: a server, the CA that vouches for it, and
-// the client certificate to show.
+// Access is the content of a kubeconfig.
 type Access struct {
 	// Server is the URL, such as https://127.0.0.1:6443.
 	Server string
-	// CAFile is the PEM bundle the server's certificate is checked with.
+	// CAFile is the PEM bundle that verifies the server.
 	CAFile string
-	// Client is the identity.
+	// Client is the client certificate to present.
 	Client Pair
 }
 
-// WriteKubeconfig writes a kubeconfig to path, complete in itself: the files
-// that a names are embedded, so that it can be copied to another machine. It
-// replaces path atomically, with mode 0600, and leaves an equal file alone.
+// WriteKubeconfig writes a kubeconfig to path. The files of a are embedded, so that it can be
+// copied to another machine. path is replaced atomically, with mode 0600, unless it is equal.
 func WriteKubeconfig(path string, a Access) error {
 	var embedded [3][]byte
 	for i, name := range []string{a.CAFile, a.Client.CertFile, a.Client.KeyFile} {
@@ -45,8 +43,8 @@ func WriteKubeconfig(path string, a Access) error {
 	return nil
 }
 
-// Kubeconfig returns a kubeconfig, complete in itself, for the server with that URL:
-// ca verifies it, cert and key are shown to it, all in PEM.
+// Kubeconfig returns a kubeconfig for the server at a URL, with embedded files in PEM: ca
+// verifies the server, cert and key authenticate the client.
 func Kubeconfig(server string, ca, cert, key []byte) ([]byte, error) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[ContextName] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}

@@ -2,6 +2,6 @@
 
 package pki
 
-// lockDir does nothing where the system has no flock(2): there, one process at
-// a time may prepare an installation.
+// lockDir does nothing, since the system has no flock(2): only one process at a time may
+// call Ensure.
 func lockDir(string) (unlock func(), err error) { return func() {}, nil }

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockDir takes the directory's lock, waiting for a process that has it. The
-// kernel gives it back when the holder dies, so a crash blocks nobody.
+// lockDir locks the directory and waits for a process that holds the lock. The kernel
+// releases the lock when that process ends, however it ends.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -18,7 +18,7 @@ func lockDir(dir string) (unlock func(), err error) {
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 		if err == nil {
-			// Closing the file gives the lock back.
+			// Closing the file releases the lock.
 			return func() { _ = f.Close() }, nil
 		}
 		if err != syscall.EINTR {

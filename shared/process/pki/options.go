@@ -36,7 +36,7 @@ var DefaultTiers = []string{"aggregator", "core", "extensions"}
 // kube-apiserver's default service range, 10.0.0.0/24.
 var DefaultServiceIP = net.IPv4(10, 0, 0, 1)
 
-// Client is an identity beyond those that every installation has.
+// Client is a client certificate besides those of every installation.
 type Client struct {
 	// Name is the file name below the directory, without extension; it may
 	// contain slashes ("nats/core").
@@ -48,35 +48,34 @@ type Client struct {
 	Authority Authority
 }
 
-// Options says what [Ensure] shall find or make. The zero value is a complete
-// installation for this machine.
+// Options describe the files that [Ensure] makes. The zero value describes a complete
+// installation on this machine.
 type Options struct {
 	// Tiers get a serving certificate each, with the tier's name among its DNS
 	// names. Empty means [DefaultTiers].
 	Tiers []string
-	// ExtraNames are further DNS names and IP addresses of every serving
-	// certificate, those of etcd and NATS included.
+	// ExtraNames are additional DNS names and IP addresses of every serving certificate,
+	// including those of etcd and NATS.
 	ExtraNames []string
 	// ServiceIPs are the addresses of the Service "kubernetes", one for each
 	// service range. Empty means [DefaultServiceIP].
 	ServiceIPs []net.IP
 	// Domain is the cluster's DNS domain. Empty means [DefaultDomain].
 	Domain string
-	// Clients are further client certificates.
+	// Clients are additional client certificates.
 	Clients []Client
 	// CALifetime and LeafLifetime bound new certificates; a leaf never outlives
 	// its authority. Zero means the defaults.
 	CALifetime   time.Duration
 	LeafLifetime time.Duration
-	// RenewBefore is how long before its end a leaf is issued again. Zero means
-	// [DefaultRenewBefore].
+	// RenewBefore is the time before its expiry from which a leaf is issued again. Zero
+	// means [DefaultRenewBefore].
 	RenewBefore time.Duration
 	// Now is the clock; nil means [time.Now].
 	Now func() time.Time
 }
 
-// completed returns o with every default filled in, or the first thing in it
-// that cannot be used.
+// completed returns o with all defaults, or an error for the first invalid setting.
 func (o Options) completed() (Options, error) {
 	if len(o.Tiers) == 0 {
 		o.Tiers = DefaultTiers
@@ -100,7 +99,7 @@ func (o Options) completed() (Options, error) {
 		o.Now = time.Now
 	}
 	if o.RenewBefore >= o.LeafLifetime {
-		return o, fmt.Errorf("pki: leaves that live %v would be renewed %v before their end, on every start", o.LeafLifetime, o.RenewBefore)
+		return o, fmt.Errorf("pki: leaves with a lifetime of %v, renewed %v before their expiry, would be renewed at every start", o.LeafLifetime, o.RenewBefore)
 	}
 	clients := slices.Clone(o.Clients)
 	names := []string{"ca", "front-proxy-ca", "etcd/ca", "nats/ca", "sa",
@@ -142,14 +141,14 @@ func clientNames(clients []Client) []string {
 	return names
 }
 
-// addresses are the names that one serving certificate must be valid for.
+// addresses are the names in a serving certificate.
 type addresses struct {
 	dns []string
 	ips []net.IP
 }
 
-// local returns the addresses under which a server on this machine is reached,
-// those the operator added, and the given ones.
+// local returns the addresses of a server on this machine, the ExtraNames, and the given
+// names.
 func (o Options) local(dns ...string) addresses {
 	a := addresses{
 		dns: append([]string{"localhost"}, dns...),
@@ -165,15 +164,15 @@ func (o Options) local(dns ...string) addresses {
 	return a.compacted()
 }
 
-// apiserver returns the addresses of a tier: the local ones and those under
-// which pods reach the Service "kubernetes".
+// apiserver returns the addresses of a tier: the local ones and those of the Service
+// "kubernetes".
 func (o Options) apiserver(tier string) addresses {
 	a := o.local(tier, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc."+o.Domain)
 	a.ips = append(a.ips, o.ServiceIPs...)
 	return a.compacted()
 }
 
-// compacted returns a without repetitions, in the order of first mention.
+// compacted returns a without duplicates, in the same order.
 func (a addresses) compacted() addresses {
 	var out addresses
 	for _, name := range a.dns {

@@ -36,7 +36,7 @@ type PKI struct {
 	// Serving holds the serving pair of each tier, by the tier's name.
 	Serving map[string]Pair
 
-	// Tier holds what each tier shows to the others, by the tier's name.
+	// Tier holds the client pair of each tier for the others, by the tier's name.
 	Tier map[string]Pair
 
 	FrontProxyClient  Pair
@@ -61,8 +61,8 @@ type PKI struct {
 // certificate: the one value of --requestheader-allowed-names.
 const FrontProxyClientName = "front-proxy-client"
 
-// TierPrefix begins the common name of the certificate that a tier shows to the others; the
-// tier's name follows.
+// TierPrefix is the prefix of the common name of a tier's client certificate, before the name
+// of the tier.
 const TierPrefix = "system:triune:"
 
 func layout(dir string, o Options) *PKI {
@@ -101,8 +101,8 @@ func pairAt(dir, name string) Pair {
 	return Pair{CertFile: base + ".crt", KeyFile: base + ".key"}
 }
 
-// LoadPool reads a PEM file of one or more CA certificates. A file without any
-// is an error: an empty pool would silently trust nobody.
+// LoadPool reads a PEM file of CA certificates. A file without any is an error, since an
+// empty pool would silently trust no one.
 func LoadPool(file string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -9,14 +9,13 @@ import (
 	"slices"
 )
 
-// Share fills a directory with exactly the named files of p.Dir, under the same
-// names, for a program that must not read the others. Names have slashes, such as
-// etcd/ca.crt. A file that has changed is replaced, one that is no longer named is
-// removed, and what is right is left alone. Each file is replaced atomically; a pair
-// fits at any time, for [Ensure] issues a certificate again for the key it has.
+// Share copies the named files of p.Dir to a directory, under the same names, for a program
+// that must not read the others. Names have slashes, such as etcd/ca.crt. Share replaces
+// changed files, each atomically, and removes all others. A certificate always fits its key,
+// since [Ensure] issues certificates again for the same key.
 //
-// An error names the file. Share may be called again after one. It is for one
-// goroutine and process at a time for each directory.
+// The error names the file; Share may be called again. For each directory, only one goroutine
+// of one process may call it at a time.
 func (p *PKI) Share(to string, names ...string) error {
 	var pending []file
 	for _, name := range names {
@@ -36,7 +35,7 @@ func (p *PKI) Share(to string, names ...string) error {
 			return fmt.Errorf("share %s: %w", name, err)
 		}
 		f := file{path: filepath.Join(to, filepath.FromSlash(name)), mode: info.Mode().Perm(), data: data}
-		if !isThere(f) {
+		if !exists(f) {
 			pending = append(pending, f)
 		}
 	}
@@ -46,7 +45,7 @@ func (p *PKI) Share(to string, names ...string) error {
 	return removeOthers(to, names)
 }
 
-// removeOthers leaves the named files in dir and nothing else but directories.
+// removeOthers removes all files in dir but the named ones. It keeps directories.
 func removeOthers(dir string, names []string) error {
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -58,7 +57,7 @@ func removeOthers(dir string, names []string) error {
 		}
 		return os.Remove(path)
 	})
-	if errors.Is(err, fs.ErrNotExist) { // nothing was named
+	if errors.Is(err, fs.ErrNotExist) { // no names were given
 		return nil
 	}
 	if err != nil {

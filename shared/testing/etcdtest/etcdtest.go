@@ -1,4 +1,5 @@
-// Package etcdtest runs a real etcd inside a test.
+// Package etcdtest runs an etcd in a test. [Start] and [StartSecure] return a [Server]; Dial,
+// DialAs and InProcess return clients of it.
 package etcdtest
 
 import (
@@ -21,16 +22,15 @@ import (
 // startLimit bounds one start.
 const startLimit = 30 * time.Second
 
-// Server is one etcd with one member, on a free port and in a directory that
-// the test removes.
+// Server is an etcd with one member, on a free port and in a directory that is removed at the
+// end of the test.
 type Server struct {
 	member *etcdembed.Member
 	cfg    *embed.Config
 	pki    *pki.PKI // nil without TLS
 }
 
-// Start runs an etcd until the test ends. Its ticks are those of a single
-// member in one process, so that it is ready in well under a second.
+// Start runs an etcd until the test ends. Short ticks make it ready in well under a second.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{cfg: config(t, "http")}
@@ -60,7 +60,7 @@ func StartSecure(t testing.TB, users ...string) *Server {
 	return s
 }
 
-// config is that of a server whose clients connect by scheme.
+// config returns the configuration of a server with client URLs of the scheme.
 func config(t testing.TB, scheme string) *embed.Config {
 	t.Helper()
 	cfg := embed.NewConfig()
@@ -89,11 +89,10 @@ func (s *Server) run(t testing.TB) {
 	s.member = member
 }
 
-// Stop ends the server; a test may do so before it ends itself. Clients in the process
-// get errors from then on.
+// Stop stops the server; a test may call it earlier. Its clients then return errors.
 func (s *Server) Stop() { s.member.Close() }
 
-// Restart stops the server and runs it again with its data and its address.
+// Restart stops the server and starts it again with its data and its address.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.cfg.ListenClientUrls = []url.URL{{Scheme: s.cfg.ListenClientUrls[0].Scheme, Host: s.member.Addrs()[0].String()}}
@@ -101,16 +100,16 @@ func (s *Server) Restart(t testing.TB) {
 	s.run(t)
 }
 
-// Dir is where the server keeps its data. A test may replace it while the server is
+// Dir returns the data directory of the server. A test may replace it while the server is
 // stopped.
 func (s *Server) Dir() string { return s.cfg.Dir }
 
-// URL is where clients dial.
+// URL returns the URL for clients.
 func (s *Server) URL() string {
 	return s.cfg.ListenClientUrls[0].Scheme + "://" + s.member.Addrs()[0].String()
 }
 
-// InProcess returns the client that reaches the server by function calls. It ends with
+// InProcess returns the client that calls the server without a connection. It is closed with
 // the server.
 func (s *Server) InProcess() *clientv3.Client { return s.member.Client }
 
@@ -135,7 +134,7 @@ func (s *Server) DialAs(t testing.TB, user string) *clientv3.Client {
 	return s.dial(t, &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: authorities, MinVersion: tls.VersionTLS12})
 }
 
-// Files are the CA of a server of StartSecure, and the certificate and key of a user.
+// Files returns the CA file of a server of StartSecure, and the certificate of a user.
 func (s *Server) Files(user string) (ca string, client pki.Pair) {
 	return s.pki.EtcdCA.CertFile, s.pki.Clients["etcd/"+user]
 }
@@ -150,8 +149,8 @@ func (s *Server) dial(t testing.TB, config *tls.Config) *clientv3.Client {
 	return c
 }
 
-// Goroutines are those that run now, and those that a starting etcd has yet to
-// start, for a leak check later.
+// Goroutines returns options of a later leak check that ignore the goroutines that run now,
+// and those that a starting etcd will start.
 func Goroutines() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreCurrent(),
