@@ -14,8 +14,8 @@ func serviceAccount(name string) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// testBootstrapObjects: what a new cluster has without anybody making it. The
-// Service kubernetes comes after readyz, for its controller waits for it.
+// testBootstrapObjects checks the first objects of a cluster. The Service kubernetes is
+// created after readyz is green, for which its controller waits.
 func (c *cluster) testBootstrapObjects(t *testing.T) {
 	ctx, o := t.Context(), metav1.GetOptions{}
 	await(t, "the Service kubernetes and its endpoint", func() bool {

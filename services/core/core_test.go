@@ -31,7 +31,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata instead of comparing with it")
 
-// cluster is a core that runs on an etcd of its own.
+// cluster is a running core with an etcd of its own.
 type cluster struct {
 	server *Server
 	config *rest.Config // the administrator's
@@ -42,8 +42,7 @@ type cluster struct {
 	stores stores
 }
 
-// TestCore starts one core, because that takes seconds, and looks at it from all
-// sides.
+// TestCore starts one core for many tests, since a start takes seconds.
 func TestCore(t *testing.T) {
 	c := start(t)
 	t.Run("readyz waits for namespaces", c.testReadyzWaitsForNamespaces) // first: it needs a new cluster
@@ -58,7 +57,7 @@ func TestCore(t *testing.T) {
 	t.Run("unknown paths", c.testUnknownPaths)
 }
 
-// start runs a core with the given flags besides those that every core needs.
+// start runs a core with the given flags and those that every core needs.
 func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +105,7 @@ func start(t *testing.T, flags ...string) *cluster {
 	return c
 }
 
-// run runs core until the test ends, where it must return in time.
+// run runs core until the test ends, and checks that it then returns in time.
 func (c *cluster) run(t *testing.T, options *Options) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -117,7 +116,7 @@ func (c *cluster) run(t *testing.T, options *Options) {
 	for _, err := range completed.Validate() {
 		t.Error(err)
 	}
-	// A process has one registry, and these tests run more than one core.
+	// These tests run several cores in a process, which has one registry.
 	log, err := completed.EventLog().Open(Tier, metrics.NewKubeRegistry().Registerer())
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +145,7 @@ func (c *cluster) run(t *testing.T, options *Options) {
 	})
 }
 
-// parsed returns the options that a command line makes.
+// parsed returns the options of a command line.
 func parsed(t testing.TB, args ...string) *Options {
 	t.Helper()
 	if err := utilcompatibility.DefaultComponentGlobalsRegistry.Set(); err != nil {
@@ -165,7 +164,7 @@ func parsed(t testing.TB, args ...string) *Options {
 	return options
 }
 
-// startEtcd returns the URL of an etcd that ends with the test.
+// startEtcd starts an etcd that ends with the test, and returns its URL.
 func startEtcd(t *testing.T) string {
 	t.Helper()
 	config := embed.NewConfig()
@@ -187,7 +186,7 @@ func startEtcd(t *testing.T) string {
 	return "http://" + member.Addrs()[0].String()
 }
 
-// get returns the answer to a request of the administrator.
+// get returns the response to a request of the administrator.
 func (c *cluster) get(t *testing.T, path string) (code int, header http.Header, body string) {
 	t.Helper()
 	res, err := c.http.Get(c.url + path)
@@ -202,7 +201,7 @@ func (c *cluster) get(t *testing.T, path string) (code int, header http.Header, 
 	return res.StatusCode, res.Header, string(read)
 }
 
-// await waits until ok, which the server brings about.
+// await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(2 * time.Minute)
@@ -218,8 +217,8 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// testReadyzWaitsForNamespaces: kube-apiserver's does not, and whoever creates
-// something in default right after it turned green may fail there.
+// testReadyzWaitsForNamespaces checks that objects can be created in default as soon as
+// readyz is green. With kube-apiserver, that may fail.
 func (c *cluster) testReadyzWaitsForNamespaces(t *testing.T) {
 	await(t, "readyz is green", func() bool {
 		code, _, body := c.get(t, "/readyz")
@@ -228,7 +227,7 @@ func (c *cluster) testReadyzWaitsForNamespaces(t *testing.T) {
 		}
 		return code == http.StatusOK
 	})
-	// At once, and never again if it fails.
+	// One attempt, without waiting.
 	if _, err := c.client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("create right after readyz turned green: %v", err)
 	}
@@ -237,7 +236,7 @@ func (c *cluster) testReadyzWaitsForNamespaces(t *testing.T) {
 			t.Errorf("namespace right after readyz turned green: %v", err)
 		}
 	}
-	// So are the roles, or the first request of a component would be forbidden.
+	// The roles must exist as well, or the first request of a component is forbidden.
 	if _, err := c.client.RbacV1().ClusterRoleBindings().Get(t.Context(), "system:kube-scheduler", metav1.GetOptions{}); err != nil {
 		t.Errorf("role binding right after readyz turned green: %v", err)
 	}

@@ -12,8 +12,8 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// FuzzAuthorizationConfiguration gives core whatever AuthorizationConfiguration: core takes
-// the files that kube-apiserver takes, and its error about another one names flag and file.
+// FuzzAuthorizationConfiguration checks that core accepts an AuthorizationConfiguration if and
+// only if kube-apiserver does, and that its errors name the flag and the file.
 func FuzzAuthorizationConfiguration(f *testing.F) {
 	const (
 		head    = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n"

@@ -14,8 +14,8 @@ import (
 
 func formatRevision(revision int64) string { return strconv.FormatInt(revision, 10) }
 
-// testIssuer follows the documents of KEP-1393 as a relying party does, and uses a
-// token that they vouch for.
+// testIssuer reads the documents of KEP-1393 as a relying party, and verifies a token with
+// them.
 func (c *cluster) testIssuer(t *testing.T) {
 	code, header, body := c.get(t, "/.well-known/openid-configuration")
 	if code != http.StatusOK || header.Get("Content-Type") != "application/json" || !strings.HasPrefix(header.Get("Cache-Control"), "public, max-age=") {
@@ -51,7 +51,7 @@ func (c *cluster) testIssuer(t *testing.T) {
 		}
 	}
 
-	// kube-controller-manager would make it; there is none here.
+	// There is no kube-controller-manager to create it.
 	account, err := c.client.CoreV1().ServiceAccounts("default").Create(t.Context(), serviceAccount("worker"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

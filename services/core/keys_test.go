@@ -16,9 +16,10 @@ import (
 	"triune.dev/shared/storage/eventlog"
 )
 
-// TestKeysOfCore: the ranges of core, which the roles of etcd are made of, are those of
-// the resources that Kubernetes has, with all that are alpha or off by default, and of what
-// kube-apiserver stores besides. Kubernetes' own list of its resources is api/discovery.
+// TestKeysOfCore checks that the key ranges of core, which its role in etcd contains, are
+// those of all resources of Kubernetes, including alpha ones and those that are off by
+// default, and of the other keys of kube-apiserver. The list of resources is api/discovery
+// of Kubernetes.
 func TestKeysOfCore(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	if err != nil {

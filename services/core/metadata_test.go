@@ -23,9 +23,8 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// TestMetadataFromBytes: the metadata of every built-in kind, in every version that it may
-// be stored in, and the labels by themselves, are what decoding the whole object gives,
-// whatever the rest of it is.
+// TestMetadataFromBytes checks, for every built-in kind and stored version, that metadata
+// and labels read from stored bytes equal those of the decoded object.
 func TestMetadataFromBytes(t *testing.T) {
 	scheme, codecs := legacyscheme.Scheme, legacyscheme.Codecs
 	stored, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)

@@ -20,8 +20,8 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// TestWhatIsOffByDefault starts a core with what kube-apiserver leaves off, too, unless
-// it is asked for.
+// TestWhatIsOffByDefault starts a core with features that are off by default, also in
+// kube-apiserver.
 func TestWhatIsOffByDefault(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CoordinatedLeaderElection, true)
 	c := start(t, "--runtime-config=coordination.k8s.io/v1beta1=true", "--enable-logs-handler")
@@ -37,8 +37,8 @@ func TestWhatIsOffByDefault(t *testing.T) {
 	t.Run("its own requests at the end", c.testItsOwnRequestsAtTheEnd) // last
 }
 
-// testItsOwnRequestsAtTheEnd: while a server waits for requests in flight it refuses new
-// ones, but not those that it sends itself on behalf of the former. Nothing may follow.
+// testItsOwnRequestsAtTheEnd checks that a server that shuts down refuses new requests, but
+// not its own requests on behalf of those in flight. It must be the last test.
 func (c *cluster) testItsOwnRequestsAtTheEnd(t *testing.T) {
 	g := c.server.Generic()
 	own, err := kubernetes.NewForConfig(g.LoopbackClientConfig)
@@ -60,8 +60,8 @@ func (c *cluster) testItsOwnRequestsAtTheEnd(t *testing.T) {
 	}
 }
 
-// testCoordinatedLeaderElection: a component stands for election with a LeaseCandidate,
-// and the API server makes a Lease of which it is the holder (KEP-4355).
+// testCoordinatedLeaderElection checks that a LeaseCandidate becomes the holder of a Lease
+// (KEP-4355).
 func (c *cluster) testCoordinatedLeaderElection(t *testing.T) {
 	now := metav1.NowMicro()
 	candidate := &coordinationv1beta1.LeaseCandidate{

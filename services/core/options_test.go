@@ -10,7 +10,7 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// TestValidateNamesTheFlag: whoever reads the error must know what to change.
+// TestValidateNamesTheFlag checks that each error names the flag.
 func TestValidateNamesTheFlag(t *testing.T) {
 	made, err := pki.Ensure(t.TempDir(), pki.Options{})
 	if err != nil {
@@ -74,7 +74,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	}
 }
 
-// TestCompleteNamesTheFlag: what cannot be read is found before anything runs.
+// TestCompleteNamesTheFlag checks the errors of unreadable files, before the server runs.
 func TestCompleteNamesTheFlag(t *testing.T) {
 	for _, args := range [][]string{
 		{"--service-account-signing-key-file=testdata/none"},

@@ -20,8 +20,8 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// testPrinted: the row of an object is the same where what no printer looks at was not
-// decoded, and so are its metadata.
+// testPrinted checks that the table row and the metadata of an object are the same if the
+// fields that no printer reads are not decoded.
 func (c *cluster) testPrinted(t *testing.T) {
 	convertor := printerstorage.TableConvertor{TableGenerator: printers.NewTableGenerator().With(printersinternal.AddHandlers)}
 	for resource, kind := range map[string]string{"pods": "Pod", "nodes": "Node"} {
@@ -74,7 +74,7 @@ func (c *cluster) testPrinted(t *testing.T) {
 				if len(part) < len(whole) {
 					cut++
 				}
-				// Of bytes that are broken, too, as long as they can be decoded.
+				// The same holds for damaged bytes that can be decoded.
 				broken := bytecache.NewEntry(key, 7, check.damaged(stored))
 				if obj, err := version.Decode(broken, 7); err == nil {
 					want, _ := printed(obj, nil)
@@ -83,7 +83,7 @@ func (c *cluster) testPrinted(t *testing.T) {
 					}
 				}
 			}
-			// Some have nothing of the kind.
+			// Some kinds have no such fields.
 			if cut < rounds/6 {
 				t.Errorf("only %d of %d objects were decoded without what nobody prints", cut, rounds)
 			}

@@ -27,8 +27,8 @@ func (c *cluster) versions() []*resources.GroupVersion {
 	return all
 }
 
-// testResources shows in a review what a change adds or takes away. It is written
-// with go test -rewrite.
+// testResources compares all resources and verbs with a golden file, so that a review shows
+// changes. go test -rewrite writes the file.
 func (c *cluster) testResources(t *testing.T) {
 	const file = "testdata/resources.txt"
 	var lines strings.Builder
@@ -58,12 +58,11 @@ func (c *cluster) testResources(t *testing.T) {
 	}
 }
 
-// ofOtherTiers are the stable group-versions that core does not serve.
+// ofOtherTiers are the stable group-versions of other tiers.
 var ofOtherTiers = []string{"apiextensions.k8s.io/v1", "apiregistration.k8s.io/v1"}
 
-// testDiscovery compares what core says of itself with the documents that
-// Kubernetes keeps beside its source. They are made with every alpha and beta
-// feature on.
+// testDiscovery compares core's discovery documents with those in the source of Kubernetes,
+// which are made with all alpha and beta features.
 func (c *cluster) testDiscovery(t *testing.T) {
 	dir := filepath.Join(moduleDir(t, "k8s.io/kubernetes"), "api", "discovery")
 	files, err := filepath.Glob(filepath.Join(dir, "*__*.json"))
@@ -112,7 +111,7 @@ func (c *cluster) testDiscovery(t *testing.T) {
 	}
 }
 
-// moduleDir returns where the go command keeps the source of a module.
+// moduleDir returns the directory of the source of a module.
 func moduleDir(t *testing.T, module string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
@@ -122,7 +121,7 @@ func moduleDir(t *testing.T, module string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// testUnknownPaths: core alone is the end of the chain.
+// testUnknownPaths checks that core without a next tier answers 404.
 func (c *cluster) testUnknownPaths(t *testing.T) {
 	for _, path := range []string{"/nowhere", "/apis/example.com/v1/things", "/api/v1/gizmos", "/api/v1/namespaces/default/pods/a%2Fb"} {
 		code, _, body := c.get(t, path)

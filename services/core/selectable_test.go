@@ -33,7 +33,7 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// stores notes what the registry makes its storages with.
+// stores records the options with which the registry makes its storages.
 type stores struct {
 	generic.RESTOptionsGetter
 	of map[schema.GroupResource]storeConfig
@@ -60,7 +60,7 @@ func (s stores) GetRESTOptions(resource schema.GroupResource, example runtime.Ob
 	return options, err
 }
 
-// countedCodec counts what it decodes.
+// countedCodec counts the objects that it decodes.
 type countedCodec struct {
 	runtime.Codec
 	decoded int
@@ -71,7 +71,7 @@ func (c *countedCodec) Decode(data []byte, defaults *schema.GroupVersionKind, in
 	return c.Codec.Decode(data, defaults, into)
 }
 
-// fieldsCheck compares the fields that a cache finds with those of decoded objects.
+// fieldsCheck compares the fields from stored bytes with those of decoded objects.
 type fieldsCheck struct {
 	storeConfig
 	counted *countedCodec
@@ -90,8 +90,9 @@ func newFieldsCheck(t testing.TB, resource schema.GroupResource, c storeConfig) 
 	return check
 }
 
-// of tells whether stored bytes were enough. What they say must then be right.
-func (c *fieldsCheck) of(t *testing.T, key string, stored []byte) (plain bool) {
+// compare reports whether the fields were found without decoding stored. It then checks
+// them.
+func (c *fieldsCheck) compare(t *testing.T, key string, stored []byte) (plain bool) {
 	t.Helper()
 	c.counted.decoded = 0
 	got, err := c.options.Fields(bytecache.NewEntry(key, 1, stored))
@@ -110,8 +111,8 @@ func (c *fieldsCheck) of(t *testing.T, key string, stored []byte) (plain bool) {
 	return plain
 }
 
-// stored returns an object as it is stored that was read and written once, as every
-// object is that a client has sent.
+// stored returns the stored bytes of an object that was decoded and encoded once, like every
+// object of a client.
 func (c *fieldsCheck) stored(obj runtime.Object) (key string, stored []byte, err error) {
 	first, err := runtime.Encode(c.codec, obj)
 	if err != nil {
@@ -132,8 +133,8 @@ func (c *fieldsCheck) stored(obj runtime.Object) (key string, stored []byte, err
 	return "/registry/x/" + of.GetNamespace() + "/" + of.GetName(), stored, nil
 }
 
-// testSelectableFields: the fields that are read from stored bytes are those of the
-// decoded object, whatever is stored, and of ordinary objects they are read.
+// testSelectableFields checks that fields from stored bytes equal those of the decoded
+// object, whatever is stored, and that ordinary objects need not be decoded.
 func (c *cluster) testSelectableFields(t *testing.T) {
 	for resource := range selectable {
 		if _, ok := c.stores.of[resource]; !ok {
@@ -153,7 +154,7 @@ func (c *cluster) testSelectableFields(t *testing.T) {
 		})
 	}
 	t.Run("without decoding", func(t *testing.T) {
-		// There is a server whose caches do so.
+		// The caches of a running server do so.
 		config := c.stores.of[schema.GroupResource{Resource: "pods"}]
 		stored := undecodable(t, config.codec)
 		if _, _, err := config.codec.Decode(stored, nil, nil); err == nil {
@@ -166,8 +167,8 @@ func (c *cluster) testSelectableFields(t *testing.T) {
 	})
 }
 
-// testCaches: all that core keeps has a cache, the stream that carries its changes is
-// core's own, and so are its keys.
+// testCaches checks that all resources of core have a cache, and that their keys belong to
+// core and its stream.
 func (c *cluster) testCaches(t *testing.T) {
 	routes := eventlog.NewRoutes(eventlog.DefaultCluster, "/registry")
 	for resource, config := range c.stores.of {
@@ -181,7 +182,7 @@ func (c *cluster) testCaches(t *testing.T) {
 	}
 }
 
-// undecodable returns a stored pod of which only the managed fields are damaged.
+// undecodable returns a stored pod with damaged managed fields.
 func undecodable(t *testing.T, codec runtime.Codec) []byte {
 	stored, err := runtime.Encode(codec, ordinaryPod())
 	if err != nil {
@@ -207,19 +208,19 @@ func (c *fieldsCheck) many(t *testing.T, rounds int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.of(t, key, stored) {
+		if c.compare(t, key, stored) {
 			ordinary++
 		}
-		c.of(t, key, c.damaged(stored))
-		c.of(t, key, c.rebuilt(t, stored))
+		c.compare(t, key, c.damaged(stored))
+		c.compare(t, key, c.rebuilt(t, stored))
 	}
-	// Some have empty strings where there is never one.
+	// Some have empty strings in unusual places.
 	if ordinary*10 < rounds*9 {
 		t.Errorf("%d of %d ordinary objects had to be decoded", rounds-ordinary, rounds)
 	}
 }
 
-// damaged returns stored bytes that are not what they were.
+// damaged returns stored bytes with random changes.
 func (c *fieldsCheck) damaged(stored []byte) []byte {
 	stored = bytes.Clone(stored)
 	for range 1 + c.random.Intn(3) {
@@ -236,8 +237,7 @@ func (c *fieldsCheck) damaged(stored []byte) []byte {
 	return stored
 }
 
-// rebuilt returns a stored object with fields that are missing, empty, repeated or in
-// another order.
+// rebuilt returns a stored object with missing, empty, repeated and reordered fields.
 func (c *fieldsCheck) rebuilt(t *testing.T, stored []byte) []byte {
 	return changeRaw(t, stored, func(raw []byte) []byte { return c.rebuiltMessage(raw, 3) })
 }
@@ -342,7 +342,7 @@ func podStore(t testing.TB) storeConfig {
 	}
 }
 
-// ordinaryPod is one that runs.
+// ordinaryPod returns a running pod.
 func ordinaryPod() *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -365,8 +365,8 @@ func ordinaryPod() *corev1.Pod {
 	}
 }
 
-// TestSelectableFieldsOfPods: where fields are missing that are defaulted, or older
-// names of theirs count, pods have the fields that decoding gives them.
+// TestSelectableFieldsOfPods checks pods without defaulted fields, and pods with older names
+// of fields.
 func TestSelectableFieldsOfPods(t *testing.T) {
 	c := newFieldsCheck(t, schema.GroupResource{Resource: "pods"}, podStore(t))
 	raw := protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme)
@@ -410,13 +410,13 @@ func TestSelectableFieldsOfPods(t *testing.T) {
 				}
 				return
 			}
-			if plain := c.of(t, "/registry/pods/default/web-7d4b9c6f5d-x2x7p", stored.Bytes()); plain != tc.plain {
+			if plain := c.compare(t, "/registry/pods/default/web-7d4b9c6f5d-x2x7p", stored.Bytes()); plain != tc.plain {
 				t.Errorf("read from stored bytes: %t, want %t", plain, tc.plain)
 			}
 		})
 	}
 	t.Run("as JSON", func(t *testing.T) {
-		if c.of(t, "k", []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"nodeName":"b"}}`)) {
+		if c.compare(t, "k", []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"nodeName":"b"}}`)) {
 			t.Error("read from JSON")
 		}
 	})

@@ -19,15 +19,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// stored is an object of which kube-apiserver's key and encoding are known.
+// stored is an object with the key and the encoding that kube-apiserver uses.
 type stored struct {
 	create func() (metav1.Object, error)
 	key    string
-	// version and kind of the stored form, which is not always that of the request.
+	// version and kind of the stored object, which may differ from the request.
 	version, kind string
 }
 
-// testStorage: either server can be pointed at the other's etcd.
+// testStorage checks keys and encodings, so that Triune and kube-apiserver can use the etcd
+// of the other.
 func (c *cluster) testStorage(t *testing.T) {
 	ctx, o := t.Context(), metav1.CreateOptions{}
 	named := metav1.ObjectMeta{Name: "kept"}
@@ -49,7 +50,7 @@ func (c *cluster) testStorage(t *testing.T) {
 			return c.client.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: named, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, o)
 		}, "/registry/services/specs/default/kept", "v1", "Service"},
 		"Endpoints": {func() (metav1.Object, error) {
-			//nolint:staticcheck // deprecated in 1.33, and stored all the same
+			//nolint:staticcheck // deprecated in 1.33, but still stored
 			return c.client.CoreV1().Endpoints("default").Create(ctx, &corev1.Endpoints{ObjectMeta: named}, o)
 		}, "/registry/services/endpoints/default/kept", "v1", "Endpoints"},
 		"ReplicationController": {func() (metav1.Object, error) {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// read is what those behind core's informers make of a pod.
+// read holds the results of the readers of core's informers for a pod.
 type read struct {
 	Node, ServiceAccount, UID string
 	Deleted                   *metav1.Time
@@ -56,7 +56,7 @@ func readPod(pod *corev1.Pod, evaluate func(podsecurity.LevelVersion, *metav1.Ob
 	return r
 }
 
-// TestTrim: to those who read them, pods are what they were.
+// TestTrim checks that trimming a pod changes no result of its readers.
 func TestTrim(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"triune.dev/shared/storage/etcdembed"
 )
 
-// TestUnusableFlags: one line that names the flag and its value, and nothing is
-// made before.
+// TestUnusableFlags checks that the error is one line with the flag and its value, and that
+// no files are made.
 func TestUnusableFlags(t *testing.T) {
 	tests := map[string]struct{ flag, want string }{
 		"controller":      {"--controllers=namespace,gizmo", `--controllers: unknown controller "gizmo", known are [all-generic `},
@@ -65,8 +65,9 @@ func TestUnusableDataDirectory(t *testing.T) {
 	}
 }
 
-// TestNothingIsMadeWhenAllIsGiven: triune as a drop-in for kube-apiserver.
-func TestNothingIsMadeWhenAllIsGiven(t *testing.T) {
+// TestNoFilesWithAllFlags checks that triune makes no files when it replaces kube-apiserver,
+// with flags for all of them.
+func TestNoFilesWithAllFlags(t *testing.T) {
 	made, err := pki.Ensure(filepath.Join(t.TempDir(), "pki"), pki.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func TestNothingIsMadeWhenAllIsGiven(t *testing.T) {
 	}
 }
 
-// outsideEtcd returns the URL of an etcd that ends with the test.
+// outsideEtcd starts an etcd that ends with the test, and returns its URL.
 func outsideEtcd(t *testing.T) string {
 	t.Helper()
 	config := embed.NewConfig()

@@ -29,7 +29,7 @@ import (
 	"triune.dev/shared/program/command"
 )
 
-// asProgram makes the test binary be triune.
+// asProgram is the environment variable that makes the test binary run triune.
 const asProgram = "TRIUNE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// leaked is the exit status of a triune that has left goroutines behind.
+// leaked is the exit status of a triune with leaked goroutines.
 const leaked = 3
 
-// runAsProgram is triune, which looks at its end for what still runs.
+// runAsProgram runs triune and checks for leaked goroutines at the end.
 func runAsProgram() int {
 	code := command.Main(Command())
 	if code == 0 {
@@ -54,14 +54,14 @@ func runAsProgram() int {
 	return code
 }
 
-// forever are the goroutines that libraries start once per process and never end.
+// forever are goroutines of libraries that run once in a process and never end.
 var forever = []goleak.Option{
 	goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),         // the health check named log
 	goleak.IgnoreTopFunction("triune.dev/shared/program/command.signalled.func1"), // waits for a second signal
 }
 
-// process is a triune that runs.
+// process is a running triune.
 type process struct {
 	t       *testing.T
 	command *exec.Cmd
@@ -131,7 +131,7 @@ func launchIn(t *testing.T, working, dir string, args ...string) *process {
 	return p
 }
 
-// wait returns the exit status of a process that ends by itself.
+// wait waits for the process to end and returns its exit status.
 func (p *process) wait(within time.Duration) int {
 	p.t.Helper()
 	select {
@@ -142,7 +142,7 @@ func (p *process) wait(within time.Duration) int {
 	return p.command.ProcessState.ExitCode()
 }
 
-// stop ends a process in order.
+// stop shuts the process down.
 func (p *process) stop() {
 	p.t.Helper()
 	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
@@ -153,7 +153,7 @@ func (p *process) stop() {
 	}
 }
 
-// kubeconfig is what a new user has.
+// kubeconfig returns the file of the administrator's kubeconfig.
 func (p *process) kubeconfig() string { return filepath.Join(p.dir, "admin.kubeconfig") }
 
 func (p *process) config(kubeconfig string) *rest.Config {
@@ -232,7 +232,7 @@ func TestRestartKeepsData(t *testing.T) {
 	second.stop()
 }
 
-// checkFiles: what is secret is readable by its owner alone.
+// checkFiles checks that only the owner can read secret files.
 func (p *process) checkFiles() {
 	p.t.Helper()
 	info, err := os.Stat(p.kubeconfig())
@@ -260,7 +260,7 @@ func (p *process) checkFiles() {
 	}
 }
 
-// checkSocket: etcd listens where only its owner can go, and on no port.
+// checkSocket checks that etcd listens only in a directory of its owner, and on no port.
 func (p *process) checkSocket() {
 	p.t.Helper()
 	entries, err := os.ReadDir(p.tmp)
@@ -277,7 +277,7 @@ func (p *process) checkSocket() {
 	}
 }
 
-// checkControllers: a bare triune finishes what it starts.
+// checkControllers checks the work of the controllers in the process.
 func (p *process) checkControllers(client *kubernetes.Clientset) {
 	p.t.Helper()
 	ctx := p.t.Context()
@@ -298,8 +298,8 @@ func (p *process) checkControllers(client *kubernetes.Clientset) {
 	})
 }
 
-// watch opens watches of each tier. The channel it returns is closed when all have
-// been ended by the server.
+// watch opens watches of each tier. The returned channel is closed when the server has ended
+// all of them.
 func (p *process) watch(client *kubernetes.Clientset) <-chan struct{} {
 	p.t.Helper()
 	var group sync.WaitGroup
@@ -326,7 +326,7 @@ func (p *process) watch(client *kubernetes.Clientset) <-chan struct{} {
 	return ended
 }
 
-// TestSecondStartOnTheSameData fails at once, and says why.
+// TestSecondStartOnTheSameData checks that a second process fails at once, with the reason.
 func TestSecondStartOnTheSameData(t *testing.T) {
 	dir := t.TempDir()
 	first := launch(t, dir)
@@ -349,8 +349,8 @@ func TestSecondStartOnTheSameData(t *testing.T) {
 	first.stop()
 }
 
-// TestAddressThatCannotBeHad: the line names the flags, and nothing stays behind.
-func TestAddressThatCannotBeHad(t *testing.T) {
+// TestAddressInUse checks that the error names the flags, and that no files remain.
+func TestAddressInUse(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// writes are the verbs and resources of what a client has changed, with the names
-// of what was changed.
+// writes returns the writes of a client as verb, resource and name, sorted.
 func writes(client *fake.Clientset) []string {
 	var all []string
 	for _, action := range client.Actions() {
@@ -38,7 +37,7 @@ func writes(client *fake.Clientset) []string {
 	return all
 }
 
-// newCluster has the namespaces that bootstrap roles are in.
+// newCluster returns a client of a cluster with the namespaces of the bootstrap roles.
 func newCluster() *fake.Clientset {
 	return fake.NewClientset(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem}},
@@ -76,7 +75,7 @@ func TestRBACOfANewCluster(t *testing.T) {
 			t.Errorf("%d roles in %s, want %d: %v", len(got.Items), namespace, len(want), err)
 		}
 	}
-	// Nothing is left to do for another server, or after a restart.
+	// Another server, or a restart, changes nothing.
 	client.ClearActions()
 	if err := RBAC(t.Context(), client); err != nil {
 		t.Fatal(err)
@@ -86,9 +85,9 @@ func TestRBACOfANewCluster(t *testing.T) {
 	}
 }
 
-// TestRBACKeepsWhatAdministratorsHaveAdded and puts back what they have taken
-// away, unless they have said to leave it alone.
-func TestRBACKeepsWhatAdministratorsHaveAdded(t *testing.T) {
+// TestRBACKeepsAdditions checks that RBAC keeps the additions of administrators and restores
+// what they have removed, unless autoupdate is off.
+func TestRBACKeepsAdditions(t *testing.T) {
 	client := newCluster()
 	if err := RBAC(t.Context(), client); err != nil {
 		t.Fatal(err)
@@ -157,8 +156,7 @@ func change[T any](t *testing.T, get func(context.Context, string, metav1.GetOpt
 	}
 }
 
-// TestRBACBesideAnotherServer: both start at the same time, and each may find that
-// the other was faster.
+// TestRBACBesideAnotherServer checks that two servers may start at the same time.
 func TestRBACBesideAnotherServer(t *testing.T) {
 	client := newCluster()
 	var refused atomic.Int32
@@ -167,7 +165,7 @@ func TestRBACBesideAnotherServer(t *testing.T) {
 		if refused.Add(1) > 3 {
 			return false, nil, nil
 		}
-		// The other one's is stored in the meantime.
+		// The other server creates it first.
 		if err := client.Tracker().Add(object); err != nil {
 			return true, nil, err
 		}
@@ -186,7 +184,8 @@ func TestRBACBesideAnotherServer(t *testing.T) {
 	}
 }
 
-// TestRBACTriesAgain until etcd has a leader, and says why when it gives up.
+// TestRBACTriesAgain checks that RBAC retries until etcd has a leader, and that the error
+// has the reason when it gives up.
 func TestRBACTriesAgain(t *testing.T) {
 	unavailable := func(until int32) *fake.Clientset {
 		client := newCluster()

@@ -59,9 +59,8 @@ func TestServerKeepsItsStreams(t *testing.T) {
 	})
 }
 
-// TestCallsOutliveTheServer: goroutines that nobody waits for use a server while it is
-// closed and after, and connections are closed before it, with it and after it. They get
-// errors.
+// TestCallsOutliveTheServer checks that calls during and after Close return errors, and that
+// connections may be closed before, during and after Close.
 func TestCallsOutliveTheServer(t *testing.T) {
 	rounds := 100
 	if testing.Short() {
@@ -121,7 +120,7 @@ func closeUnderLoad(t *testing.T) {
 		},
 		"check": func(context.Context) error { return s.Check() },
 	}
-	// Requests that are never answered end with the context.
+	// Unanswered requests end with the context.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var callers, begun sync.WaitGroup
@@ -153,8 +152,8 @@ func closeUnderLoad(t *testing.T) {
 	}
 }
 
-// TestConnectionsEndWithTheServer: one that nobody has closed would look for the server
-// for ever.
+// TestConnectionsEndWithTheServer checks that Close closes open connections, which would
+// otherwise try to reconnect forever.
 func TestConnectionsEndWithTheServer(t *testing.T) {
 	s, err := Start(t.Context(), t.TempDir())
 	if err != nil {
