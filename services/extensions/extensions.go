@@ -1,5 +1,5 @@
-// Package extensions is the last tier of the chain. It serves CustomResourceDefinitions and
-// the objects they define, and answers 404 to requests that no tier owns.
+// Package extensions is the last tier of the chain, which serves CustomResourceDefinitions
+// and the objects they define, and answers 404 to requests that no tier owns.
 //
 // A new CRD adds no routes. The tier reads its CRDs with an informer, over a client that
 // calls its own handler, and updates the table of package customresource, the discovery

@@ -17,23 +17,23 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// CacheConfig says what is stored in a cache.
+// CacheConfig describes the objects in a cache.
 type CacheConfig struct {
-	// Codec decodes what is stored. Required.
+	// Codec decodes the stored objects. Required.
 	Codec runtime.Codec
-	// Transformer decrypts it. By default nothing is encrypted.
+	// Transformer decrypts them; nil means that they are not encrypted.
 	Transformer value.Transformer
-	// Attributes may be nil, then labels and fields are unknown to the cache.
+	// Attributes returns labels and fields; nil means that the cache has neither.
 	Attributes storage.AttrFunc
-	// Selectable says where in the stored bytes the fields are that Attributes gives.
-	// By default objects are decoded for them, unless Attributes is what
-	// [storage.DefaultNamespaceScopedAttr] or [storage.DefaultClusterScopedAttr] is.
+	// Selectable lists where the fields of Attributes are in the stored bytes. Without it
+	// objects are decoded, unless Attributes is [storage.DefaultNamespaceScopedAttr] or
+	// [storage.DefaultClusterScopedAttr].
 	Selectable render.Selectable
-	// NewFunc makes the empty object of a Store with such Attributes.
+	// NewFunc makes an empty object, for those two.
 	NewFunc func() runtime.Object
 }
 
-// CacheOptions are the options of a cache that Stores with this codec and
+// CacheOptions returns the options of a cache that Stores with the same codec and
 // transformer can share.
 func CacheOptions(c CacheConfig) (bytecache.Options, error) {
 	var o bytecache.Options
@@ -89,8 +89,8 @@ func (c *CacheConfig) plainFields() (*render.Fields, error) {
 	if c.Selectable.Kind != "" {
 		return render.NewFields(c.Selectable)
 	}
-	namespaced := same(c.Attributes, storage.DefaultNamespaceScopedAttr)
-	if !namespaced && !same(c.Attributes, storage.DefaultClusterScopedAttr) || c.NewFunc == nil {
+	namespaced := sameFunc(c.Attributes, storage.DefaultNamespaceScopedAttr)
+	if !namespaced && !sameFunc(c.Attributes, storage.DefaultClusterScopedAttr) || c.NewFunc == nil {
 		return nil, nil
 	}
 	apiVersion, kind, ok := render.StoredAs(c.Codec, c.NewFunc())
@@ -100,30 +100,29 @@ func (c *CacheConfig) plainFields() (*render.Fields, error) {
 	return render.NewFields(render.Selectable{APIVersion: apiVersion, Kind: kind, Namespaced: namespaced})
 }
 
-// same tells whether f is a function that has a name, and so no state.
-func same(f, named storage.AttrFunc) bool {
+// sameFunc reports whether f is the function named. Closures are never the same.
+func sameFunc(f, named storage.AttrFunc) bool {
 	return reflect.ValueOf(f).Pointer() == reflect.ValueOf(named).Pointer()
 }
 
-// Cache is what the store's reads are answered from, nil if that is etcd.
+// Cache returns the cache that the store reads from, nil if it reads from etcd.
 func (s *Store) Cache() *bytecache.Cache { return s.cache }
 
-// Prober asks etcd how new a read of the cache has to be; nil without a cache.
+// Prober returns the prober that confirms reads of the cache; nil without a cache.
 func (s *Store) Prober() *readindex.Prober { return s.prober }
 
-// Codec decodes what the cache holds, and encodes it again.
+// Codec returns the codec of the stored objects.
 func (s *Store) Codec() runtime.Codec { return s.codec }
 
-// Uncached tells whether the answers are to be those of a resource that
-// kube-apiserver has no watch cache for.
+// Uncached reports whether Config.Uncached is set.
 func (s *Store) Uncached() bool { return s.uncached }
 
-// cachedItem is what the cache has under a key.
+// cachedItem is the result of a read of one key from the cache.
 type cachedItem struct {
 	entry *bytecache.Entry // nil if there is no such object
-	// revision at which that is true.
+	// revision is the revision of the result.
 	revision int64
-	// known is false where etcd has to be asked.
+	// known is false if only etcd has the result.
 	known bool
 }
 
@@ -159,9 +158,9 @@ func (s *Store) cachedGet(ctx context.Context, etcdKey string, o kv.ReadOptions)
 	return cachedItem{entry: entry, revision: max(now.Revision, have), known: known}, nil
 }
 
-// cachedPage answers a read of a page of a collection. The bytes of its objects are
-// those of l.entries, decrypted: some may be compressed, and need not be restored all
-// at once. known is false where etcd has to be asked.
+// cachedPage reads a page of a collection from the cache. It sets l.entries to its objects
+// instead of returning their bytes, which need not be decompressed all at once. known is
+// false if only etcd has the result.
 func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) (page kv.Page, known bool, err error) {
 	s := l.store
 	if s.cache == nil || !strings.HasPrefix(l.prefix, s.cache.Prefix()) {
@@ -185,7 +184,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 		}
 		page.Count++
 		if limit > 0 && len(page.KVs) == limit {
-			return true // the rest is only counted
+			return true // only count the rest
 		}
 		if e.Err != nil {
 			broken = e
@@ -206,7 +205,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 	return page, true, nil
 }
 
-// snapshot returns the state to read from, nil if only etcd has it.
+// snapshot returns the snapshot to read from, nil if only etcd has the result.
 func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snapshot, error) {
 	if o.Revision != 0 {
 		snapshot, _ := s.cache.SnapshotAt(o.Revision)
@@ -224,7 +223,7 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 		if !MayWaitForCache(ctx) && s.cache.Revision() < revision {
 			return nil, nil
 		}
-		// A cache that is far behind is no reason to wait: etcd has the answer.
+		// Do not wait long for a cache that lags: etcd has the result.
 		waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
 		err = s.cache.Await(waiting, revision)
 		cancel()
@@ -235,8 +234,7 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 	return s.cache.Snapshot(ctx)
 }
 
-// cachedState is the state to begin an update or a deletion with, nil if the cache
-// has none. It is not confirmed.
+// cachedState returns the unconfirmed state of the key in the cache, nil if there is none.
 func (r *stateReader) cachedState() *state {
 	s := r.store
 	if s.cache == nil || r.unread {

@@ -24,10 +24,10 @@ const (
 	keepaliveTimeout = 10 * time.Second
 	// dialTimeout bounds Dial where the context does not.
 	dialTimeout = 20 * time.Second
-	// dialPause is the time between two attempts of Dial to get an answer.
+	// dialPause is the time between attempts of Dial to get a response.
 	dialPause = 100 * time.Millisecond
-	// dialAttempt bounds one of them: a server that accepts connections and
-	// then says nothing must not take all the time there is.
+	// dialAttempt bounds one attempt, so that a server that accepts connections but never
+	// responds does not use up the time.
 	dialAttempt = 5 * time.Second
 )
 
@@ -65,7 +65,7 @@ func Dial(ctx context.Context, c storagebackend.TransportConfig) (*clientv3.Clie
 	return client, nil
 }
 
-// answered waits for any answer of etcd.
+// answered waits for a response of etcd.
 func answered(ctx context.Context, client *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -75,7 +75,7 @@ func answered(ctx context.Context, client *clientv3.Client) error {
 		if err == nil {
 			return nil
 		}
-		// The end of the context says less than what failed before it.
+		// An earlier error is more informative than the end of the context.
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
@@ -87,8 +87,8 @@ func answered(ctx context.Context, client *clientv3.Client) error {
 	}
 }
 
-// ping reads from whichever server answers; it need not have a quorum. It goes
-// around the client's retries, which would swallow the reason of a failure.
+// ping reads from any server, which need not have a quorum. It bypasses the client's
+// retries, which would hide the reason of a failure.
 func ping(ctx context.Context, client *clientv3.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, dialAttempt)
 	defer cancel()
@@ -104,7 +104,7 @@ func ping(ctx context.Context, client *clientv3.Client) error {
 	return err
 }
 
-// reason shortens a gRPC error to what a person needs, on one line.
+// reason returns the essential part of a gRPC error in one line.
 func reason(err error) error {
 	text := err.Error()
 	if st, ok := status.FromError(err); ok {

@@ -8,9 +8,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// clientLogger lets etcd's client log through klog. Its retries are only of
-// interest to somebody who looks for them: a failure that matters comes back as
-// the error of the operation.
+// clientLogger makes etcd's client log to klog, with retries only at a high verbosity:
+// operations return their errors anyway.
 func clientLogger() *zap.Logger { return zap.New(klogCore{}) }
 
 // klogCore is a zapcore.Core that writes to klog.

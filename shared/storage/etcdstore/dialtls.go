@@ -10,9 +10,9 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
-// clientTLS makes the TLS configuration of --etcd-certfile, --etcd-keyfile and
-// --etcd-cafile, or nil when none is given. The client certificate is read again
-// for every connection, so that a renewed one is used without a restart.
+// clientTLS returns the TLS configuration of --etcd-certfile, --etcd-keyfile and
+// --etcd-cafile, nil without these flags. It reads the client certificate again for every
+// connection, so that a renewed one needs no restart.
 func clientTLS(c storagebackend.TransportConfig) (*tls.Config, error) {
 	if c.CertFile == "" && c.KeyFile == "" && c.TrustedCAFile == "" {
 		return nil, nil
@@ -29,7 +29,7 @@ func clientTLS(c storagebackend.TransportConfig) (*tls.Config, error) {
 			}
 			return &pair, nil
 		}
-		// What cannot be used is found out now, not at the first handshake.
+		// Report an invalid file now, not at the first handshake.
 		if _, err := load(); err != nil {
 			return nil, err
 		}

@@ -16,18 +16,17 @@ import (
 // --etcd-readycheck-timeout.
 const defaultHealthTimeout = 2 * time.Second
 
-// HealthOptions adapts a health check. Zero values are defaults.
+// HealthOptions are the options of a health check. Zero values are defaults.
 type HealthOptions struct {
-	// Prefix is --etcd-prefix: a place that this client may read.
+	// Prefix is --etcd-prefix, whose keys the client may read.
 	Prefix string
 	// Timeout bounds one check; 2 s by default.
 	Timeout time.Duration
 }
 
-// HealthCheck returns the check behind "etcd" and "etcd-readiness" of healthz
-// and readyz: a linearizable read, so that an etcd without a quorum is not
-// healthy. However often it is called, etcd is asked at most twice per timeout;
-// calls in between get the last answer.
+// HealthCheck returns the checks "etcd" and "etcd-readiness" of healthz and readyz. They make
+// a linearizable read, so that an etcd without a quorum is unhealthy. They read at most twice
+// per timeout; calls in between return the last result.
 func HealthCheck(client *clientv3.Client, o HealthOptions) func(context.Context) error {
 	h := &health{client: client, key: path.Join("/", o.Prefix, "health"), timeout: o.Timeout}
 	if h.timeout <= 0 {
@@ -50,7 +49,7 @@ type health struct {
 func (h *health) check(ctx context.Context) error {
 	h.mu.Lock()
 	if pending := h.pending; pending != nil {
-		// Somebody is asking already: take that answer.
+		// Another call is in flight; use its result.
 		h.mu.Unlock()
 		select {
 		case <-pending:
@@ -69,7 +68,7 @@ func (h *health) check(ctx context.Context) error {
 	h.asked, h.pending = time.Now(), pending
 	h.mu.Unlock()
 
-	// Not bound to the caller's context: the answer is for the others, too.
+	// Do not use the caller's context, since other callers share the result.
 	err := h.ask(context.WithoutCancel(ctx))
 
 	h.mu.Lock()
@@ -84,7 +83,7 @@ func (h *health) ask(ctx context.Context) error {
 	defer cancel()
 	_, err := h.client.Get(ctx, h.key)
 	if err == nil || errors.Is(err, rpctypes.ErrPermissionDenied) {
-		// A refusal is an answer: etcd is there.
+		// A denied permission shows that etcd is available.
 		return nil
 	}
 	return fmt.Errorf("get from etcd: %w", err)

@@ -65,15 +65,15 @@ func (l *leaseSharer) lease(ctx context.Context, ttl time.Duration) (clientv3.Le
 	return id, nil
 }
 
-// extra is how much longer than ttl a new lease lasts, in whole seconds, so
-// that later objects find it still long enough.
+// extra returns by how much a new lease exceeds ttl, in whole seconds, so that later objects
+// can share it.
 func (l *leaseSharer) extra(ttl time.Duration) time.Duration {
 	share := time.Duration(leaseReuseShare * float64(ttl)).Truncate(time.Second)
 	return min(share, l.reuse)
 }
 
-// shareable tells whether a lease that ends at expires serves an object with
-// the given time to live: not too early, and not needlessly late.
+// shareable reports whether a lease that ends at expires may be used for an object with the
+// given time to live: it must not end too early, or needlessly late.
 func shareable(now time.Time, ttl, extra time.Duration, expires time.Time) bool {
 	return now.Add(ttl).Before(expires) && !now.Add(ttl+extra).Before(expires)
 }

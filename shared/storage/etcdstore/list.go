@@ -31,8 +31,8 @@ const (
 		"objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list."
 )
 
-// GetList implements storage.Interface. However large the collection is, etcd is
-// asked for bounded pages, all at the revision of the first one.
+// GetList implements storage.Interface. It reads large collections from etcd in bounded
+// pages, all at the revision of the first one.
 func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	prefix, err := s.keys.etcdKey(key, opts.Recursive)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	return nil
 }
 
-// lister is one LIST under way.
+// lister is the state of one LIST.
 type lister struct {
 	store  *Store
 	key    string // of the collection or object, as the caller has it
@@ -145,7 +145,7 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 			l.more = true
 			return true, nil
 		}
-		// A LIST that nobody waits for any longer must not go on decoding.
+		// Stop decoding when the request has ended.
 		if ctx.Err() != nil {
 			return false, storage.NewTimeoutError(string(item.Key), "request did not complete within requested timeout")
 		}
@@ -177,7 +177,7 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 			}
 		}
 		l.last = key
-		// An object whose attributes cannot be told matches no selector.
+		// An object without attributes matches no selector.
 		if matches, err := l.opts.Predicate.Matches(obj); err == nil && matches {
 			l.out.accept(obj)
 		}
@@ -187,10 +187,10 @@ func (l *lister) take(ctx context.Context, page kv.Page) (full bool, err error) 
 	return l.full() && l.indexed == nil, nil
 }
 
-// IndexOf returns what a predicate says of the first field by whose value
-// kube-apiserver's watch cache finds the objects of the resource, nil if nothing: of
-// pods it is spec.nodeName. A LIST of the newest state with a limit then looks at
-// these objects only when it says whether there are more.
+// IndexOf returns the requirement of a predicate on the first field that kube-apiserver's
+// watch cache indexes for the resource, which is spec.nodeName for pods, or nil if there is
+// none. A LIST of the newest state with a limit then only considers these objects when it
+// reports whether there are more.
 func IndexOf(p storage.SelectionPredicate) *fields.Requirement {
 	for _, field := range p.IndexFields {
 		if value, ok := p.Field.RequiresExactMatch(field); ok {
@@ -200,7 +200,7 @@ func IndexOf(p storage.SelectionPredicate) *fields.Requirement {
 	return nil
 }
 
-// inIndex tells whether an object is among those that the index has.
+// inIndex reports whether the index has an object.
 func (l *lister) inIndex(obj runtime.Object) bool {
 	_, found, err := l.opts.Predicate.GetAttrs(obj)
 	return err == nil && found.Get(l.indexed.Field) == l.indexed.Value
@@ -222,8 +222,8 @@ func (l *lister) item(ctx context.Context, key string, item *kv.KeyValue, into r
 	return s.decode(key, data, item.ModRevision, into)
 }
 
-// page reads one page. The first one decides about the revision of all, waiting
-// for it where the plan says so.
+// page reads one page. The first one determines the revision of all pages, for which it
+// waits if the plan requires that.
 func (l *lister) page(ctx context.Context, start string, size int64, first bool) (kv.Page, error) {
 	if !first {
 		page, err := l.read(ctx, start, size, kv.ReadOptions{Revision: l.revision})
@@ -249,7 +249,7 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 	if !l.plan.wait {
 		current := page.Revision
 		if current == 0 {
-			// Only for the message; it says 0 where even that is unknown.
+			// The revision is only for the message; 0 means unknown.
 			current, _ = l.store.currentRevision(ctx)
 		}
 		return kv.Page{}, tooLarge(missing, current)
@@ -261,8 +261,7 @@ func (l *lister) page(ctx context.Context, start string, size int64, first bool)
 	return page, l.explain(err, start)
 }
 
-// read asks etcd for a page of a collection, or for the one object that a LIST
-// by name is about.
+// read reads a page of a collection from etcd, or the one object of a LIST by name.
 func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOptions) (kv.Page, error) {
 	s, start := l.store, time.Now()
 	l.opened, l.entries = false, nil
@@ -298,8 +297,8 @@ func (l *lister) read(ctx context.Context, from string, size int64, o kv.ReadOpt
 	return page, err
 }
 
-// explain turns etcd's "compacted" into 410 Expired. A client that pages gets a
-// token to continue with the newest state instead.
+// explain converts etcd's "compacted" error to 410 Expired. For a continue token, the error
+// has a token to continue at the newest revision.
 func (l *lister) explain(err error, from string) error {
 	if err == nil || !errors.Is(err, rpctypes.ErrCompacted) {
 		return err

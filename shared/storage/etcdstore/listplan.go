@@ -5,7 +5,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// listPlan is what a LIST asks of etcd.
+// listPlan describes the reads of a LIST.
 type listPlan struct {
 	// exact is the revision to read at; 0 means the newest.
 	exact int64
@@ -48,8 +48,8 @@ func planList(prefix string, versioner storage.Versioner, opts storage.ListOptio
 	return p, nil
 }
 
-// bypassesCache tells which LISTs of a single object kube-apiserver sends to
-// etcd although the resource has a watch cache: those at an exact revision.
+// bypassesCache reports whether kube-apiserver sends a LIST of a single object to etcd
+// although the resource has a watch cache, as it does at an exact revision.
 func bypassesCache(opts storage.ListOptions) bool {
 	switch opts.ResourceVersionMatch {
 	case metav1.ResourceVersionMatchExact:

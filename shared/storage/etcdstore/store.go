@@ -79,7 +79,7 @@ type Config struct {
 	// Uncached makes the Store answer like a kube-apiserver without a watch cache for
 	// this resource; see the package comment.
 	Uncached bool
-	// Clock is replaced by tests; nil means the real one.
+	// Clock is the clock; nil means the real one.
 	Clock clock.WithTicker
 }
 
@@ -176,7 +176,7 @@ func (s *Store) CompactRevision() int64 {
 // it is, so that bookmarks can say so.
 func (s *Store) RequestWatchProgress(ctx context.Context) error {
 	if s.cache == nil {
-		return nil // nobody watches
+		return nil // there are no watches
 	}
 	return s.cache.Space().RequestProgress(ctx)
 }

@@ -11,10 +11,10 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// GuaranteedUpdate implements storage.Interface. It starts from the suggestion
-// and writes only over the revision it started from, again and again until that
-// succeeds. A refusal (by a precondition or by tryUpdate) and a no-op are
-// answered only after a read from etcd has confirmed the state they rest on.
+// GuaranteedUpdate implements storage.Interface. It starts with the state of the cache or the
+// suggestion, writes only over the revision of that state, and retries until that succeeds.
+// It returns a refusal (of a precondition or of tryUpdate) or a no-op only after a read from
+// etcd has confirmed the state.
 func (s *Store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, suggestion runtime.Object) error {
 	stack.Reserve()
@@ -92,8 +92,8 @@ func (s *Store) propose(key string, current *state, preconditions *storage.Preco
 	return data, *ttl, nil
 }
 
-// confirm returns the refusal if the state it rests on is etcd's, and else the
-// state to try again with.
+// confirm returns the refusal if its state is that in etcd, and otherwise the state to try
+// again with.
 func (r *stateReader) confirm(ctx context.Context, current *state, refusal error) (*state, error) {
 	if current.confirmed {
 		return nil, refusal

@@ -12,8 +12,8 @@ import (
 	"triune.dev/shared/storage/keywatch"
 )
 
-// resultBuffer is how many events wait for a reader without holding up the
-// watch. What does not fit waits in the log of the cache.
+// resultBuffer is the number of events that may wait for the receiver. More events wait in
+// the log of the cache.
 const resultBuffer = 32
 
 // Watches returns what makes the watches of the resource, nil without a cache.
@@ -41,8 +41,8 @@ func (s *Store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	w := &watcher{store: s, request: request, selector: opts.Predicate, results: make(chan watch.Event, resultBuffer)}
 	w.deadline, _ = ctx.Deadline()
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	// Where the watch starts is settled before this returns: a change made by
-	// a client that has seen the response is after it.
+	// Determine the start before this returns, so that changes by a client that has seen
+	// the response come after it.
 	keys, err := w.request.Start(w.ctx)
 	if err != nil {
 		if w.ctx.Err() == nil {

@@ -18,10 +18,9 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// watcher is one WATCH whose events are objects. It decodes them for itself: it serves
-// those in this process who want objects, and the resources whose bytes cannot be sent
-// as they are. After Watch has returned it belongs to the goroutine of run, except for
-// Stop and the reading end of results.
+// watcher is a WATCH whose events are decoded objects, for callers in this process and for
+// resources whose bytes cannot be sent. After Watch has returned, the goroutine of run owns
+// it, except for Stop and the receiving end of results.
 type watcher struct {
 	store    *Store
 	request  keywatch.Request
@@ -32,7 +31,7 @@ type watcher struct {
 	cancel  context.CancelFunc
 	results chan watch.Event
 
-	// reached: every event at or before it has been sent.
+	// reached is the revision up to which all events have been sent.
 	reached int64
 }
 
@@ -42,10 +41,10 @@ func (w *watcher) Stop() { w.cancel() }
 // ResultChan implements watch.Interface.
 func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
 
-// errStopped ends the goroutine without a word to the client.
+// errStopped ends the goroutine without an ERROR event.
 var errStopped = errors.New("watch stopped")
 
-// run is the goroutine of the watch.
+// run sends the events of the watch. It runs in a goroutine of its own.
 func (w *watcher) run(keys *keywatch.Watch) {
 	defer close(w.results)
 	defer w.cancel()
@@ -58,9 +57,8 @@ func (w *watcher) run(keys *keywatch.Watch) {
 	w.finish(err)
 }
 
-// finish tells the client why the watch is over, where that helps it: a watch
-// that ended because its source is away simply ends, so that the client resumes from
-// where it was instead of listing everything again.
+// finish sends an ERROR event for err, unless the source is unavailable: without an event the
+// client resumes the watch instead of listing everything again.
 func (w *watcher) finish(err error) {
 	s := w.store
 	var expired *bytecache.ExpiredError
@@ -80,7 +78,7 @@ func (w *watcher) finish(err error) {
 	_ = w.send(s.errorEvent(err))
 }
 
-// initial sends the objects that exist as ADDED events, and their end.
+// initial sends ADDED events for the existing objects, and the bookmark at their end.
 func (w *watcher) initial(keys *keywatch.Watch) error {
 	w.reached = keys.Start
 	var err error
@@ -97,7 +95,7 @@ func (w *watcher) initial(keys *keywatch.Watch) error {
 	return w.sendBookmark(keys.Start, true)
 }
 
-// live sends events and bookmarks until the watch is over.
+// live sends events and bookmarks until the watch ends.
 func (w *watcher) live(keys *keywatch.Watch) error {
 	keys.StartBookmarks(w.deadline)
 	defer keys.StopBookmarks()
@@ -125,7 +123,7 @@ func (w *watcher) live(keys *keywatch.Watch) error {
 	}
 }
 
-// deliver sends what changes mean to this watcher.
+// deliver sends the events of changes.
 func (w *watcher) deliver(changes bytecache.Changes) error {
 	for _, c := range changes.List {
 		if !w.request.Concerns(c.Key) {
@@ -146,8 +144,8 @@ func (w *watcher) deliver(changes bytecache.Changes) error {
 	return nil
 }
 
-// event is what a change means to the watcher. It decodes what the selector and the
-// client need of it.
+// event returns the event of a change. It decodes only the objects that the selector and the
+// event need.
 func (w *watcher) event(c *bytecache.Change) (watch.Event, error) {
 	var current, previous runtime.Object
 	var err error
@@ -176,7 +174,7 @@ func (w *watcher) event(c *bytecache.Change) (watch.Event, error) {
 	return watch.Event{Type: out.Event, Object: current}, nil
 }
 
-// object decodes what the cache holds of an object, to be shown at a revision.
+// object decodes a cached object and sets its resourceVersion to revision.
 func (w *watcher) object(e *bytecache.Entry, revision int64) (runtime.Object, error) {
 	s := w.store
 	if e.Err != nil {
@@ -209,7 +207,7 @@ func (w *watcher) sendBookmark(revision int64, end bool) error {
 	return w.send(watch.Event{Type: watch.Bookmark, Object: obj})
 }
 
-// send hands an event to the client, however long it takes to read.
+// send sends an event and waits until it is received.
 func (w *watcher) send(event watch.Event) error {
 	select {
 	case w.results <- event:

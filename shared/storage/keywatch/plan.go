@@ -2,16 +2,16 @@ package keywatch
 
 import "k8s.io/apiserver/pkg/storage"
 
-// plan says what a WATCH begins with.
+// plan describes the beginning of a WATCH.
 type plan struct {
-	// list: first the objects that exist, as ADDED events.
+	// list means that the watch begins with ADDED events for the existing objects.
 	list bool
-	// atLeast is the revision which the listed state must have reached.
+	// atLeast is the revision that the listed state must have reached.
 	atLeast int64
-	// anyMember: the list may come from any etcd member that has reached atLeast.
+	// anyMember means that any state at or after atLeast may be listed.
 	anyMember bool
-	// after is the revision after which events are sent, where there is no
-	// list; 0 means the current one.
+	// after is the revision after which events are sent without a list; 0 means the
+	// current one.
 	after int64
 	// endBookmark marks the end of the list with a bookmark.
 	endBookmark bool

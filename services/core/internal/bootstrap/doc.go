@@ -1,6 +1,6 @@
-// Package bootstrap creates the first objects of a cluster: [RBAC] the roles and bindings of
-// Kubernetes' own components, and [PriorityClasses] their priority classes. Both may run
-// concurrently, also in several servers.
+// Package bootstrap creates the roles, bindings and priority classes of Kubernetes' own
+// components in a new cluster. [RBAC] and [PriorityClasses] may run concurrently, also in
+// several servers.
 //
 // The objects are those of kube-apiserver. Its hooks each wait for a second first and create
 // the objects one at a time, which would be most of the time of a start.
