@@ -58,7 +58,7 @@ func runAsProgram() int {
 var forever = []goleak.Option{
 	goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),         // the health check named log
-	goleak.IgnoreTopFunction("triune.dev/shared/program/command.signalled.func1"), // waits for a second signal
+	goleak.IgnoreTopFunction("triune.dev/shared/program/command.signalContext.func1"), // waits for a second signal
 }
 
 // process is a running triune.

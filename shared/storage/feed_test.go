@@ -14,8 +14,7 @@ import (
 	"triune.dev/shared/storage/eventlog"
 )
 
-// Every tier of a process reads what its own stream feeds; without streams there is
-// one feed for all.
+// Every tier of a process has a feed of its stream; without streams there is one feed for all.
 func TestFeedsOfTiers(t *testing.T) {
 	etcd := clientv3.NewCtxClient(t.Context())
 	routes := eventlog.NewRoutes("test", "/registry")
@@ -61,7 +60,7 @@ func TestRelaysOfSharedEtcd(t *testing.T) {
 	}
 }
 
-// The check says of each stream whether it can be published to.
+// The detail of the check reports for each stream whether it can be published to.
 func TestDetailOfTheRelay(t *testing.T) {
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, tc := range []struct {
@@ -81,7 +80,7 @@ func TestDetailOfTheRelay(t *testing.T) {
 	}
 }
 
-// What nobody reads has no series.
+// An unread cache has no series.
 func TestCacheMetrics(t *testing.T) {
 	space := bytecache.New(bytecache.Config{})
 	if _, err := space.Cache("/registry/pods/", bytecache.Options{}); err != nil {
@@ -96,7 +95,7 @@ func TestCacheMetrics(t *testing.T) {
 	}
 }
 
-// A replica that has heard nothing of etcd yet is not ready.
+// A replica is not ready before etcd's first response.
 func TestFeedsThatHaveNotBegun(t *testing.T) {
 	s := &Storage{log: EventLog{Cluster: "test"}}
 	s.options.StorageConfig.Prefix = "/registry"

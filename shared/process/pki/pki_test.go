@@ -51,7 +51,7 @@ func pool(t testing.TB, p pki.Pair) *x509.CertPool {
 	return roots
 }
 
-// snapshot is the content and mode of every file below dir.
+// snapshot returns the content and the mode of every file in dir.
 func snapshot(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -243,7 +243,7 @@ func TestLeafIsIssuedAgain(t *testing.T) {
 			if c.next.Now != nil {
 				now = c.next.Now()
 			}
-			// The key stays, so the pair must still be one, and valid at that time.
+			// The key stays, so the pair must still fit and be valid at that time.
 			if _, err := leafOf(t, p.Serving["core"]).Verify(x509.VerifyOptions{DNSName: "localhost", Roots: pool(t, p.ClusterCA), CurrentTime: now}); err != nil {
 				t.Error(err)
 			}
@@ -334,7 +334,7 @@ func TestEnsureCompletesAnInterruptedStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a crash between two renames leaves: keys without their certificates.
+	// A crash between two renames leaves keys without their certificates.
 	remove(t, p.EtcdCA.CertFile, p.EtcdServer.CertFile, p.EtcdClient.CertFile, p.EtcdClient.KeyFile, p.ServiceAccountPublicKey)
 	ensure(t, dir, pki.Options{})
 	if again, err := os.ReadFile(p.EtcdCA.KeyFile); err != nil || string(again) != string(key) {
@@ -359,8 +359,7 @@ func TestEnsureSaysWhyItCannotWrite(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "plain-file") {
 		t.Errorf("error %v, want one that names the path", err)
 	}
-	// A name in use by a directory cannot be replaced by a file: nothing else
-	// may have been written by then but the lock.
+	// A file cannot replace a directory. Until then only the lock may have been written.
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "sa.pub", "x"), 0o755); err != nil {
 		t.Fatal(err)
@@ -486,7 +485,7 @@ func TestServiceAddressesFollowTheRanges(t *testing.T) {
 	}
 }
 
-// BenchmarkEnsure makes a whole installation, then looks at a complete one:
+// BenchmarkEnsure makes an installation, and checks a complete one:
 //
 //	go test -bench Ensure -run '^$' ./shared/process/pki
 func BenchmarkEnsure(b *testing.B) {

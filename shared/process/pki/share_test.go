@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// filesIn lists the files below a directory, hidden ones too.
+// filesIn returns the files below a directory, including hidden ones.
 func filesIn(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -69,14 +69,14 @@ func TestShareHoldsExactlyWhatIsNamed(t *testing.T) {
 		t.Errorf("a certificate has mode %v", got)
 	}
 
-	// What is right is left alone, what is no longer named goes.
+	// Correct files are kept, and files that are no longer named are removed.
 	before := stat("core.key")
 	share("core.crt", "core.key", "etcd/ca.crt")
 	if !os.SameFile(before, stat("core.key")) {
 		t.Error("a file that is right was written again")
 	}
 
-	// What has changed is replaced, and a mode that is too wide mended.
+	// Changed files are replaced, and a mode that is too permissive is corrected.
 	if err := os.WriteFile(filepath.Join(to, "core.crt"), []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}

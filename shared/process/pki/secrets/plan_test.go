@@ -44,7 +44,7 @@ func load(t *testing.T, text string) (*List, error) {
 	return Load(file)
 }
 
-// site is a namespace and a clock.
+// site is a namespace with a clock.
 type site struct {
 	*testing.T
 	list *List
@@ -61,8 +61,8 @@ func newSite(t *testing.T) *site {
 	return &site{t, list, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), map[string]*corev1.Secret{}}
 }
 
-// ensure carries out a plan, checks what there is afterwards, and returns the names of
-// the Secrets that were written, in order, and the problems.
+// ensure carries out a plan, checks the Secrets after each write, and returns the names of
+// those that were written, in order, and the problems.
 func (s *site) ensure(rotation Rotation) (written []string, problems string) {
 	s.Helper()
 	p := newPlan(s.list, s.have, s.now, rotation)
@@ -87,7 +87,7 @@ func (s *site) ensure(rotation Rotation) (written []string, problems string) {
 	return written, strings.Join(lines, "\n")
 }
 
-// want is ensure where no problem is expected.
+// want calls ensure and fails if there is a problem.
 func (s *site) want(rotation Rotation, written ...string) {
 	s.Helper()
 	got, problems := s.ensure(rotation)
@@ -96,8 +96,8 @@ func (s *site) want(rotation Rotation, written ...string) {
 	}
 }
 
-// consistent: at every moment each leaf is verified by what stands beside every other
-// leaf of its authority, for programs read their Secrets at different times.
+// consistent checks that the bundle beside each leaf verifies every other leaf of the same
+// authority, since programs read their Secrets at different times.
 func (s *site) consistent() {
 	s.Helper()
 	for _, c := range s.list.Certificates {
@@ -164,7 +164,7 @@ func TestFirstPlanMakesAllSecrets(t *testing.T) {
 		if secret.Labels["app.kubernetes.io/component"] != "pki" || secret.Annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("%s is marked with %v %v", name, secret.Labels, secret.Annotations)
 		}
-		// The key of an authority stands in its own Secret and nowhere else.
+		// The key of an authority is only in its own Secret.
 		for _, authority := range s.list.Authorities {
 			key := s.have[s.list.secret(authority.Name)].Data[corev1.TLSPrivateKeyKey]
 			for field, data := range secret.Data {
@@ -176,8 +176,8 @@ func TestFirstPlanMakesAllSecrets(t *testing.T) {
 	}
 }
 
-// TestLeavesAreRenewedAtTwoThirds also: with a new key, and under the authority that
-// there is.
+// TestLeavesAreRenewedAtTwoThirds checks that leaves are renewed at two thirds of their
+// lifetime, with a new key and by the same authority.
 func TestLeavesAreRenewedAtTwoThirds(t *testing.T) {
 	s := newSite(t)
 	s.ensure(Done)
@@ -208,7 +208,7 @@ func TestAuthoritiesAreRenewedForTheirKey(t *testing.T) {
 	if ca := s.cert("ca", corev1.TLSCertKey); bytes.Equal(ca.Raw, old.Bytes) || ca.NotAfter.Sub(s.now) != 87600*time.Hour {
 		t.Errorf("the authority holds until %v", ca.NotAfter)
 	}
-	// Whoever has the old certificate believes what is issued under the new one.
+	// The old certificate of the authority verifies leaves of the new one.
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(before["cp-core"].Data[caKey])
 	if _, err := s.cert("core", corev1.TLSCertKey).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: s.now}); err != nil {
@@ -216,8 +216,8 @@ func TestAuthoritiesAreRenewedForTheirKey(t *testing.T) {
 	}
 }
 
-// TestSecretsOfOthersAreAdopted: those that Helm made until version 0.2.0 of the chart
-// have ten years to live, and the usages of servers and clients both.
+// TestSecretsOfOthersAreAdopted checks Secrets that Helm made before version 0.2.0 of the
+// chart. Their leaves are valid for ten years and are for both servers and clients.
 func TestSecretsOfOthersAreAdopted(t *testing.T) {
 	s := newSite(t)
 	long := *s.list
@@ -257,7 +257,7 @@ func TestLeavesFollowTheList(t *testing.T) {
 			s := newSite(t)
 			s.ensure(Done)
 			if change == nil {
-				// Nobody has said that etcd's authority may vouch for core.
+				// etcd's authority must not issue certificates of core.
 				s.list.Certificates[0].Authority = "etcd-ca"
 				if written, problems := s.ensure(Done); len(written) > 0 || !strings.Contains(problems, "Secret cp-core: tls.crt was not issued by cp-etcd-ca") {
 					t.Errorf("%v is written: %s", written, problems)
@@ -317,8 +317,7 @@ func TestBrokenSecretsAreReportedAndKept(t *testing.T) {
 	}
 }
 
-// TestRotation: in every state between two writes each leaf is believed by whoever has
-// read any of the Secrets, see consistent.
+// TestRotation checks that the Secrets are consistent after each write of a rotation.
 func TestRotation(t *testing.T) {
 	s := newSite(t)
 	s.ensure(Done)
