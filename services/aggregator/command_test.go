@@ -8,7 +8,7 @@ import (
 	"triune.dev/shared/program/command"
 )
 
-func TestCommandNamesEveryProblem(t *testing.T) {
+func TestCommandReportsEveryProblem(t *testing.T) {
 	var out bytes.Buffer
 	err := command.Run(t.Context(), Command(), []string{"--secure-port=70000"}, &out, &out)
 	if err == nil {

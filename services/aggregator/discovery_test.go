@@ -190,7 +190,7 @@ func TestServerWithoutAggregatedDiscovery(t *testing.T) {
 	f.lists(append(slices.Clone(builtIns), "wardle.example.com/v1alpha1 Current 1")...)
 }
 
-func TestServersAreAskedConditionally(t *testing.T) {
+func TestServersArePolledConditionally(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.flunders(t)
 	f.eventually("a conditional request", func() (bool, string) { return e.conditional.Load() > 2, "none" })

@@ -59,9 +59,9 @@ func TestProxyAssertsIdentityAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestServedMeansAuthorizedHere: a remote APIService is this tier's, so a request
+// TestProxiedRequestsAreAuthorized: a remote APIService is this tier's, so a request
 // that may not be made does not reach the extension server.
-func TestServedMeansAuthorizedHere(t *testing.T) {
+func TestProxiedRequestsAreAuthorized(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.flunders(t)
 	before := e.asked.Load()
@@ -73,7 +73,7 @@ func TestServedMeansAuthorizedHere(t *testing.T) {
 	}
 }
 
-func TestImpersonationEndsHere(t *testing.T) {
+func TestImpersonationIsNotForwarded(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)
 	var got seen
@@ -83,7 +83,7 @@ func TestImpersonationEndsHere(t *testing.T) {
 	}
 }
 
-func TestEverythingElseIsTheNextTiers(t *testing.T) {
+func TestOtherRequestsAreForwarded(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)
 	for _, path := range []string{"/api/v1/pods", "/apis/apps/v1/deployments", "/apis/wardle.example.com/v1beta1/flunders", "/apis/unknown/v1/x", "/nothing"} {

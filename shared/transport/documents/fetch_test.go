@@ -106,7 +106,7 @@ func TestUnchangedDocumentIsNotReturned(t *testing.T) {
 	}
 }
 
-func TestHandlerSeesWhoAsksForWhat(t *testing.T) {
+func TestHandlerReceivesUserAndRequestInfo(t *testing.T) {
 	server := handler(func(w http.ResponseWriter, req *http.Request) {
 		who, _ := request.UserFrom(req.Context())
 		info, _ := request.RequestInfoFrom(req.Context())
@@ -121,7 +121,7 @@ func TestHandlerSeesWhoAsksForWhat(t *testing.T) {
 	}
 }
 
-func TestContextEndsTheQuestion(t *testing.T) {
+func TestContextCancelsTheRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server := handler(func(w http.ResponseWriter, req *http.Request) {
 		cancel()

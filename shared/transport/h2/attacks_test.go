@@ -213,7 +213,7 @@ func TestAttacks(t *testing.T) {
 }
 
 // docs/http2.md says what becomes of each attack.
-func TestFatesAreDocumented(t *testing.T) {
+func TestAttackOutcomesAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/http2.md")
 	if err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ func BenchmarkEvent(b *testing.B) {
 }
 
 // What a handler appends for an event needs no memory: it is done for every watch.
-func TestAnEventAllocatesNothing(t *testing.T) {
+func TestEventDoesNotAllocate(t *testing.T) {
 	flushed := make(chan float64, 1)
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		event := pattern(500)

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// FuzzFramesAreThoseOfGosServer sends the same frames to Go's server and to ours. After each
+// FuzzFramesMatchGo sends the same frames to Go's server and to ours. After each
 // of them both must have handed over the same requests and refused the same streams, and
 // go on or have ended the connection for the same reason; and neither may allocate much
 // more than it was sent. What may differ is in tolerated.
@@ -30,7 +30,7 @@ import (
 // A frame of the input is a byte each for type, flags, stream and length, and the payload;
 // see framesOf. Windows are larger than all that is sent, and handlers answer when all frames
 // have been read, so that the outcome does not depend on who is faster.
-func FuzzFramesAreThoseOfGosServer(f *testing.F) {
+func FuzzFramesMatchGo(f *testing.F) {
 	for _, seed := range frameSeeds() {
 		f.Add(seed)
 	}

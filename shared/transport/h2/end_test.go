@@ -52,7 +52,7 @@ func notices(wrote, ended chan error) http.Handler {
 	})
 }
 
-func TestAClientThatDisappearsEndsItsRequests(t *testing.T) {
+func TestDisconnectCancelsRequests(t *testing.T) {
 	wrote, ended := make(chan error, 1), make(chan error, 1)
 	p := dial(t, ours(t, notices(wrote, ended)), window(10))
 	p.get(1, "/")
@@ -96,7 +96,7 @@ func TestReadDeadlineEndsReading(t *testing.T) {
 }
 
 // A deadline that is taken back, or of a request that is over, does nothing.
-func TestDeadlinesTakenBackDoNothing(t *testing.T) {
+func TestClearedDeadlinesHaveNoEffect(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		rc := http.NewResponseController(w)
 		for _, at := range []time.Time{time.Now().Add(time.Hour), {}} {
@@ -157,14 +157,14 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 }
 
 // Nothing of a connection outlives a client that never begins.
-func TestAClientThatNeverBeginsIsForgotten(t *testing.T) {
+func TestMissingPrefaceClosesTheConnection(t *testing.T) {
 	p := connect(t, ours(t, blocking(t)))
 	_ = p.conn.Close() // before the preface
 }
 
 // A connection that is over, of which frames are still to be read, runs no more handlers:
 // nobody would end their requests.
-func TestConnectionsThatAreOverTakeNoRequests(t *testing.T) {
+func TestClosedConnectionsRefuseRequests(t *testing.T) {
 	client, ours := net.Pipe()
 	defer client.Close()
 	defer ours.Close()

@@ -46,7 +46,7 @@ func TestFieldsInManyFramesAreCheap(t *testing.T) {
 }
 
 // A connection does not go on holding what one request has needed.
-func TestConnectionsKeepLittleOfLargeHeads(t *testing.T) {
+func TestConnectionsRetainLittleOfLargeHeaders(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Long", large(20_000))
 		w.WriteHeader(len(r.Header) + 197) // 200 with three

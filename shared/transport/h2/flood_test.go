@@ -59,7 +59,7 @@ func TestRapidResetIsBounded(t *testing.T) {
 }
 
 // What was reset before it had a handler holds nothing of its request.
-func TestResetRequestsThatWaitAreSmall(t *testing.T) {
+func TestQueuedResetRequestsAreSmall(t *testing.T) {
 	handler := newParked(t)
 	o := bounds
 	o.MaxConcurrentStreams = 10
@@ -112,7 +112,7 @@ func TestResetsByTheServerAreBounded(t *testing.T) {
 }
 
 // Requests that wait for handlers of reset streams are served when those end, and only those that are not reset.
-func TestRequestsThatWaitForHandlersAreServed(t *testing.T) {
+func TestQueuedRequestsAreServed(t *testing.T) {
 	o := bounds
 	o.MaxConcurrentStreams = 2
 	release := make(chan struct{})
@@ -255,7 +255,7 @@ func flood(t *testing.T, p *peer, limit int, send func(i int) error) {
 
 // CVE-2019-9512, CVE-2019-9514, CVE-2019-9515 and CVE-2019-9517: a client that asks for
 // answers and reads none is cut off.
-func TestFloodsOfClientsThatReadNothingAreEnded(t *testing.T) {
+func TestControlFrameFloodsAreBounded(t *testing.T) {
 	const limit = 2_000_000
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	t.Run("ping", func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestBodiesOfManyFramesAreSmall(t *testing.T) {
 }
 
 // Answers are bounded, too: a handler waits for a client that reads nothing.
-func TestAnswersToADeafClientAreBounded(t *testing.T) {
+func TestUnreadResponsesAreBounded(t *testing.T) {
 	const streams = 50
 	var written atomic.Int64
 	done := make(chan struct{}, streams)
@@ -338,7 +338,7 @@ func TestAnswersToADeafClientAreBounded(t *testing.T) {
 }
 
 // CVE-2020-11080: a frame of SETTINGS may have a hundred of them.
-func TestSettingsOfManyAreRefused(t *testing.T) {
+func TestFramesWithManySettingsAreRefused(t *testing.T) {
 	for name, server := range map[string]*httptest.Server{"ours": ours(t, blocking(t)), "Go's": gos(t, blocking(t))} {
 		t.Run(name, func(t *testing.T) {
 			p := dial(t, server)

@@ -25,7 +25,7 @@ func sized(w http.ResponseWriter, r *http.Request) {
 }
 
 // RFC 9113, section 5.2.1: flow control of a stream holds up no other.
-func TestAStreamWithoutWindowHoldsUpNoOther(t *testing.T) {
+func TestBlockedStreamBlocksNoOther(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(sized)), window(0))
 	p.get(1, "/100000")
 	p.get(3, "/30000")
@@ -42,7 +42,7 @@ func TestAStreamWithoutWindowHoldsUpNoOther(t *testing.T) {
 
 // The window of a connection is shared: of ten large answers none gets all of it before
 // the others get theirs.
-func TestTheWindowOfAConnectionIsSharedInLine(t *testing.T) {
+func TestConnectionWindowIsSharedFairly(t *testing.T) {
 	const answers, size = 10, 400_000
 	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
 	for i := range answers {
@@ -86,7 +86,7 @@ func TestTheWindowOfAConnectionIsSharedInLine(t *testing.T) {
 }
 
 // A stream that is reset while it waits in line passes its turn on.
-func TestAResetStreamPassesItsTurn(t *testing.T) {
+func TestResetStreamLeavesTheSendQueue(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
 	p.get(1, fmt.Sprint("/", defaultWindow))
 	p.wantAnswer(1, "200", string(pattern(defaultWindow))) // nothing is left of the connection's window
@@ -106,7 +106,7 @@ func TestAResetStreamPassesItsTurn(t *testing.T) {
 }
 
 // A stream that has got on by a window of its own passes its turn on, too.
-func TestAStreamThatNeedNotWaitPassesItsTurn(t *testing.T) {
+func TestUnblockedStreamLeavesTheSendQueue(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
 	p.get(1, fmt.Sprint("/", defaultWindow))
 	p.wantAnswer(1, "200", string(pattern(defaultWindow)))
@@ -173,7 +173,7 @@ func (p *peer) pingInto(got map[uint32]*answer) {
 	p.read(got, func() bool { return p.pong == data })
 }
 
-func TestAWindowOpenedByteByByteGetsEverything(t *testing.T) {
+func TestSmallWindowUpdatesDeliverEverything(t *testing.T) {
 	const size = 3000
 	p := dial(t, ours(t, http.HandlerFunc(sized)), window(0))
 	p.get(1, fmt.Sprint("/", size))
@@ -191,7 +191,7 @@ func TestAWindowOpenedByteByByteGetsEverything(t *testing.T) {
 }
 
 // RFC 9113, section 6.9.1.
-func TestWindowsAreNotOverflown(t *testing.T) {
+func TestWindowOverflowsAreErrors(t *testing.T) {
 	blocked := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	t.Run("stream", func(t *testing.T) {
 		p := dial(t, ours(t, blocked))
@@ -282,7 +282,7 @@ func TestUploadsBeyondTheWindowAreRefused(t *testing.T) {
 
 // RFC 9113, section 6.1: padding counts, and is given back: else the windows would be
 // used up by it.
-func TestPaddingIsGivenBack(t *testing.T) {
+func TestPaddingIsReturnedToTheWindow(t *testing.T) {
 	received := make(chan string, 1)
 	p := dial(t, started(t, unstarted(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
@@ -321,7 +321,7 @@ func (u *uploader) spend(n int) {
 	u.conn -= n
 }
 
-func TestUploadsOf20MiBPass(t *testing.T) {
+func TestLargeUploads(t *testing.T) {
 	const size = 20 << 20
 	received := make(chan string, 1)
 	p := dial(t, started(t, unstarted(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -342,7 +342,7 @@ func TestUploadsOf20MiBPass(t *testing.T) {
 
 // Bodies that nobody reads use up the windows of their streams only: what is dropped is
 // given back to the connection.
-func TestUnreadUploadsGiveTheConnectionsWindowBack(t *testing.T) {
+func TestDiscardedUploadsReturnTheConnectionWindow(t *testing.T) {
 	p := dial(t, started(t, unstarted(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), narrow, nil)))
 	upload := uploader{p: p, conn: 64 << 10}
 	for id := uint32(1); id < 200; id += 2 {
@@ -369,7 +369,7 @@ func TestUnreadUploadsGiveTheConnectionsWindowBack(t *testing.T) {
 
 // CVE-2026-78663: the window of a connection is given back once for what a client has sent,
 // also where it has reset the stream and the handler reads on.
-func TestWindowsAreGivenBackOnce(t *testing.T) {
+func TestWindowsAreReturnedOnce(t *testing.T) {
 	o := Options{MaxConcurrentStreams: 2, MaxUploadPerStream: 256 << 10, IdleTimeout: bounds.IdleTimeout}
 	done := make(chan struct{})
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

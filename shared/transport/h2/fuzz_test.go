@@ -10,13 +10,13 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// FuzzRequestsAreThoseOfGosServer sends the same header fields to Go's server and to ours,
+// FuzzRequestsMatchGo sends the same header fields to Go's server and to ours,
 // which must agree whether that is a request, and which: what one of them reads
 // differently is what a proxy and the server behind it could be made to disagree about.
 // The fields are lines, names and values parted by the first "=", pseudo-header fields
 // among them. Nothing is said of how a request is refused, and ours may be stricter in one
 // way: a length that a request without a body cannot have is refused.
-func FuzzRequestsAreThoseOfGosServer(f *testing.F) {
+func FuzzRequestsMatchGo(f *testing.F) {
 	const get = ":method=GET\n:scheme=https\n:authority=example.com\n:path=/api?x=1\n"
 	for _, seed := range []string{
 		get,

@@ -144,7 +144,7 @@ func bytewise(parts ...int) func(http.ResponseWriter, *http.Request, noter) {
 	}
 }
 
-func TestAnswersAreThoseOfGosServer(t *testing.T) {
+func TestResponsesMatchGo(t *testing.T) {
 	many := make([]int, 2000)
 	for i := range many {
 		many[i] = i % 37
@@ -240,7 +240,7 @@ func TestAnswersAreThoseOfGosServer(t *testing.T) {
 }
 
 // Whether an answer with trailers says how long its body is differs, and is left out.
-func TestTrailersAreThoseOfGosServer(t *testing.T) {
+func TestTrailersMatchGo(t *testing.T) {
 	trailers := func(body string, declared ...string) func(http.ResponseWriter, *http.Request, noter) {
 		return func(w http.ResponseWriter, _ *http.Request, _ noter) {
 			for _, d := range declared {
@@ -270,7 +270,7 @@ func TestTrailersAreThoseOfGosServer(t *testing.T) {
 	})
 }
 
-func TestPanicsAreThoseOfGosServer(t *testing.T) {
+func TestPanicsMatchGo(t *testing.T) {
 	panics := func(flushed bool, why any) func(http.ResponseWriter, *http.Request, noter) {
 		return func(w http.ResponseWriter, _ *http.Request, _ noter) {
 			_, _ = io.WriteString(w, "hello")
@@ -330,7 +330,7 @@ func TestNoContentHasNoContentLength(t *testing.T) {
 }
 
 // The connection outlives the panic of a handler (RFC 9113, section 5.4.2).
-func TestAPanicEndsOneStreamOnly(t *testing.T) {
+func TestPanicEndsOneStream(t *testing.T) {
 	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic(http.ErrAbortHandler)
@@ -357,7 +357,7 @@ func TestAPanicEndsOneStreamOnly(t *testing.T) {
 }
 
 // RFC 9113, section 6.8: who is asked to close the connection is told by GOAWAY.
-func TestConnectionCloseIsGoAway(t *testing.T) {
+func TestConnectionCloseSendsGoAway(t *testing.T) {
 	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = io.WriteString(w, "bye")
@@ -378,7 +378,7 @@ func TestConnectionCloseIsGoAway(t *testing.T) {
 }
 
 // What a handler writes when it has returned goes nowhere.
-func TestWritesAfterTheHandlerAreRefused(t *testing.T) {
+func TestWritesAfterTheHandlerReturnFail(t *testing.T) {
 	kept := make(chan http.ResponseWriter, 1)
 	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { kept <- w }))
 	resp, err := server.Client().Get(server.URL)

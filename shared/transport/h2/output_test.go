@@ -35,7 +35,7 @@ func (c countingConn) Write(p []byte) (int, error) {
 }
 
 // A large answer is written in pieces of four records.
-func TestRecordsOfALargeAnswerShareWrites(t *testing.T) {
+func TestLargeResponsesCoalesceWrites(t *testing.T) {
 	const size = 4 << 20
 	for _, window := range []int{64 << 10, 1<<20 - 1, size} {
 		count := &counting{}
@@ -66,7 +66,7 @@ func TestRecordsOfALargeAnswerShareWrites(t *testing.T) {
 
 // Frames of many streams for which there is one event share writes. On one processor the
 // order of goroutines is nearly always the same; a few tries make it always.
-func TestFramesOfManyStreamsShareWrites(t *testing.T) {
+func TestStreamsShareWrites(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const streams, rounds = 80, 20
 	var writes int64
@@ -122,7 +122,7 @@ func events(t *testing.T, streams, rounds int) int64 {
 }
 
 // What a handler has written arrives without a flush, too: it may wait for the client then.
-func TestWhatIsNotFlushedArrives(t *testing.T) {
+func TestUnflushedDataArrives(t *testing.T) {
 	const size = 100_000 // a full output and a part of one
 	arrived := make(chan struct{})
 	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

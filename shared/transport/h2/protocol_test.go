@@ -208,7 +208,7 @@ func TestDataAfterEndStreamIsAStreamError(t *testing.T) {
 }
 
 // RFC 9113, section 5.1: what a client sends before it knows that a stream is reset is ignored.
-func TestFramesOfStreamsThatWeHaveResetAreIgnored(t *testing.T) {
+func TestFramesOfResetStreamsAreIgnored(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	p.open(1, "POST", "/", false)
 	p.wantReset(1, http2.ErrCodeNo) // is answered without its body
@@ -221,7 +221,7 @@ func TestFramesOfStreamsThatWeHaveResetAreIgnored(t *testing.T) {
 }
 
 // RFC 9113, sections 4.1, 5.3.2 and 5.5.
-func TestWhatIsUnknownIsIgnored(t *testing.T) {
+func TestUnknownFramesAndSettingsAreIgnored(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(told)), http2.Setting{ID: 0xf00, Val: 1})
 	p.ok(p.framer.WriteRawFrame(0xf0, 0xff, 0, []byte("x")))
 	p.ok(p.framer.WriteRawFrame(0xf0, 0xff, 99, []byte("x")))
@@ -343,7 +343,7 @@ func TestHeaderListsAreBounded(t *testing.T) {
 }
 
 // A handler may use the trailers' map until it has read the body.
-func TestTrailersComeWithTheEndOfTheBody(t *testing.T) {
+func TestTrailersAreSetAtTheEndOfTheBody(t *testing.T) {
 	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "go on")
 		flush(w)
@@ -365,9 +365,9 @@ func TestTrailersComeWithTheEndOfTheBody(t *testing.T) {
 	}
 }
 
-// TestAnswersAreNotLongerThanTheClientTakes: a client may end the connection for one that is
+// TestResponseHeadersRespectThePeerLimit: a client may end the connection for one that is
 // (RFC 9113, section 10.5.1), and others have their streams on it.
-func TestAnswersAreNotLongerThanTheClientTakes(t *testing.T) {
+func TestResponseHeadersRespectThePeerLimit(t *testing.T) {
 	for _, where := range []string{"head", "trailers"} {
 		t.Run(where, func(t *testing.T) {
 			p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -58,7 +58,7 @@ func set(key string, values ...string) func(*http.Request) {
 // unsized hides how long a body is.
 type unsized struct{ io.Reader }
 
-func TestRequestsAreThoseOfGosServer(t *testing.T) {
+func TestRequestsMatchGo(t *testing.T) {
 	change := func(f func(*http.Request)) func() *http.Request {
 		return func() *http.Request { r := httptest.NewRequest("GET", "/a%2Fb/c?x=1&y=%20#f", nil); f(r); return r }
 	}
@@ -131,7 +131,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 }
 
 // What is asked for with HTTP/1.1 is answered by net/http.
-func TestClientsOfHTTP1AreServed(t *testing.T) {
+func TestHTTP1ClientsAreServed(t *testing.T) {
 	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
 	transport := server.Client().Transport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()

@@ -38,7 +38,7 @@ func scattered(w http.ResponseWriter, r *http.Request) {
 
 // Bodies are whole whatever happens to other streams, and nothing stays behind, which
 // TestMain looks for.
-func TestStreamsDoNotDisturbEachOther(t *testing.T) {
+func TestConcurrentStreams(t *testing.T) {
 	for _, connections := range []int{1, 4} {
 		t.Run(fmt.Sprint(connections, " connections"), func(t *testing.T) {
 			o := bounds

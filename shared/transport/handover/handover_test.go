@@ -34,7 +34,7 @@ func certificates(t testing.TB) []*x509.Certificate {
 	return chain
 }
 
-func TestWhatIsHandedOverArrives(t *testing.T) {
+func TestCredentialRoundTrip(t *testing.T) {
 	chain := certificates(t)
 	asserted := http.Header{"X-Remote-User": {"Ünï & co="}, "X-Remote-Group": {"a", "b,c"}}
 	for name, test := range map[string]struct {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestDeadBackendsAreNotWaitedFor inspects the option of the socket, because no machine can
+// TestUnresponsiveBackendsAreDetected inspects the option of the socket, because no machine can
 // vanish from the loopback interface. tests/deploy removes a real one.
-func TestDeadBackendsAreNotWaitedFor(t *testing.T) {
+func TestUnresponsiveBackendsAreDetected(t *testing.T) {
 	f := &Forwarder{Backends: []string{echo(t, "a")}}
 	conn, err := f.dial(t.Context())
 	if err != nil {

@@ -325,7 +325,7 @@ func TestUnavailableWithinASecond(t *testing.T) {
 	}
 }
 
-func TestTierThatComesBackIsUsedAtOnce(t *testing.T) {
+func TestRecoveredTierIsUsedImmediately(t *testing.T) {
 	b := startBackend(t, reply("ok"))
 	p := startProxy(t, testConfig(b.url()))
 	f := startFront(t, p)
@@ -351,7 +351,7 @@ func (r fakeResolver) LookupHost(_ context.Context, host string) ([]string, erro
 	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-func TestReplicasFollowTheName(t *testing.T) {
+func TestReplicasAreResolvedAgain(t *testing.T) {
 	hits := map[string]*atomic.Int64{}
 	// Two replicas at one port, as pods behind a headless Service are.
 	first := startBackend(t, func(http.ResponseWriter, *http.Request) {})
@@ -411,7 +411,7 @@ func TestReplicasFollowTheName(t *testing.T) {
 	}
 }
 
-func TestUnreadyReplicaIsAvoidedButNotRefused(t *testing.T) {
+func TestUnreadyReplicaIsTheLastResort(t *testing.T) {
 	var hits [2]atomic.Int64
 	var unreadyProbes atomic.Bool
 	var backends [2]*backend
@@ -528,7 +528,7 @@ func respond(framer *http2.Framer, streamID uint32, code string) {
 
 // The texts that tell unprocessed requests from others are net/http's, so they
 // are held against the real thing, as is what may be repeated because of them.
-func TestRequestsTheServerDidNotProcessAreSentAgain(t *testing.T) {
+func TestUnprocessedRequestsAreRetried(t *testing.T) {
 	refuse := map[string]func(framer *http2.Framer, id uint32){
 		"REFUSED_STREAM": func(framer *http2.Framer, id uint32) { _ = framer.WriteRSTStream(id, http2.ErrCodeRefusedStream) },
 		"GOAWAY": func(framer *http2.Framer, id uint32) {

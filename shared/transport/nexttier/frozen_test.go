@@ -89,7 +89,7 @@ func (l *link) unfreeze() {
 	}
 }
 
-func TestReplicaThatFallsSilentIsLeft(t *testing.T) {
+func TestSilentReplicaIsAvoided(t *testing.T) {
 	slow := make(chan struct{})
 	entered := make(chan struct{}, 10)
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {

@@ -29,7 +29,7 @@ func sentBy(t *testing.T, who user.Info, req *http.Request) (http.Header, error)
 	return out.Header, nil
 }
 
-func TestCredentialsAreHandedOver(t *testing.T) {
+func TestHandOverSendsCredentials(t *testing.T) {
 	pair, err := testPKI.Admin.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 
 // What this tier asks for itself has no credential, and neither has anything else that is
 // sent: a request of a client whose credential was not kept is a mistake of ours.
-func TestOnlyOwnRequestsHaveNoCredential(t *testing.T) {
+func TestOnlyTierRequestsMayLackACredential(t *testing.T) {
 	var own *http.Request
 	tierclient.As(tierclient.User("aggregator"), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { own = req })).
 		ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/v1/namespaces", nil))
@@ -103,7 +103,7 @@ func TestOnlyOwnRequestsHaveNoCredential(t *testing.T) {
 	}
 }
 
-func TestLargeCredentialsAreRefusedHere(t *testing.T) {
+func TestLargeCredentialsAreRefused(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/api/v1/pods", nil)
 	credential := &handover.Credential{Authorization: []string{strings.Repeat("x", maxHeaders)}}
 	ctx := handover.NewContext(apirequest.WithUser(req.Context(), alice), credential)

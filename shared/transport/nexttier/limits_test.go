@@ -126,8 +126,8 @@ func TestSharesLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestSlotIsGivenBackOnce, whoever comes first.
-func TestSlotIsGivenBackOnce(t *testing.T) {
+// TestSlotIsReleasedOnce, whoever comes first.
+func TestSlotIsReleasedOnce(t *testing.T) {
 	l, slow := newLimits(10), newLimits(10)
 	held, _ := l.acquire(someone("a"), nil)
 	s := slot{current: held}
@@ -165,8 +165,8 @@ func speak(t *testing.T, f *front, text string) *bufio.Reader {
 	return bufio.NewReader(conn)
 }
 
-// TestBodiesThatNeverComeKeepNobodyElseWaiting: one byte of each has come.
-func TestBodiesThatNeverComeKeepNobodyElseWaiting(t *testing.T) {
+// TestStalledUploadsBlockNoOtherClient: one byte of each has come.
+func TestStalledUploadsBlockNoOtherClient(t *testing.T) {
 	const limit, attackers = 40, 60
 	for name, attacker := range map[string]user.Info{"strangers": stranger, "a user": someone("mallory")} {
 		t.Run(name, func(t *testing.T) {
@@ -230,8 +230,8 @@ func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNotReadKeepNobodyWaiting, and not even their own client for long.
-func TestAnswersThatAreNotReadKeepNobodyWaiting(t *testing.T) {
+// TestUnreadResponsesBlockNoOtherClient, and not even their own client for long.
+func TestUnreadResponsesBlockNoOtherClient(t *testing.T) {
 	large := make([]byte, 32<<20)
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/api/v1/pods" {
@@ -269,8 +269,8 @@ func TestAnswersThatAreNotReadKeepNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestAnswerThatIsNotReadEndsWithItsRequest: nothing waits for its client for ever.
-func TestAnswerThatIsNotReadEndsWithItsRequest(t *testing.T) {
+// TestUnreadResponseEndsAtTheDeadline: nothing waits for its client for ever.
+func TestUnreadResponseEndsAtTheDeadline(t *testing.T) {
 	large := make([]byte, 32<<20)
 	b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(large) })
 	p := startProxy(t, testConfig(b.url()))

@@ -79,10 +79,10 @@ func (n *neighbourhood) leave(count int, path string) {
 	}
 }
 
-// TestNeighboursAreLeftInPeace: whatever a client sends, and whatever is answered, the
+// TestClientsAreIsolated: whatever a client sends, and whatever is answered, the
 // requests of others that are under way on the same connections go on, and no connection is
 // closed for it; where streams are reset in bulk, a few are made anew.
-func TestNeighboursAreLeftInPeace(t *testing.T) {
+func TestClientsAreIsolated(t *testing.T) {
 	// More than all connections may have streams.
 	const departures = (shortConnections + 1) * assumedMaxStreams
 	// More than shortConnections take together, of 8 MiB each.
@@ -289,8 +289,8 @@ func TestLongHeadersAre431(t *testing.T) {
 	}
 }
 
-// TestServersThatGoAwayOften: older tiers end a connection whenever a stranger is answered.
-func TestServersThatGoAwayOften(t *testing.T) {
+// TestFrequentGoAways: older tiers end a connection whenever a stranger is answered.
+func TestFrequentGoAways(t *testing.T) {
 	var streams atomic.Int64
 	target := rawServer(t, func(framer *http2.Framer, id uint32) {
 		if streams.Add(1)%maxRefusals != 0 {

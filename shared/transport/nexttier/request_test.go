@@ -34,7 +34,7 @@ func recorder(seen chan<- received) http.HandlerFunc {
 	}
 }
 
-func TestIdentityIsAssertedAndNothingElseIsBelieved(t *testing.T) {
+func TestOnlyTheProxyAssertsIdentities(t *testing.T) {
 	seen := make(chan received, 1)
 	b := startBackend(t, recorder(seen))
 	c := testConfig(b.url())
@@ -126,7 +126,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 	}
 }
 
-func TestIdentityThatNoHeaderCanCarryIsRefused(t *testing.T) {
+func TestUnrepresentableIdentitiesAreRefused(t *testing.T) {
 	called := make(chan received, 1)
 	b := startBackend(t, recorder(called))
 	p := startProxy(t, testConfig(b.url()))
@@ -154,7 +154,7 @@ func TestIdentityThatNoHeaderCanCarryIsRefused(t *testing.T) {
 	})
 }
 
-func TestPathAndQueryTravelByteForByte(t *testing.T) {
+func TestPathAndQueryArePreserved(t *testing.T) {
 	seen := make(chan received, 1)
 	b := startBackend(t, recorder(seen))
 	f := startFront(t, startProxy(t, testConfig(b.url())))
@@ -180,7 +180,7 @@ func TestPathAndQueryTravelByteForByte(t *testing.T) {
 	}
 }
 
-func TestMethodsAndBodiesTravel(t *testing.T) {
+func TestMethodsAndBodiesAreForwarded(t *testing.T) {
 	seen := make(chan received, 1)
 	b := startBackend(t, recorder(seen))
 	f := startFront(t, startProxy(t, testConfig(b.url())))

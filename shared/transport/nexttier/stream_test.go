@@ -59,7 +59,7 @@ func opened(t *testing.T, f *front, ctx context.Context, path string) io.ReadClo
 	return res.Body
 }
 
-func TestEventsArriveAtOnceAndTheEndIsTheEnd(t *testing.T) {
+func TestEventsAndTheirEndArriveImmediately(t *testing.T) {
 	for _, path := range []string{"/api/v1/pods?watch=1", "/api/v1/pods"} {
 		t.Run(path, func(t *testing.T) {
 			feed := newFeed()
@@ -94,7 +94,7 @@ func TestEventsArriveAtOnceAndTheEndIsTheEnd(t *testing.T) {
 	}
 }
 
-func TestClientThatLeavesEndsTheRequestBehind(t *testing.T) {
+func TestDisconnectCancelsTheForwardedRequest(t *testing.T) {
 	for _, path := range []string{"/api/v1/pods?watch=1", "/api/v1/pods"} {
 		for name, header := range map[string]bool{"after the header": true, "before the header": false} {
 			t.Run(path+" "+name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestMoreWatchesThanAConnectionHasStreams(t *testing.T) {
 	eventually(t, "nothing is in flight", func() bool { return r.inFlight[stream].Load() == 0 })
 }
 
-func TestStalledWatchHoldsLittleAndStallsNobody(t *testing.T) {
+func TestStalledWatchBlocksNoOtherClient(t *testing.T) {
 	var written [3]atomic.Int64
 	chunk := bytes.Repeat([]byte("x"), 1000)
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -255,7 +255,7 @@ type shutdownSignal chan struct{}
 
 func (s shutdownSignal) ShuttingDown() <-chan struct{} { return s }
 
-func TestWatchesEndWithTheirServer(t *testing.T) {
+func TestShutdownEndsWatches(t *testing.T) {
 	feeds := sync.Map{}
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		feed := newFeed()
@@ -320,7 +320,7 @@ func TestLargeBodiesAreStreamedBothWays(t *testing.T) {
 	}
 }
 
-func TestUploadThatBreaksOffIsNotTakenForWhole(t *testing.T) {
+func TestAbortedUploadIsNotCompleted(t *testing.T) {
 	started, got := make(chan struct{}), make(chan error, 1)
 	b := startBackend(t, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadFull(r.Body, make([]byte, len("half of")))
@@ -373,7 +373,7 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 	}
 }
 
-func TestCompressedBodiesPassAsTheyAre(t *testing.T) {
+func TestCompressedBodiesAreForwardedUnchanged(t *testing.T) {
 	var compressed bytes.Buffer
 	z := gzip.NewWriter(&compressed)
 	fmt.Fprint(z, strings.Repeat("list", 10_000))
@@ -402,7 +402,7 @@ func TestCompressedBodiesPassAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestTrailersTravel(t *testing.T) {
+func TestTrailersAreForwarded(t *testing.T) {
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.Header().Set("Trailer", "X-Announced")

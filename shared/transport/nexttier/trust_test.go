@@ -42,7 +42,7 @@ func replace(t *testing.T, path, by string) {
 	}
 }
 
-func TestRefusedFrontProxyCertificateIsNotTheUsersFault(t *testing.T) {
+func TestRefusedFrontProxyCertificateIs503(t *testing.T) {
 	var hits atomic.Int64
 	b := startBackend(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
 	c := testConfig(b.url())
@@ -78,9 +78,9 @@ func TestRefusedFrontProxyCertificateIsNotTheUsersFault(t *testing.T) {
 	eventually(t, "the health check passes", func() bool { return p.Check(nil) == nil })
 }
 
-// TestAnswer401FromBehindAuthenticationPasses: it is the client's, the request may have had
+// TestUnmarked401IsForwarded: it is the client's, the request may have had
 // effects, and it says nothing about the front proxy.
-func TestAnswer401FromBehindAuthenticationPasses(t *testing.T) {
+func TestUnmarked401IsForwarded(t *testing.T) {
 	answers := map[string]http.HandlerFunc{
 		"a webhook's": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Www-Authenticate", "Basic")
@@ -125,7 +125,7 @@ func TestAnswer401FromBehindAuthenticationPasses(t *testing.T) {
 	}
 }
 
-func TestReplicaThatBelievesIsPreferred(t *testing.T) {
+func TestTrustingReplicaIsPreferred(t *testing.T) {
 	var hits atomic.Int64
 	good := startBackend(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
 	// One that has not got the new front-proxy CA yet.

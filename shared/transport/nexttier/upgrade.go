@@ -24,7 +24,7 @@ const halfCloseGrace = 10 * time.Second
 //
 // proxy.UpgradeAwareHandler of k8s.io/apimachinery does not replace it: it ends the connection when
 // the client closes its side, loses the last data of the server (TestUpgradeCopiesBothWays), and
-// accepts a switch to another protocol than the requested one (TestUpgradeThatIsRefused).
+// accepts a switch to another protocol than the requested one (TestRefusedUpgrade).
 func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http.Request, x exchange) {
 	ctx := req.Context()
 	conn, r, err := p.dialUpgrade(ctx)

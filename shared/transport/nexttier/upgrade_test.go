@@ -128,7 +128,7 @@ func TestUpgradeEndsWithEitherSide(t *testing.T) {
 	<-gone
 }
 
-func TestUpgradeThatIsRefused(t *testing.T) {
+func TestRefusedUpgrade(t *testing.T) {
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/wrong":

@@ -81,9 +81,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestAsStartsAnew: a request made while another one is served ends with it and inherits
+// TestAsIsolatesTheContext: a request made while another one is served ends with it and inherits
 // nothing else.
-func TestAsStartsAnew(t *testing.T) {
+func TestAsIsolatesTheContext(t *testing.T) {
 	type key struct{}
 	outer, cancel := context.WithCancelCause(context.WithValue(audit.WithAuditContext(t.Context()), key{}, "alice's"))
 	defer cancel(nil)

@@ -80,9 +80,9 @@ func TestSnapshotOrdersGroupsLikeKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestUnchangedBackendsAreKept: a new table must not cut anything that is under
+// TestUnchangedBackendsAreReused: a new table must not cut anything that is under
 // way in the old one.
-func TestUnchangedBackendsAreKept(t *testing.T) {
+func TestUnchangedBackendsAreReused(t *testing.T) {
 	same, changed := apiService("same.io", "v1", 1, 1, "x"), apiService("changed.io", "v1", 1, 1, "x")
 	made := 0
 	backend := func(a *apiregistrationv1.APIService) *remote.Backend {

@@ -116,7 +116,7 @@ var (
 
 type specs = map[string]apiregistrationv1.APIServiceSpec
 
-func TestBuiltInAreRegisteredAndCustomPassedOver(t *testing.T) {
+func TestOnlyBuiltInGroupVersionsAreRegisteredFromDiscovery(t *testing.T) {
 	f := start(t)
 	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1, fooV1})
 	f.is(specs{"v1.": coreSpec, "v1.apps": appsSpec})
@@ -131,9 +131,9 @@ func TestBuiltInAreRegisteredAndCustomPassedOver(t *testing.T) {
 	}
 }
 
-// TestNothingIsRemovedForLackOfKnowledge: a tier that is away is no reason to
+// TestNothingIsDeletedWhileTheChainIsIncomplete: a tier that is away is no reason to
 // forget what it serves.
-func TestNothingIsRemovedForLackOfKnowledge(t *testing.T) {
+func TestNothingIsDeletedWhileTheChainIsIncomplete(t *testing.T) {
 	f := start(t, apiService("v2alpha1.batch", onStart, batchSpec), apiService("v1.apiextensions.k8s.io", onStart, extensionsSpec))
 	f.registrar.SetServed([]schema.GroupVersion{coreV1}) // the tail is away
 	f.is(specs{"v1.": coreSpec, "v2alpha1.batch": batchSpec, "v1.apiextensions.k8s.io": extensionsSpec})
@@ -157,7 +157,7 @@ func TestOnStartIsWrittenOnce(t *testing.T) {
 	f.is(specs{"v1.": coreSpec, "v2alpha1.batch": batchSpec})
 }
 
-func TestUnmanagedIsLeftAlone(t *testing.T) {
+func TestUnmanagedAPIServicesAreNotChanged(t *testing.T) {
 	mine := appsSpec
 	mine.GroupPriorityMinimum = 1
 	foo := fooSpec
@@ -184,7 +184,7 @@ func TestCRDsComeAndGo(t *testing.T) {
 	f.is(specs{})
 }
 
-func TestCRDAPIServiceIsKeptAsItShouldBe(t *testing.T) {
+func TestAPIServicesOfCRDsAreCorrected(t *testing.T) {
 	f := start(t, apiService("v1.gone.example.com", always, apiregistrationv1.APIServiceSpec{Group: "gone.example.com", Version: "v1", GroupPriorityMinimum: 1, VersionPriority: 1}))
 	f.crds.Add(crd("foos.example.com", "example.com", served))
 	f.is(specs{"v1.example.com": fooSpec})

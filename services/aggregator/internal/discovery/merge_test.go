@@ -125,9 +125,9 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestMergeDoesNotMarkWhatItWasGiven: the next tier's groups are merged again
+// TestMergeDoesNotModifyItsInput: the next tier's groups are merged again
 // when it is back.
-func TestMergeDoesNotMarkWhatItWasGiven(t *testing.T) {
+func TestMergeDoesNotModifyItsInput(t *testing.T) {
 	next := []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")}
 	Merge(Input{Next: next, NextDown: true, Priority: func(schema.GroupVersion) Priority { return Priority{} }})
 	if got := next[0].Versions[0].Freshness; got != apidiscoveryv2.DiscoveryFreshnessCurrent {

@@ -244,9 +244,9 @@ func TestAssert(t *testing.T) {
 	}
 }
 
-// TestUsersThatCannotBeSaid are nobody else: HTTP/1.1, which upgraded connections use, takes
+// TestUnrepresentableUsersAreRefused are nobody else: HTTP/1.1, which upgraded connections use, takes
 // space around a value away, and line breaks are replaced by it.
-func TestUsersThatCannotBeSaid(t *testing.T) {
+func TestUnrepresentableUsersAreRefused(t *testing.T) {
 	apiService := &apiregistrationv1.APIService{Spec: apiregistrationv1.APIServiceSpec{Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
 	apiService.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue}}
 	asked := 0

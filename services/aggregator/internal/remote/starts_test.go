@@ -7,7 +7,7 @@ import (
 
 // Requests to one Service take turns, and Services that nobody asks for any more are
 // forgotten.
-func TestTurnsAreBounded(t *testing.T) {
+func TestStartsAreBounded(t *testing.T) {
 	e := &endpoints{}
 	for i := range 3 * maxStarts {
 		service := fmt.Sprint("namespace/service", i)
