@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Side by side with Go's server: go test -run NONE -bench . ./shared/transport/h2
+// To compare with Go's server: go test -run NONE -bench . ./shared/transport/h2
 
 var servers = []struct {
 	name  string
 	serve func(testing.TB, http.Handler) *httptest.Server
-}{{"go", gos}, {"ours", ours}}
+}{{"go", startGo}, {"ours", startOurs}}
 
-// cpu is what the process has used, of its clients, too.
+// cpu returns the processor time of the process, including its clients.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// measured runs what is to be measured on both servers.
+// measured runs a benchmark on both servers.
 func measured(b *testing.B, handler http.Handler, run func(b *testing.B, s *httptest.Server)) {
 	for _, s := range servers {
 		b.Run(s.name, func(b *testing.B) {
@@ -43,7 +43,7 @@ func get(b *testing.B, client *http.Client, url string) {
 		return
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close() // has been read
+	_ = resp.Body.Close() // the body was read
 	if err != nil {
 		b.Error(err)
 	}
@@ -76,7 +76,7 @@ func BenchmarkList(b *testing.B) {
 	})
 }
 
-// BenchmarkEvent is of an event to 500 watches, 100 on each connection.
+// BenchmarkEvent sends an event to 500 watches, 100 per connection.
 func BenchmarkEvent(b *testing.B) {
 	const connections, streams = 5, 100
 	bell := newBell()
@@ -120,10 +120,10 @@ func BenchmarkEvent(b *testing.B) {
 	})
 }
 
-// What a handler appends for an event needs no memory: it is done for every watch.
+// Sending an event must not allocate: it happens for every watch.
 func TestEventDoesNotAllocate(t *testing.T) {
 	flushed := make(chan float64, 1)
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		event := pattern(500)
 		flush(w)
 		flushed <- testing.AllocsPerRun(1000, func() {
@@ -133,7 +133,7 @@ func TestEventDoesNotAllocate(t *testing.T) {
 	})), window(maxWindow))
 	p.ok(p.framer.WriteWindowUpdate(0, 1<<30))
 	p.get(1, "/")
-	// Nobody reads meanwhile: 500 kB fit the buffers of the system.
+	// Nobody reads in the meantime: 500 kB fit into the buffers of the system.
 	if n := within(t, flushed, "the handler"); n > 0 {
 		t.Errorf("%v allocations for an event", n)
 	}

@@ -22,23 +22,23 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// FuzzFramesMatchGo sends the same frames to Go's server and to ours. After each
-// of them both must have handed over the same requests and refused the same streams, and
-// go on or have ended the connection for the same reason; and neither may allocate much
-// more than it was sent. What may differ is in tolerated.
+// FuzzFramesMatchGo sends the same frames to Go's server and to this one. After each frame both must
+// have passed on the same requests and refused the same streams, and must keep the connection or
+// have closed it for the same reason. Neither may allocate much more than it received. tolerated
+// lists the allowed differences.
 //
-// A frame of the input is a byte each for type, flags, stream and length, and the payload;
-// see framesOf. Windows are larger than all that is sent, and handlers answer when all frames
-// have been read, so that the outcome does not depend on who is faster.
+// A frame of the input has one byte each for type, flags, stream and length, followed by the
+// payload; see parseScript. Windows exceed everything that is sent, and handlers answer after all
+// frames were read, so that the result does not depend on timing.
 func FuzzFramesMatchGo(f *testing.F) {
 	for _, seed := range frameSeeds() {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		frames := framesOf(script)
-		var want, got *outcomeOfFrames
-		synctest.Test(t, func(t *testing.T) { want = playTo(t, frames, serveGo) })
-		synctest.Test(t, func(t *testing.T) { got = playTo(t, frames, serveOurs) })
+		frames := parseScript(script)
+		var want, got *scriptResult
+		synctest.Test(t, func(t *testing.T) { want = runScript(t, frames, serveGo) })
+		synctest.Test(t, func(t *testing.T) { got = runScript(t, frames, serveOurs) })
 		broken := false
 		for i := range frames {
 			if i >= len(want.steps) || i >= len(got.steps) {
@@ -56,11 +56,11 @@ func FuzzFramesMatchGo(f *testing.F) {
 				break
 			}
 		}
-		// Of what has been broken off, Go's server still gives its handlers what has come.
+		// Go's server still passes on the data of aborted bodies.
 		if diff := cmp.Diff(want.requests, got.requests); diff != "" && !broken {
 			t.Errorf("%s (-Go's server +ours):\n%s", describe(frames), diff)
 		}
-		for name, o := range map[string]*outcomeOfFrames{"Go's": want, "ours": got} {
+		for name, o := range map[string]*scriptResult{"Go's": want, "ours": got} {
 			if most := allocatedAtLeast + allocatedPerByte*o.sent; o.allocated > most {
 				t.Errorf("%s: %d bytes made the %s server allocate %d, more than %d", describe(frames), o.sent, name, o.allocated, most)
 			}
@@ -68,41 +68,40 @@ func FuzzFramesMatchGo(f *testing.F) {
 	})
 }
 
-// What a connection may allocate: so much, what is a connection's and what the client of the
-// test needs among it, and as many bytes for each byte that is sent.
+// The limit of allocations: a constant for the connection and the client of the test, and a factor
+// of the received bytes.
 const (
 	allocatedAtLeast = 512 << 10
 	allocatedPerByte = 400
 )
 
-// few bounds make a short script reach them.
+// narrowBounds let short scripts reach the limits.
 var narrowBounds = Options{MaxConcurrentStreams: 4, MaxUploadPerStream: 256 << 10, IdleTimeout: time.Minute}
 
-// narrowHeader is http.Server's MaxHeaderBytes.
+// narrowHeader is [http.Server.MaxHeaderBytes].
 const narrowHeader = 8 << 10
 
-// outcomeOfFrames is what a server has made of a script.
-type outcomeOfFrames struct {
+// scriptResult is the result of a script.
+type scriptResult struct {
 	steps           []step
-	requests        []string // of all handlers, with their bodies where they have come
+	requests        []string // of all handlers, with complete bodies
 	sent, allocated int
 }
 
-// step is what is known after a frame.
+// step is the state after a frame.
 type step struct {
-	Requests []string // that handlers have been given
+	Requests []string // passed to handlers
 	Refused  []uint32 // streams
-	Ended    string   // the connection, and why
+	Ended    string   // why the connection ended
 }
 
-// maxFrames is less than the requests that wait for handlers: of these, Go's server takes
-// one more than ours.
+// maxFrames is less than the limit of queued requests, which differs by one between the servers.
 const maxFrames = 20
 
-// framesOf reads a script. Types beyond those of RFC 9113 are folded into the first unknown
-// ones and PRIORITY_UPDATE, the stream 255 is the last there can be, and a length from 240 on
-// is one in KiB, up to what a frame may have by default. Of the payload what is missing is 0.
-func framesOf(script []byte) [][]byte {
+// parseScript parses a script. Types beyond RFC 9113 become one of the first unknown types or
+// PRIORITY_UPDATE, stream 255 stands for the maximum, and a length from 240 on is in KiB, up to the
+// default maximum frame size. A short payload is filled with zeros.
+func parseScript(script []byte) [][]byte {
 	var frames [][]byte
 	for len(script) >= 4 && len(frames) < maxFrames {
 		kind, flags, id, size := script[0]%12, script[1], uint32(script[2]), int(script[3])
@@ -132,35 +131,35 @@ func describe(frames [][]byte) string {
 	return b.String()
 }
 
-// tolerated tells whether two servers may differ so after a frame.
+// tolerated reports whether the two servers may differ in this way after a frame.
 func tolerated(frame []byte, gos, ours step) bool {
 	kind, id := http2.FrameType(frame[3]), binary.BigEndian.Uint32(frame[5:])
 	more := len(gos.Requests) > len(ours.Requests)
 	refused := slices.Contains(ours.Refused, id)
 	if id%2 == 0 && id != 0 && ours.Ended != "" && (gos.Ended != "" || slices.Contains(gos.Refused, id)) {
-		return true // a stream that is not for clients to open (section 5.1.1)
+		return true // clients cannot open such a stream (section 5.1.1)
 	}
 	if len(ours.Refused) > 0 && slices.Max(ours.Refused) >= id && len(ours.Requests) <= len(gos.Requests) {
-		// A malformed request opens its stream, and closes all below it (section 5.1.1); what
-		// comes for a stream that was reset is ignored (section 5.1). To Go's server such a
-		// stream was never opened, or it is an error.
+		// A malformed request opens its stream and closes all lower ones (section 5.1.1), and
+		// frames of a reset stream are ignored (section 5.1). For Go's server, such a stream
+		// was never opened, or the frame is an error.
 		return true
 	}
 	switch kind {
 	case http2.FrameSettings:
-		// A setting that comes twice: RFC 9113, section 6.5.3, lets the last one hold.
+		// Duplicate settings: RFC 9113, section 6.5.3, applies the last one.
 		return gos.Ended == http2.ErrCodeProtocol.String()
 	case http2.FrameHeaders, http2.FrameContinuation:
-		// Ours decodes a short part of a block with what follows it.
+		// This server decodes a short fragment together with the next one.
 		if http2.Flags(frame[4])&http2.FlagHeadersEndHeaders == 0 && gos.Ended != "" && ours.Ended == "" {
 			return true
 		}
-		// Several lengths, of which Go's server believes the first, or one without a body
+		// Different lengths, of which Go's server uses the first, or a length without a body
 		// (section 8.1.1).
 		return more && refused && strings.Contains(gos.Requests[len(gos.Requests)-1], "Content-Length: ")
 	case http2.FrameData:
 		// A body that is shorter than its length (section 8.1.1). The handler of Go's server
-		// hears of it.
+		// gets the error.
 		return refused && ours.Ended == gos.Ended && slices.ContainsFunc(gos.Requests, func(r string) bool { return strings.Contains(r, "Content-Length: ") })
 	}
 	return false
@@ -183,11 +182,11 @@ func serveOurs(_ *testing.T, hs *http.Server, nc net.Conn) {
 	s.serve(nc, nc, nil, hs.Handler)
 }
 
-// playTo sends frames to a server, each when the one before has had its effect.
-func playTo(t *testing.T, frames [][]byte, serve func(*testing.T, *http.Server, net.Conn)) *outcomeOfFrames {
+// runScript sends frames to a server, each after the effect of the previous one.
+func runScript(t *testing.T, frames [][]byte, serve func(*testing.T, *http.Server, net.Conn)) *scriptResult {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	var o outcomeOfFrames
+	var o scriptResult
 	h := &recorder{settled: make(chan struct{})}
 	client, server := net.Pipe()
 	over := make(chan struct{})
@@ -235,8 +234,8 @@ func playTo(t *testing.T, frames [][]byte, serve func(*testing.T, *http.Server, 
 	return &o
 }
 
-// recorder is a handler that notes its requests, and reads and answers them when all
-// frames are there.
+// recorder is a handler that records its requests, and reads and answers them once all frames were
+// sent.
 type recorder struct {
 	settled chan struct{}
 
@@ -246,7 +245,7 @@ type recorder struct {
 }
 
 func (h *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Go's server would give trailers that must not be, with no value.
+	// Go's server announces forbidden trailers without a value.
 	for key := range r.Trailer {
 		if !httpguts.ValidTrailerHeader(key) {
 			delete(r.Trailer, key)
@@ -278,7 +277,7 @@ func (h *recorder) so() []string {
 	return slices.Clone(h.requests)
 }
 
-// all are the requests with their bodies.
+// all returns the requests with their bodies.
 func (h *recorder) all() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -286,11 +285,11 @@ func (h *recorder) all() []string {
 	for i := range all {
 		all[i] += h.bodies[i]
 	}
-	slices.Sort(all) // those that have waited begin together
+	slices.Sort(all) // queued requests start together
 	return all
 }
 
-// reader notes what a server says.
+// reader records the frames of a server.
 type reader struct {
 	mu      sync.Mutex
 	refused map[uint32]bool // streams, guarded by mu
@@ -319,7 +318,7 @@ func (r *reader) read(client net.Conn) {
 			if r.why == "" {
 				r.why = f.ErrCode.String()
 			}
-			// The RFC has both for what is closed (sections 5.1 and 5.1.1).
+			// The RFC allows both for closed streams (sections 5.1 and 5.1.1).
 			if f.ErrCode == http2.ErrCodeStreamClosed {
 				r.why = http2.ErrCodeProtocol.String()
 			}
@@ -351,12 +350,12 @@ func (r *reader) refusals() []uint32 {
 	return ids
 }
 
-// frame is a frame of a script.
+// frame encodes a frame of a script.
 func frame(kind http2.FrameType, flags http2.Flags, id byte, payload ...byte) []byte {
 	return append([]byte{byte(kind), byte(flags), id, byte(len(payload))}, payload...)
 }
 
-// frameSeeds are scripts that reach what servers differ in, or did.
+// frameSeeds returns scripts that reach differences between the servers, or did so.
 func frameSeeds() [][]byte {
 	const end, endHeaders = http2.FlagHeadersEndStream, http2.FlagHeadersEndHeaders
 	indexed := []byte{0x82, 0x87, 0x84, 0x41, 1, 'a'} // GET https / a
@@ -420,7 +419,7 @@ func frameSeeds() [][]byte {
 		script(get(1, "host", "b")), script(get(1, "host", "a", "host", "a")), script(get(1, "connection", "close"), get(3)), script(get(1, "te", "gzip"), get(3)),
 		script(get(1, "content-length", "5")), script(post(1, "content-length", "5", "content-length", "6")), script(get(1, "X-Upper", "1"), get(3)), script(get(1, "x", "a\nb"), get(3)),
 		script(frame(http2.FrameHeaders, end|endHeaders, 1, 0xff, 0xff, 0xff, 0xff, 0xff)),
-		// An entry of the table that a byte names again and again.
+		// An entry of the dynamic table, repeated by single bytes.
 		script(frame(http2.FrameHeaders, end|endHeaders, 1, append(append(slices.Clone(indexed), 0x60, 60), append([]byte(strings.Repeat("c", 60)), []byte(strings.Repeat("\xbe", 120))...)...)...), get(3)),
 		script(get(1), []byte{byte(http2.FrameData), 0, 0, 255}), script(post(1), []byte{byte(http2.FrameData), 0, 1, 255}, []byte{byte(http2.FrameHeaders), 0, 3, 250}),
 	}

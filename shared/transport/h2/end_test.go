@@ -13,12 +13,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// RFC 9113, section 5.4.2: RST_STREAM ends the request, and its stream counts no more.
+// RFC 9113, section 5.4.2: RST_STREAM cancels the request and frees its stream.
 func TestRSTStreamCancelsTheRequest(t *testing.T) {
 	ended := make(chan error, 1)
 	o := bounds
 	o.MaxConcurrentStreams = 1
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
 			_, err := io.ReadAll(r.Body)
 			<-r.Context().Done()
@@ -39,8 +39,8 @@ func TestRSTStreamCancelsTheRequest(t *testing.T) {
 	p.wantAnswer(3, "200", "")
 }
 
-// notices answers the first bytes, and tells what ends the request.
-func notices(wrote, ended chan error) http.Handler {
+// reportEnd sends the first bytes and reports what ends the request.
+func reportEnd(wrote, ended chan error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		gone := w.(http.CloseNotifier).CloseNotify() //nolint:staticcheck // k8s.io/apiserver wants it
 		flush(w)
@@ -54,7 +54,7 @@ func notices(wrote, ended chan error) http.Handler {
 
 func TestDisconnectCancelsRequests(t *testing.T) {
 	wrote, ended := make(chan error, 1), make(chan error, 1)
-	p := dial(t, ours(t, notices(wrote, ended)), window(10))
+	p := dial(t, startOurs(t, reportEnd(wrote, ended)), window(10))
 	p.get(1, "/")
 	p.await(func(f http2.Frame) bool { _, ok := f.(*http2.DataFrame); return ok })
 	_ = p.conn.NetConn().Close()
@@ -66,7 +66,7 @@ func TestDisconnectCancelsRequests(t *testing.T) {
 
 func TestWriteDeadlineEndsTheStream(t *testing.T) {
 	wrote := make(chan error, 1)
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now()); err != nil {
 			t.Error(err)
 		}
@@ -82,7 +82,7 @@ func TestWriteDeadlineEndsTheStream(t *testing.T) {
 }
 
 func TestReadDeadlineEndsReading(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := http.NewResponseController(w).SetReadDeadline(time.Now()); err != nil {
 			t.Error(err)
 		}
@@ -95,9 +95,9 @@ func TestReadDeadlineEndsReading(t *testing.T) {
 	p.wantAnswer(1, "200", "too late")
 }
 
-// A deadline that is taken back, or of a request that is over, does nothing.
+// A deadline has no effect after it was cleared or the request has ended.
 func TestClearedDeadlinesHaveNoEffect(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		rc := http.NewResponseController(w)
 		for _, at := range []time.Time{time.Now().Add(time.Hour), {}} {
 			if err := errors.Join(rc.SetWriteDeadline(at), rc.SetReadDeadline(at), rc.EnableFullDuplex()); err != nil {
@@ -110,11 +110,11 @@ func TestClearedDeadlinesHaveNoEffect(t *testing.T) {
 	p.wantAnswer(1, "200", "in time")
 }
 
-// RFC 9113, section 6.8: requests in flight end as they would, and what is new is ignored
-// without harm to them.
+// RFC 9113, section 6.8: requests in flight complete, and new ones are ignored without affecting
+// them.
 func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(begun)
 		<-finish
 		_, _ = io.Copy(w, r.Body)
@@ -129,7 +129,7 @@ func TestShutdownLetsRequestsInFlightFinish(t *testing.T) {
 	if away := p.wantGoAway(http2.ErrCodeNo); away.LastStreamID != 1 {
 		t.Errorf("GOAWAY of %d, want 1", away.LastStreamID)
 	}
-	// A client may have sent these before it has heard of it.
+	// A client may send these before it receives GOAWAY.
 	p.open(3, "POST", "/", false)
 	p.ok(p.framer.WriteData(3, false, []byte("x")))
 	p.ok(p.framer.WriteWindowUpdate(3, 1))
@@ -149,21 +149,21 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	o := bounds
 	o.IdleTimeout = 50 * time.Millisecond
 	release := make(chan struct{})
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), o, nil)))
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), o, nil)))
 	p.get(1, "/")
 	close(release)
 	p.wantGoAway(http2.ErrCodeNo)
 	p.wantClosed()
 }
 
-// Nothing of a connection outlives a client that never begins.
+// A client that never sends the preface leaves nothing behind.
 func TestMissingPrefaceClosesTheConnection(t *testing.T) {
-	p := connect(t, ours(t, blocking(t)))
+	p := connect(t, startOurs(t, blocking(t)))
 	_ = p.conn.Close() // before the preface
 }
 
-// A connection that is over, of which frames are still to be read, runs no more handlers:
-// nobody would end their requests.
+// A closed connection with unread frames starts no handlers, because their requests would never be
+// canceled.
 func TestClosedConnectionsRefuseRequests(t *testing.T) {
 	client, ours := net.Pipe()
 	defer client.Close()

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// copying counts what a decoder copies: all of a field that is not whole, with each
-// fragment of it.
+// copying counts the bytes that a decoder copies: with each fragment, all of an incomplete field.
 type copying struct {
 	decoder
 	unread, copied int
@@ -21,8 +20,7 @@ func (c *copying) Write(fragment []byte) (int, error) {
 	return c.decoder.Write(fragment)
 }
 
-// CVE-2024-27316 and its like: a field that comes byte by byte costs no more than some
-// times its length.
+// CVE-2024-27316 and similar: the cost of a field that arrives byte by byte is linear in its length.
 func TestFieldsInManyFramesAreCheap(t *testing.T) {
 	const size = 300_000
 	p := &peer{t: t}
@@ -45,21 +43,21 @@ func TestFieldsInManyFramesAreCheap(t *testing.T) {
 	}
 }
 
-// A connection does not go on holding what one request has needed.
+// A connection releases the memory of a large request.
 func TestConnectionsRetainLittleOfLargeHeaders(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Long", large(20_000))
-		w.WriteHeader(len(r.Header) + 197) // 200 with three
+		w.WriteHeader(len(r.Header) + 197) // 200 for three headers
 		conns <- w.(*response).stream.conn
 	})))
 	var many []string
-	for range 20_000 { // a byte each
+	for range 20_000 { // one byte each
 		many = append(many, "a", "")
 	}
 	p.open(1, "GET", "/", true, append(many, "b", "", "c", "")...)
 	c := within(t, conns, "a request")
 	p.wantAnswer(1, "200", "")
-	p.get(3, "/none") // the connection has done with the first one
+	p.get(3, "/none") // the connection has finished the first one
 	p.read(map[uint32]*answer{3: {}}, func() bool { return len(conns) == 1 })
 	<-conns
 	p.ping()

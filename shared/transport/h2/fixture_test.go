@@ -21,14 +21,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is after how long a test gives up; none waits for it to pass.
+// patience is the timeout of tests. No test waits for it to pass.
 const patience = 2 * time.Minute
 
-// bounds are those of the API server.
+// bounds are the options of the API server.
 var bounds = Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 256 << 10, IdleTimeout: time.Minute}
 
-// unstarted is a server with our HTTP/2, on a listener that wrap may change.
-func unstarted(handler http.Handler, o Options, wrap func(net.Listener) net.Listener) *httptest.Server {
+// newServer returns a server with this package's HTTP/2, on a listener that wrap may change.
+func newServer(handler http.Handler, o Options, wrap func(net.Listener) net.Listener) *httptest.Server {
 	s := httptest.NewUnstartedServer(handler)
 	if wrap != nil {
 		s.Listener = wrap(s.Listener)
@@ -40,7 +40,7 @@ func unstarted(handler http.Handler, o Options, wrap func(net.Listener) net.List
 	return s
 }
 
-func started(t testing.TB, s *httptest.Server) *httptest.Server {
+func start(t testing.TB, s *httptest.Server) *httptest.Server {
 	t.Helper()
 	s.StartTLS()
 	s.Client().Transport.(*http.Transport).ForceAttemptHTTP2 = true
@@ -48,18 +48,18 @@ func started(t testing.TB, s *httptest.Server) *httptest.Server {
 	return s
 }
 
-func ours(t testing.TB, handler http.Handler) *httptest.Server {
+func startOurs(t testing.TB, handler http.Handler) *httptest.Server {
 	t.Helper()
-	return started(t, unstarted(handler, bounds, nil))
+	return start(t, newServer(handler, bounds, nil))
 }
 
-// gos is a server with Go's HTTP/2, and the same bounds.
-func gos(t testing.TB, handler http.Handler) *httptest.Server {
+// startGo returns a server with Go's HTTP/2 and the same options.
+func startGo(t testing.TB, handler http.Handler) *httptest.Server {
 	t.Helper()
-	return started(t, gosUnstarted(t, handler, bounds))
+	return start(t, newGoServer(t, handler, bounds))
 }
 
-func gosUnstarted(t testing.TB, handler http.Handler, o Options) *httptest.Server {
+func newGoServer(t testing.TB, handler http.Handler, o Options) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(handler)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -70,7 +70,7 @@ func gosUnstarted(t testing.TB, handler http.Handler, o Options) *httptest.Serve
 	return s
 }
 
-// within receives what must come.
+// within receives from c, or fails after patience.
 func within[T any](t testing.TB, c <-chan T, what string) T {
 	t.Helper()
 	select {
@@ -82,7 +82,7 @@ func within[T any](t testing.TB, c <-chan T, what string) T {
 	}
 }
 
-// peer is a client that does as it likes.
+// peer is a client that sends arbitrary frames.
 type peer struct {
 	t       testing.TB
 	conn    *tls.Conn
@@ -92,11 +92,11 @@ type peer struct {
 	decoder *hpack.Decoder
 	host    string
 	pings   uint64  // sent by pingInto
-	pong    [8]byte // the last that read has seen
-	status  string  // of the last head
+	pong    [8]byte // the last one that read has received
+	status  string  // of the last header block
 }
 
-// connect begins TLS and nothing more.
+// connect establishes TLS and sends nothing.
 func connect(t testing.TB, s *httptest.Server) *peer {
 	t.Helper()
 	config := s.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -116,8 +116,8 @@ func connect(t testing.TB, s *httptest.Server) *peer {
 	return p
 }
 
-// dial connects and exchanges prefaces. All of the server's SETTINGS have come then, and
-// the client's have been taken over.
+// dial connects and exchanges prefaces: the server has received the SETTINGS of the client, and vice
+// versa.
 func dial(t testing.TB, s *httptest.Server, settings ...http2.Setting) *peer {
 	t.Helper()
 	p := connect(t, s)
@@ -150,7 +150,7 @@ func (p *peer) ok(err error) {
 	}
 }
 
-// await reads frames until one is what is looked for.
+// await reads frames until is returns true for one.
 func (p *peer) await(is func(http2.Frame) bool) http2.Frame {
 	p.t.Helper()
 	for {
@@ -160,7 +160,7 @@ func (p *peer) await(is func(http2.Frame) bool) http2.Frame {
 	}
 }
 
-// next reads a frame. Header blocks are decoded, each of which may change the table.
+// next reads a frame. It decodes all header blocks, because each may change the dynamic table.
 func (p *peer) next() http2.Frame {
 	p.t.Helper()
 	f, err := p.framer.ReadFrame()
@@ -179,7 +179,7 @@ func (p *peer) next() http2.Frame {
 	return f
 }
 
-// fields encodes a block of names and values.
+// fields encodes a header block of names and values.
 func (p *peer) fields(fields ...string) []byte {
 	p.block.Reset()
 	for i := 0; i < len(fields); i += 2 {
@@ -188,7 +188,7 @@ func (p *peer) fields(fields ...string) []byte {
 	return bytes.Clone(p.block.Bytes())
 }
 
-// open begins a request, which has no body if end.
+// open sends the headers of a request, without a body if end is set.
 func (p *peer) open(id uint32, method, path string, end bool, more ...string) {
 	p.t.Helper()
 	fields := append([]string{":method", method, ":scheme", "https", ":authority", p.host, ":path", path}, more...)
@@ -199,7 +199,7 @@ func (p *peer) open(id uint32, method, path string, end bool, more ...string) {
 
 func (p *peer) get(id uint32, path string) { p.t.Helper(); p.open(id, "GET", path, true) }
 
-// ping makes sure that the server has read all that was written before.
+// ping waits until the server has read everything that was sent.
 func (p *peer) ping() {
 	p.t.Helper()
 	data := [8]byte{'p', 'i', 'n', 'g'}
@@ -207,7 +207,7 @@ func (p *peer) ping() {
 	p.await(func(f http2.Frame) bool { g, ok := f.(*http2.PingFrame); return ok && g.IsAck() && g.Data == data })
 }
 
-// wantReset reads until the stream is reset, which must be with the code.
+// wantReset reads until the stream is reset, and checks the code.
 func (p *peer) wantReset(id uint32, code http2.ErrCode) {
 	p.t.Helper()
 	f := p.await(func(f http2.Frame) bool {
@@ -224,7 +224,7 @@ func (p *peer) wantReset(id uint32, code http2.ErrCode) {
 	}
 }
 
-// wantGoAway reads until the connection is ended, which must be with the code.
+// wantGoAway reads until GOAWAY, and checks the code.
 func (p *peer) wantGoAway(code http2.ErrCode) *http2.GoAwayFrame {
 	p.t.Helper()
 	f := p.await(func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok }).(*http2.GoAwayFrame)
@@ -248,15 +248,15 @@ func (p *peer) wantClosed() {
 	}
 }
 
-// answer is what a server has sent on a stream.
+// answer is a response as received.
 type answer struct {
 	status string
 	body   []byte
 	ended  bool
-	frames int // of DATA
+	frames int // DATA frames
 }
 
-// read reads until done says so, and keeps what the streams get.
+// read reads until done returns true, and collects the responses.
 func (p *peer) read(into map[uint32]*answer, done func() bool) {
 	p.t.Helper()
 	for !done() {
@@ -285,7 +285,7 @@ func (p *peer) read(into map[uint32]*answer, done func() bool) {
 	}
 }
 
-// wantAnswer reads the answer of a stream.
+// wantAnswer reads and checks the response of a stream.
 func (p *peer) wantAnswer(id uint32, status, body string) {
 	p.t.Helper()
 	got := map[uint32]*answer{id: {}}
@@ -302,7 +302,7 @@ func clip(s string) string {
 	return s
 }
 
-// pattern is a body of which each part is another.
+// pattern returns a body without repetitions.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -313,7 +313,7 @@ func pattern(n int) []byte {
 
 func large(n int) string { return strings.Repeat("0123456789abcdef", n/16+1)[:n] }
 
-// bell wakes many at once, again and again.
+// bell wakes many goroutines at once, repeatedly.
 type bell struct {
 	mu   sync.Mutex
 	wake chan struct{} // closed by the next ring; guarded by mu
@@ -321,7 +321,7 @@ type bell struct {
 
 func newBell() *bell { return &bell{wake: make(chan struct{})} }
 
-// next is closed when the bell rings.
+// next returns a channel that the next ring closes.
 func (b *bell) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,8 +335,8 @@ func (b *bell) ring() {
 	b.wake = make(chan struct{})
 }
 
-// literal appends a field that is not compressed (RFC 7541, section 6.2); form is 0x40 for
-// one that the table remembers.
+// literal appends an uncompressed field (RFC 7541, section 6.2). With form 0x40 it is added to the
+// dynamic table.
 func literal(b []byte, form byte, name, value string) []byte {
 	b = append(b, form)
 	for _, s := range []string{name, value} {
@@ -355,7 +355,7 @@ func literal(b []byte, form byte, name, value string) []byte {
 	return b
 }
 
-// requestBlock is a block of fields that leaves nothing in the table.
+// requestBlock encodes a header block without changing the dynamic table.
 func requestBlock(fields ...string) []byte {
 	var b []byte
 	for i := 0; i < len(fields); i += 2 {
@@ -364,5 +364,5 @@ func requestBlock(fields ...string) []byte {
 	return b
 }
 
-// lastPing says that nothing follows.
+// lastPing is the payload of the last ping of a test.
 var lastPing = [8]byte{'l', 'a', 's', 't'}

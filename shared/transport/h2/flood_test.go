@@ -16,8 +16,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// parked is a handler that counts how many of it run, and ends when told and at no other
-// time.
+// parked is a handler that counts its running calls and ends only on request.
 type parked struct {
 	running, most, all atomic.Int64
 	free               chan struct{}
@@ -38,18 +37,18 @@ func (p *parked) ServeHTTP(http.ResponseWriter, *http.Request) {
 	<-p.free
 }
 
-// CVE-2023-44487: who opens streams and resets them has no more handlers than who does not.
+// CVE-2023-44487: opening and resetting streams does not increase the number of handlers.
 func TestRapidResetIsBounded(t *testing.T) {
 	handler := newParked(t)
 	o := bounds
 	o.MaxConcurrentStreams = 10
-	p := dial(t, started(t, unstarted(handler, o, nil)))
+	p := dial(t, start(t, newServer(handler, o, nil)))
 	const streams = 10 + 4*10
 	for i := range uint32(streams) {
 		p.get(2*i+1, "/")
 		p.ok(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 	}
-	p.ping() // so many are allowed
+	p.ping() // the allowed number
 	p.get(2*streams+1, "/")
 	p.wantGoAway(http2.ErrCodeEnhanceYourCalm)
 	p.wantClosed()
@@ -58,12 +57,12 @@ func TestRapidResetIsBounded(t *testing.T) {
 	}
 }
 
-// What was reset before it had a handler holds nothing of its request.
+// A request that was reset while queued retains no memory.
 func TestQueuedResetRequestsAreSmall(t *testing.T) {
 	handler := newParked(t)
 	o := bounds
 	o.MaxConcurrentStreams = 10
-	p := dial(t, started(t, unstarted(handler, o, nil)))
+	p := dial(t, start(t, newServer(handler, o, nil)))
 	heap := func() int64 {
 		p.ping()
 		var m runtime.MemStats
@@ -87,22 +86,22 @@ func TestQueuedResetRequestsAreSmall(t *testing.T) {
 		}
 		p.ok(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 	}
-	// Those of ten run.
+	// Ten requests are running.
 	if grown := heap() - before; grown > 20*20*size {
 		t.Errorf("%d requests of %d bytes that were reset take %d", streams, 20*size, grown)
 	}
 }
 
-// CVE-2025-8671: the same where it is the server that is made to reset the streams.
+// CVE-2025-8671: the same if the client makes the server reset the streams.
 func TestResetsByTheServerAreBounded(t *testing.T) {
 	handler := newParked(t)
 	o := bounds
 	o.MaxConcurrentStreams = 10
-	p := dial(t, started(t, unstarted(handler, o, nil)))
+	p := dial(t, start(t, newServer(handler, o, nil)))
 	for i := range uint32(60) {
 		p.get(2*i+1, "/")
 		if p.framer.WriteWindowUpdate(2*i+1, maxWindow) != nil {
-			break // it is closed already
+			break // closed already
 		}
 	}
 	p.wantGoAway(http2.ErrCodeEnhanceYourCalm)
@@ -111,13 +110,13 @@ func TestResetsByTheServerAreBounded(t *testing.T) {
 	}
 }
 
-// Requests that wait for handlers of reset streams are served when those end, and only those that are not reset.
+// Queued requests are served when handlers end, except for those that were reset.
 func TestQueuedRequestsAreServed(t *testing.T) {
 	o := bounds
 	o.MaxConcurrentStreams = 2
 	release := make(chan struct{})
 	var slow, skipped atomic.Int64
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/slow":
 			slow.Add(1)
@@ -149,27 +148,26 @@ func TestQueuedRequestsAreServed(t *testing.T) {
 func TestMoreStreamsThanAllowedAreRefused(t *testing.T) {
 	o := bounds
 	o.MaxConcurrentStreams = 3
-	p := dial(t, started(t, unstarted(blocking(t), o, nil)))
+	p := dial(t, start(t, newServer(blocking(t), o, nil)))
 	for _, id := range []uint32{1, 3, 5} {
 		p.get(id, "/")
 	}
 	p.get(7, "/")
 	p.wantReset(7, http2.ErrCodeRefusedStream)
 	p.ok(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
-	p.get(9, "/") // there is room again
+	p.get(9, "/") // a stream is free again
 	p.get(11, "/")
 	p.wantReset(11, http2.ErrCodeRefusedStream)
 }
 
-// stuck is a listener whose connections write nothing more when the test says so, like those to a
-// client that reads nothing.
+// stuck is a listener whose connections stop writing on request, as if the client did not read.
 type stuck struct {
 	net.Listener
 	now     atomic.Bool
 	release chan struct{}
 	first   bool // only the first connection is stuck
 	others  atomic.Bool
-	over    chan struct{} // closed with the connection; nil for none to know
+	over    chan struct{} // closed with the connection; may be nil
 }
 
 func (l *stuck) wrap(below net.Listener) net.Listener {
@@ -207,7 +205,7 @@ func (c *stuckConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// SetWriteDeadline ends what is stuck: there is nobody who would wait for the time.
+// SetWriteDeadline ends a stuck write immediately.
 func (c *stuckConn) SetWriteDeadline(t time.Time) error {
 	if !t.IsZero() && c.l.now.Load() {
 		c.once.Do(func() { close(c.closed) })
@@ -223,17 +221,17 @@ func (c *stuckConn) Close() error {
 	return c.Conn.Close()
 }
 
-// deaf connects a client that reads nothing from now on.
-func deaf(t *testing.T, handler http.Handler) *peer {
+// connectDeaf connects a client that stops reading.
+func connectDeaf(t *testing.T, handler http.Handler) *peer {
 	t.Helper()
 	l := &stuck{release: make(chan struct{})}
-	p := dial(t, started(t, unstarted(handler, bounds, l.wrap)))
+	p := dial(t, start(t, newServer(handler, bounds, l.wrap)))
 	p.ping()
 	l.now.Store(true)
 	return p
 }
 
-// flood sends until the server ends the connection, or limit times.
+// flood sends until the server closes the connection, at most limit times.
 func flood(t *testing.T, p *peer, limit int, send func(i int) error) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -253,28 +251,28 @@ func flood(t *testing.T, p *peer, limit int, send func(i int) error) {
 	t.Errorf("%d frames are taken", limit)
 }
 
-// CVE-2019-9512, CVE-2019-9514, CVE-2019-9515 and CVE-2019-9517: a client that asks for
-// answers and reads none is cut off.
+// CVE-2019-9512, CVE-2019-9514, CVE-2019-9515 and CVE-2019-9517: a client that requests replies
+// without reading them is disconnected.
 func TestControlFrameFloodsAreBounded(t *testing.T) {
 	const limit = 2_000_000
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	t.Run("ping", func(t *testing.T) {
-		p := deaf(t, empty)
+		p := connectDeaf(t, empty)
 		flood(t, p, limit, func(int) error { return p.framer.WritePing(false, [8]byte{}) })
 	})
 	t.Run("settings", func(t *testing.T) {
-		p := deaf(t, empty)
+		p := connectDeaf(t, empty)
 		flood(t, p, limit, func(int) error { return p.framer.WriteSettings() })
 	})
 	t.Run("requests", func(t *testing.T) {
-		p := deaf(t, empty)
+		p := connectDeaf(t, empty)
 		block := p.fields(":method", "GET", ":scheme", "https", ":path", "/")
 		flood(t, p, limit, func(i int) error {
 			return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
 		})
 	})
 	t.Run("malformed requests", func(t *testing.T) {
-		p := deaf(t, empty)
+		p := connectDeaf(t, empty)
 		block := p.fields(":method", "GET", ":scheme", "https")
 		flood(t, p, limit, func(i int) error {
 			return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
@@ -282,9 +280,9 @@ func TestControlFrameFloodsAreBounded(t *testing.T) {
 	})
 }
 
-// Bodies that come byte by byte take little more than as many bytes.
+// The memory of a body that arrives byte by byte is proportional to its size.
 func TestBodiesOfManyFramesAreSmall(t *testing.T) {
-	p := dial(t, ours(t, blocking(t)))
+	p := dial(t, startOurs(t, blocking(t)))
 	p.open(1, "POST", "/", false)
 	heap := func() int64 {
 		p.ping()
@@ -303,12 +301,12 @@ func TestBodiesOfManyFramesAreSmall(t *testing.T) {
 	}
 }
 
-// Answers are bounded, too: a handler waits for a client that reads nothing.
+// Responses are bounded: a handler blocks if the client does not read.
 func TestUnreadResponsesAreBounded(t *testing.T) {
 	const streams = 50
 	var written atomic.Int64
 	done := make(chan struct{}, streams)
-	p := deaf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := connectDeaf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { done <- struct{}{} }()
 		for {
 			n, err := w.Write(make([]byte, 32<<10))
@@ -324,7 +322,7 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	for i := range uint32(streams) {
 		p.get(2*i+1, "/")
 	}
-	// It is full, and stays so. All that is written is in two outputs.
+	// The output stays full: everything is in two buffers.
 	for written.Load() == 0 {
 		runtime.Gosched()
 	}
@@ -337,9 +335,9 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	}
 }
 
-// CVE-2020-11080: a frame of SETTINGS may have a hundred of them.
+// CVE-2020-11080: a SETTINGS frame may contain a hundred settings.
 func TestFramesWithManySettingsAreRefused(t *testing.T) {
-	for name, server := range map[string]*httptest.Server{"ours": ours(t, blocking(t)), "Go's": gos(t, blocking(t))} {
+	for name, server := range map[string]*httptest.Server{"ours": startOurs(t, blocking(t)), "Go's": startGo(t, blocking(t))} {
 		t.Run(name, func(t *testing.T) {
 			p := dial(t, server)
 			var many []http2.Setting

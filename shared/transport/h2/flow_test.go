@@ -12,21 +12,21 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// window is what a client says of the windows of streams.
+// window returns the setting of the initial window size.
 func window(n uint32) http2.Setting {
 	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: n}
 }
 
-// sized answers with as many bytes as the path says.
+// sized answers with the number of bytes in the path.
 func sized(w http.ResponseWriter, r *http.Request) {
 	var n int
 	_, _ = fmt.Sscanf(r.URL.Path, "/%d", &n)
 	_, _ = w.Write(pattern(n))
 }
 
-// RFC 9113, section 5.2.1: flow control of a stream holds up no other.
+// RFC 9113, section 5.2.1: a blocked stream does not block others.
 func TestBlockedStreamBlocksNoOther(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(0))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(0))
 	p.get(1, "/100000")
 	p.get(3, "/30000")
 	p.ok(p.framer.WriteWindowUpdate(3, 30000))
@@ -40,11 +40,10 @@ func TestBlockedStreamBlocksNoOther(t *testing.T) {
 	}
 }
 
-// The window of a connection is shared: of ten large answers none gets all of it before
-// the others get theirs.
+// Streams share the window of the connection: of ten large responses, none gets all of it first.
 func TestConnectionWindowIsSharedFairly(t *testing.T) {
 	const answers, size = 10, 400_000
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(maxWindow))
 	for i := range answers {
 		p.get(uint32(2*i+1), fmt.Sprint("/", size))
 	}
@@ -72,7 +71,7 @@ func TestConnectionWindowIsSharedFairly(t *testing.T) {
 			}
 			least, most = min(least, len(a.body)), max(most, len(a.body))
 		}
-		// The first may get what a window is at first, before others ask for anything.
+		// The first one may use the initial window before the others request anything.
 		if most-least > 4*(64<<10) && seen > answers*(64<<10) && ended == 0 {
 			t.Fatalf("one stream has got %d bytes and another %d", most, least)
 		}
@@ -85,13 +84,13 @@ func TestConnectionWindowIsSharedFairly(t *testing.T) {
 	}
 }
 
-// A stream that is reset while it waits in line passes its turn on.
+// A stream that is reset while it is in the send queue lets the next one continue.
 func TestResetStreamLeavesTheSendQueue(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(maxWindow))
 	p.get(1, fmt.Sprint("/", defaultWindow))
-	p.wantAnswer(1, "200", string(pattern(defaultWindow))) // nothing is left of the connection's window
+	p.wantAnswer(1, "200", string(pattern(defaultWindow))) // uses up the window of the connection
 	ids := []uint32{3, 5, 7, 9}
-	for _, id := range ids { // one after the other, so that they wait in this order
+	for _, id := range ids { // in this order in the send queue
 		p.get(id, "/1000")
 		p.await(func(f http2.Frame) bool { _, ok := f.(*http2.HeadersFrame); return ok })
 	}
@@ -105,9 +104,9 @@ func TestResetStreamLeavesTheSendQueue(t *testing.T) {
 	p.read(got, func() bool { return got[9].ended })
 }
 
-// A stream that has got on by a window of its own passes its turn on, too.
+// A stream that can continue for another reason lets the next one continue, too.
 func TestUnblockedStreamLeavesTheSendQueue(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(maxWindow))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(maxWindow))
 	p.get(1, fmt.Sprint("/", defaultWindow))
 	p.wantAnswer(1, "200", string(pattern(defaultWindow)))
 	ids := []uint32{3, 5, 7, 9, 11, 13}
@@ -116,7 +115,7 @@ func TestUnblockedStreamLeavesTheSendQueue(t *testing.T) {
 		p.await(func(f http2.Frame) bool { _, ok := f.(*http2.HeadersFrame); return ok })
 	}
 	p.ping()
-	// SETTINGS wake all streams, and the window of the connection one.
+	// SETTINGS wake all streams, and the connection's window only one.
 	p.ok(p.framer.WriteWindowUpdate(0, 6000))
 	for i := range uint32(50) {
 		p.ok(p.framer.WriteSettings(window(1<<20 + i)))
@@ -133,10 +132,10 @@ func TestUnblockedStreamLeavesTheSendQueue(t *testing.T) {
 	})
 }
 
-// RFC 9113, section 6.9.2: a change of SETTINGS_INITIAL_WINDOW_SIZE changes the windows
-// of streams, which may become negative.
+// RFC 9113, section 6.9.2: SETTINGS_INITIAL_WINDOW_SIZE changes the windows of open streams, which
+// may become negative.
 func TestInitialWindowSizeChangesOpenStreams(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(1000))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(1000))
 	p.get(1, "/3000")
 	got := map[uint32]*answer{1: {}}
 	has := func(n int) func() bool { return func() bool { return len(got[1].body) >= n } }
@@ -163,7 +162,7 @@ func TestInitialWindowSizeChangesOpenStreams(t *testing.T) {
 	}
 }
 
-// pingInto is ping that keeps what comes meanwhile.
+// pingInto is ping that collects the responses received in the meantime.
 func (p *peer) pingInto(got map[uint32]*answer) {
 	p.t.Helper()
 	p.pings++
@@ -175,7 +174,7 @@ func (p *peer) pingInto(got map[uint32]*answer) {
 
 func TestSmallWindowUpdatesDeliverEverything(t *testing.T) {
 	const size = 3000
-	p := dial(t, ours(t, http.HandlerFunc(sized)), window(0))
+	p := dial(t, startOurs(t, http.HandlerFunc(sized)), window(0))
 	p.get(1, fmt.Sprint("/", size))
 	got := map[uint32]*answer{1: {}}
 	for i := range size {
@@ -194,46 +193,46 @@ func TestSmallWindowUpdatesDeliverEverything(t *testing.T) {
 func TestWindowOverflowsAreErrors(t *testing.T) {
 	blocked := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	t.Run("stream", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.get(1, "/")
 		p.ok(p.framer.WriteWindowUpdate(1, maxWindow))
 		p.wantReset(1, http2.ErrCodeFlowControl)
 		p.ping()
 	})
 	t.Run("connection", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.ok(p.framer.WriteWindowUpdate(0, maxWindow))
 		p.wantGoAway(http2.ErrCodeFlowControl)
 	})
 	t.Run("settings", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.get(1, "/")
 		p.ok(p.framer.WriteWindowUpdate(1, 100))
 		p.ok(p.framer.WriteSettings(window(maxWindow)))
 		p.wantGoAway(http2.ErrCodeFlowControl)
 	})
 	t.Run("settings beyond the maximum", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.ok(p.framer.WriteSettings(window(1 << 31)))
 		p.wantGoAway(http2.ErrCodeFlowControl)
 	})
 	t.Run("increment of 0, stream", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.get(1, "/")
 		p.ok(p.framer.WriteRawFrame(http2.FrameWindowUpdate, 0, 1, make([]byte, 4)))
 		p.wantReset(1, http2.ErrCodeProtocol)
 	})
 	t.Run("increment of 0, connection", func(t *testing.T) {
-		p := dial(t, ours(t, blocked))
+		p := dial(t, startOurs(t, blocked))
 		p.ok(p.framer.WriteRawFrame(http2.FrameWindowUpdate, 0, 0, make([]byte, 4)))
 		p.wantGoAway(http2.ErrCodeProtocol)
 	})
 }
 
-// narrow are the least bounds.
+// narrow are the smallest options.
 var narrow = Options{MaxConcurrentStreams: 1, MaxUploadPerStream: 64 << 10, IdleTimeout: bounds.IdleTimeout}
 
-// blocking is a handler that reads nothing until the test is over.
+// blocking returns a handler that reads nothing until the end of the test.
 func blocking(t *testing.T) http.Handler {
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })
@@ -245,12 +244,12 @@ func blocking(t *testing.T) http.Handler {
 	})
 }
 
-// RFC 9113, section 6.9.1: what goes beyond the window that we have told ends the stream or the connection.
+// RFC 9113, section 6.9.1: data beyond the window is an error of the stream or the connection.
 func TestUploadsBeyondTheWindowAreRefused(t *testing.T) {
 	t.Run("stream", func(t *testing.T) {
 		o := narrow
 		o.MaxConcurrentStreams = 10
-		p := dial(t, started(t, unstarted(blocking(t), o, nil)))
+		p := dial(t, start(t, newServer(blocking(t), o, nil)))
 		p.open(1, "POST", "/", false)
 		for range 5 {
 			p.ok(p.framer.WriteData(1, false, make([]byte, 16<<10)))
@@ -259,7 +258,7 @@ func TestUploadsBeyondTheWindowAreRefused(t *testing.T) {
 		p.ping()
 	})
 	t.Run("connection", func(t *testing.T) {
-		p := dial(t, started(t, unstarted(blocking(t), narrow, nil)))
+		p := dial(t, start(t, newServer(blocking(t), narrow, nil)))
 		p.open(1, "POST", "/", false)
 		for range 5 {
 			p.ok(p.framer.WriteData(1, false, make([]byte, 16<<10)))
@@ -269,22 +268,21 @@ func TestUploadsBeyondTheWindowAreRefused(t *testing.T) {
 	t.Run("padding counts", func(t *testing.T) {
 		o := narrow
 		o.MaxConcurrentStreams = 10
-		p := dial(t, started(t, unstarted(blocking(t), o, nil)))
+		p := dial(t, start(t, newServer(blocking(t), o, nil)))
 		p.open(1, "POST", "/", false)
 		for range 4 {
 			p.ok(p.framer.WriteDataPadded(1, false, make([]byte, 16<<10-300), make([]byte, 255)))
 		}
-		// Padding is given back in halves of the window only.
+		// Padding is returned together with half of a window.
 		p.ok(p.framer.WriteData(1, false, make([]byte, 4*300)))
 		p.wantReset(1, http2.ErrCodeFlowControl)
 	})
 }
 
-// RFC 9113, section 6.1: padding counts, and is given back: else the windows would be
-// used up by it.
+// RFC 9113, section 6.1: padding counts towards the windows and must be returned to them.
 func TestPaddingIsReturnedToTheWindow(t *testing.T) {
 	received := make(chan string, 1)
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		received <- fmt.Sprint(n, err)
 	}), narrow, nil)))
@@ -301,7 +299,7 @@ func TestPaddingIsReturnedToTheWindow(t *testing.T) {
 	}
 }
 
-// uploader keeps to the windows.
+// uploader respects the windows.
 type uploader struct {
 	p            *peer
 	stream, conn int
@@ -324,7 +322,7 @@ func (u *uploader) spend(n int) {
 func TestLargeUploads(t *testing.T) {
 	const size = 20 << 20
 	received := make(chan string, 1)
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		received <- fmt.Sprint(n, err)
 	}), narrow, nil)))
@@ -340,14 +338,13 @@ func TestLargeUploads(t *testing.T) {
 	}
 }
 
-// Bodies that nobody reads use up the windows of their streams only: what is dropped is
-// given back to the connection.
+// Discarded bodies use only the windows of their streams, and are returned to that of the connection.
 func TestDiscardedUploadsReturnTheConnectionWindow(t *testing.T) {
-	p := dial(t, started(t, unstarted(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), narrow, nil)))
+	p := dial(t, start(t, newServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), narrow, nil)))
 	upload := uploader{p: p, conn: 64 << 10}
 	for id := uint32(1); id < 200; id += 2 {
 		p.open(id, "POST", "/", false)
-		// It may be answered before its data come, or after; but the next one must not be opened before that.
+		// The answer may arrive before or after the data; wait for it before opening the next stream.
 		upload.stream = 64 << 10
 		upload.spend(10_000)
 		p.ok(p.framer.WriteData(id, false, make([]byte, 10_000)))
@@ -367,22 +364,22 @@ func TestDiscardedUploadsReturnTheConnectionWindow(t *testing.T) {
 	}
 }
 
-// CVE-2026-78663: the window of a connection is given back once for what a client has sent,
-// also where it has reset the stream and the handler reads on.
+// CVE-2026-78663: data is returned to the window of the connection once, even if the client resets
+// the stream and the handler continues to read.
 func TestWindowsAreReturnedOnce(t *testing.T) {
 	o := Options{MaxConcurrentStreams: 2, MaxUploadPerStream: 256 << 10, IdleTimeout: bounds.IdleTimeout}
 	done := make(chan struct{})
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
-		_, _ = io.Copy(io.Discard, r.Body) // may be broken off
+		_, _ = io.Copy(io.Discard, r.Body) // may be aborted
 		done <- struct{}{}
 	})
 	for name, server := range map[string]*httptest.Server{
-		"ours": unstarted(handler, o, nil), "Go's": gosUnstarted(t, handler, o),
+		"ours": newServer(handler, o, nil), "Go's": newGoServer(t, handler, o),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := dial(t, started(t, server))
-			p.ping() // the server has said what its window is
+			p := dial(t, start(t, server))
+			p.ping() // the server has sent its window
 			initial := int(o.connWindow())
 			upload := uploader{p: p, conn: initial}
 			for id := uint32(1); id < 80; id += 2 {

@@ -10,12 +10,11 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// FuzzRequestsMatchGo sends the same header fields to Go's server and to ours,
-// which must agree whether that is a request, and which: what one of them reads
-// differently is what a proxy and the server behind it could be made to disagree about.
-// The fields are lines, names and values parted by the first "=", pseudo-header fields
-// among them. Nothing is said of how a request is refused, and ours may be stricter in one
-// way: a length that a request without a body cannot have is refused.
+// FuzzRequestsMatchGo sends the same header fields to Go's server and to this one. Both must agree
+// whether they form a request, and which one: a proxy and the server behind it could otherwise be
+// made to disagree. The input has one field per line, with name and value separated by the first
+// "=". The kind of refusal may differ, and this server may be stricter in one way: it refuses a
+// length that is impossible without a body.
 func FuzzRequestsMatchGo(f *testing.F) {
 	const get = ":method=GET\n:scheme=https\n:authority=example.com\n:path=/api?x=1\n"
 	for _, seed := range []string{
@@ -39,10 +38,10 @@ func FuzzRequestsMatchGo(f *testing.F) {
 		r.Header.Del("Host")
 		_, _ = io.WriteString(w, dump(r))
 	})
-	servers := map[string]*httptest.Server{"ours": ours(f, tell), "Go's": gos(f, tell)}
+	servers := map[string]*httptest.Server{"ours": startOurs(f, tell), "Go's": startGo(f, tell)}
 	f.Fuzz(func(t *testing.T, lines string) {
 		if len(lines) > 16<<10 {
-			return // limits of size are tested elsewhere
+			return // other tests cover the limits of size
 		}
 		var fields []string
 		wrongLength := false
@@ -51,15 +50,15 @@ func FuzzRequestsMatchGo(f *testing.F) {
 			fields = append(fields, name, value)
 			wrongLength = wrongLength || name == "content-length" && value != "0"
 		}
-		got, want := seenBy(t, servers["ours"], fields), seenBy(t, servers["Go's"], fields)
+		got, want := requestSeenBy(t, servers["ours"], fields), requestSeenBy(t, servers["Go's"], fields)
 		if got != want && (got != "" || !wrongLength) {
 			t.Errorf("%q: ours\n%s\nGo's\n%s", fields, got, want)
 		}
 	})
 }
 
-// seenBy sends a request and returns what its handler saw; "" if none did.
-func seenBy(t *testing.T, s *httptest.Server, fields []string) string {
+// requestSeenBy sends a request and returns what its handler received, or "" if it did not run.
+func requestSeenBy(t *testing.T, s *httptest.Server, fields []string) string {
 	p := dial(t, s)
 	defer p.conn.NetConn().Close()
 	p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.fields(fields...), EndStream: true, EndHeaders: true}))
@@ -74,7 +73,7 @@ func seenBy(t *testing.T, s *httptest.Server, fields []string) string {
 			head, err := p.decoder.DecodeFull(f.HeaderBlockFragment())
 			p.ok(err)
 			if head[0].Value != "200" {
-				return "" // refused with an answer
+				return "" // refused with a response
 			}
 			if f.StreamEnded() {
 				return seen.String()

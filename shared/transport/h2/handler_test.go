@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// outcome is what a client has got and what the handler has noted.
+// outcome is what the client received and the handler recorded.
 type outcome struct {
 	Status        int
 	Proto         string
@@ -25,12 +25,12 @@ type outcome struct {
 	Trailer       http.Header
 	Interim       []string
 	Body          string
-	Failed        bool // the request
+	Failed        bool // the request failed
 	BodyFailed    bool
 	Notes         []string
 }
 
-// exchange is a request and the handler of it.
+// exchange is a request and its handler.
 type exchange struct {
 	name    string
 	request func() *http.Request // nil for GET /
@@ -70,7 +70,7 @@ func (e exchange) run(t *testing.T, serve func(testing.TB, http.Handler) *httpte
 		got.Failed = true
 	} else {
 		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close() // has been read
+		_ = resp.Body.Close() // the body was read
 		resp.Header.Del("Date")
 		got.Status, got.Proto, got.ContentLength, got.Header = resp.StatusCode, resp.Proto, resp.ContentLength, resp.Header
 		got.Trailer, got.Body, got.BodyFailed = resp.Trailer, string(body), err != nil
@@ -81,11 +81,11 @@ func (e exchange) run(t *testing.T, serve func(testing.TB, http.Handler) *httpte
 	return got
 }
 
-// compare checks that both servers do the same with each exchange.
+// compare checks that both servers behave alike in each exchange.
 func compare(t *testing.T, exchanges []exchange) {
 	for _, e := range exchanges {
 		t.Run(e.name, func(t *testing.T) {
-			want, got := e.run(t, gos), e.run(t, ours)
+			want, got := e.run(t, startGo), e.run(t, startOurs)
 			if got.Status != 0 && got.Proto != "HTTP/2.0" {
 				t.Fatal(got.Proto)
 			}
@@ -107,7 +107,7 @@ func method(name string) func() *http.Request {
 
 type noter = func(string, ...any)
 
-// writes answers with what w gets, and notes each result.
+// writes sends parts and records each result.
 func writes(parts ...string) func(http.ResponseWriter, *http.Request, noter) {
 	return func(w http.ResponseWriter, _ *http.Request, note noter) {
 		for _, part := range parts {
@@ -239,7 +239,7 @@ func TestResponsesMatchGo(t *testing.T) {
 	})
 }
 
-// Whether an answer with trailers says how long its body is differs, and is left out.
+// Content-Length of responses with trailers may differ and is not compared.
 func TestTrailersMatchGo(t *testing.T) {
 	trailers := func(body string, declared ...string) func(http.ResponseWriter, *http.Request, noter) {
 		return func(w http.ResponseWriter, _ *http.Request, _ noter) {
@@ -289,7 +289,7 @@ func TestPanicsMatchGo(t *testing.T) {
 	})
 }
 
-// RFC 9110, section 8.6: what is longer than content-length is not sent.
+// RFC 9110, section 8.6: no more than Content-Length is sent.
 func TestMoreThanContentLengthIsRefused(t *testing.T) {
 	for _, parts := range [][]string{{"hello"}, {"he", "llo"}, {"hell", "FLUSH", "o"}, {large(5000)}} {
 		e := exchange{handler: func(w http.ResponseWriter, _ *http.Request, note noter) {
@@ -302,36 +302,36 @@ func TestMoreThanContentLengthIsRefused(t *testing.T) {
 				}
 			}
 		}}
-		got := e.run(t, ours)
+		got := e.run(t, startOurs)
 		if len(got.Notes) != 1 || got.Notes[0] != http.ErrContentLength.Error() || len(got.Body) > 4 {
 			t.Errorf("%q: %q, body %q", parts, got.Notes, got.Body)
 		}
 	}
 }
 
-// RFC 9113, section 8.2.2: fields of a connection are not sent.
+// RFC 9113, section 8.2.2: connection-specific fields are not sent.
 func TestConnectionFieldsAreDropped(t *testing.T) {
 	got := exchange{handler: func(w http.ResponseWriter, _ *http.Request, _ noter) {
 		for _, key := range []string{"Connection", "Proxy-Connection", "Transfer-Encoding", "Upgrade", "Keep-Alive"} {
 			w.Header().Set(key, "x")
 		}
-	}}.run(t, ours)
+	}}.run(t, startOurs)
 	if want := (http.Header{"Content-Length": {"0"}}); !cmp.Equal(got.Header, want) {
 		t.Errorf("%v, want %v", got.Header, want)
 	}
 }
 
-// RFC 9110, section 8.6: answers without a body do not tell its length.
+// RFC 9110, section 8.6: responses without a body have no Content-Length.
 func TestNoContentHasNoContentLength(t *testing.T) {
-	got := exchange{handler: with("Content-Length", "0", status(204, writes()))}.run(t, ours)
+	got := exchange{handler: with("Content-Length", "0", status(204, writes()))}.run(t, startOurs)
 	if got.Header["Content-Length"] != nil {
 		t.Errorf("%v", got.Header)
 	}
 }
 
-// The connection outlives the panic of a handler (RFC 9113, section 5.4.2).
+// A panic of a handler does not close the connection (RFC 9113, section 5.4.2).
 func TestPanicEndsOneStream(t *testing.T) {
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/panic" {
 			panic(http.ErrAbortHandler)
 		}
@@ -348,7 +348,7 @@ func TestPanicEndsOneStream(t *testing.T) {
 	}
 	before := addr()
 	if resp, err := server.Client().Get(server.URL + "/panic"); err == nil {
-		_ = resp.Body.Close() // is not expected
+		_ = resp.Body.Close() // not expected
 		t.Error("a panic is answered")
 	}
 	if after := addr(); after != before {
@@ -356,9 +356,9 @@ func TestPanicEndsOneStream(t *testing.T) {
 	}
 }
 
-// RFC 9113, section 6.8: who is asked to close the connection is told by GOAWAY.
+// RFC 9113, section 6.8: Connection: close becomes GOAWAY.
 func TestConnectionCloseSendsGoAway(t *testing.T) {
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		_, _ = io.WriteString(w, "bye")
 	}))
@@ -377,17 +377,17 @@ func TestConnectionCloseSendsGoAway(t *testing.T) {
 	p.wantClosed()
 }
 
-// What a handler writes when it has returned goes nowhere.
+// Writes after the handler has returned fail.
 func TestWritesAfterTheHandlerReturnFail(t *testing.T) {
 	kept := make(chan http.ResponseWriter, 1)
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { kept <- w }))
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { kept <- w }))
 	resp, err := server.Client().Get(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = resp.Body.Close() // is empty
+	_ = resp.Body.Close() // the body is empty
 	w := <-kept
-	if resp, err := server.Client().Get(server.URL); err == nil { // is answered when the first one is over
+	if resp, err := server.Client().Get(server.URL); err == nil { // answered after the first one has ended
 		_ = resp.Body.Close()
 	}
 	<-kept

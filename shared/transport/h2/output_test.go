@@ -34,12 +34,12 @@ func (c countingConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A large answer is written in pieces of four records.
+// A large response is written four records at a time.
 func TestLargeResponsesCoalesceWrites(t *testing.T) {
 	const size = 4 << 20
 	for _, window := range []int{64 << 10, 1<<20 - 1, size} {
 		count := &counting{}
-		server := started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server := start(t, newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			body := pattern(size)
 			for len(body) > 0 {
 				_, _ = w.Write(body[:64<<10])
@@ -52,7 +52,7 @@ func TestLargeResponsesCoalesceWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close() // has been read
+		_ = resp.Body.Close() // the body was read
 		if err != nil || !bytes.Equal(body, pattern(size)) {
 			t.Errorf("a window of %d: the answer is another: %d bytes, %v", window, len(body), err)
 		}
@@ -64,8 +64,8 @@ func TestLargeResponsesCoalesceWrites(t *testing.T) {
 	}
 }
 
-// Frames of many streams for which there is one event share writes. On one processor the
-// order of goroutines is nearly always the same; a few tries make it always.
+// Streams that wake up for the same event share writes. With one processor the order of goroutines
+// is nearly always the same; retries make the test reliable.
 func TestStreamsShareWrites(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const streams, rounds = 80, 20
@@ -79,13 +79,13 @@ func TestStreamsShareWrites(t *testing.T) {
 	t.Errorf("%d frames: %d writes", streams*rounds, writes)
 }
 
-// events sends events to many streams of one connection, each when all have got the one
-// before, and returns how many writes that took.
+// events sends events to many streams of a connection, one after the other, and returns the number of
+// writes.
 func events(t *testing.T, streams, rounds int) int64 {
 	t.Helper()
 	bell := newBell()
 	count := &counting{}
-	server := started(t, unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := start(t, newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rung := bell.next()
 		flush(w)
 		for range rounds {
@@ -121,11 +121,11 @@ func events(t *testing.T, streams, rounds int) int64 {
 	return count.writes.Load() - begin
 }
 
-// What a handler has written arrives without a flush, too: it may wait for the client then.
+// Unflushed data arrives even if the handler waits for the client.
 func TestUnflushedDataArrives(t *testing.T) {
-	const size = 100_000 // a full output and a part of one
+	const size = 100_000 // more than one full output
 	arrived := make(chan struct{})
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(pattern(size))
 		select {
 		case <-arrived:

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// told answers what was asked.
-func told(w http.ResponseWriter, r *http.Request) {
+// describeRequest answers with the target and the body of the request.
+func describeRequest(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	_, _ = fmt.Fprint(w, r.Method, " ", r.RequestURI, " ", r.Host, " ", len(body), " ", err)
 }
@@ -107,7 +107,7 @@ func TestConnectionErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := connect(t, ours(t, blocking(t)))
+			p := connect(t, startOurs(t, blocking(t)))
 			test.send(p)
 			p.wantGoAway(test.code)
 			p.wantClosed()
@@ -115,7 +115,7 @@ func TestConnectionErrors(t *testing.T) {
 	}
 }
 
-// Sections are those of RFC 9113. The connection serves other streams afterwards.
+// Sections are those of RFC 9113. The connection still serves other streams afterwards.
 func TestStreamErrors(t *testing.T) {
 	headers := func(end bool, fields ...string) func(p *peer) {
 		return func(p *peer) {
@@ -181,7 +181,7 @@ func TestStreamErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := dial(t, ours(t, http.HandlerFunc(told)))
+			p := dial(t, startOurs(t, http.HandlerFunc(describeRequest)))
 			test.send(p)
 			p.wantReset(1, test.code)
 			p.get(3, "/x")
@@ -194,9 +194,9 @@ func TestStreamErrors(t *testing.T) {
 	}
 }
 
-// RFC 9113, section 5.1: half-closed is half-closed.
+// RFC 9113, section 5.1: no DATA in a half-closed stream.
 func TestDataAfterEndStreamIsAStreamError(t *testing.T) {
-	p := dial(t, ours(t, blocking(t)))
+	p := dial(t, startOurs(t, blocking(t)))
 	p.get(1, "/")
 	p.ok(p.framer.WriteData(1, true, []byte("x")))
 	p.wantReset(1, http2.ErrCodeStreamClosed)
@@ -207,11 +207,11 @@ func TestDataAfterEndStreamIsAStreamError(t *testing.T) {
 	p.ping()
 }
 
-// RFC 9113, section 5.1: what a client sends before it knows that a stream is reset is ignored.
+// RFC 9113, section 5.1: frames that the client sent before it received RST_STREAM are ignored.
 func TestFramesOfResetStreamsAreIgnored(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	p := dial(t, startOurs(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	p.open(1, "POST", "/", false)
-	p.wantReset(1, http2.ErrCodeNo) // is answered without its body
+	p.wantReset(1, http2.ErrCodeNo) // answered without reading the body
 	p.ok(p.framer.WriteData(1, false, []byte("x")))
 	p.ok(p.framer.WriteWindowUpdate(1, 1))
 	p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.fields("x", "y"), EndHeaders: true, EndStream: true}))
@@ -222,7 +222,7 @@ func TestFramesOfResetStreamsAreIgnored(t *testing.T) {
 
 // RFC 9113, sections 4.1, 5.3.2 and 5.5.
 func TestUnknownFramesAndSettingsAreIgnored(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(told)), http2.Setting{ID: 0xf00, Val: 1})
+	p := dial(t, startOurs(t, http.HandlerFunc(describeRequest)), http2.Setting{ID: 0xf00, Val: 1})
 	p.ok(p.framer.WriteRawFrame(0xf0, 0xff, 0, []byte("x")))
 	p.ok(p.framer.WriteRawFrame(0xf0, 0xff, 99, []byte("x")))
 	p.ok(p.framer.WritePriority(5, http2.PriorityParam{StreamDep: 3}))
@@ -247,8 +247,8 @@ func TestRequestTargets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, server := range map[string]func() *peer{
-				"Go's": func() *peer { return dial(t, gos(t, http.HandlerFunc(told))) },
-				"ours": func() *peer { return dial(t, ours(t, http.HandlerFunc(told))) },
+				"Go's": func() *peer { return dial(t, startGo(t, http.HandlerFunc(describeRequest))) },
+				"ours": func() *peer { return dial(t, startOurs(t, http.HandlerFunc(describeRequest))) },
 			} {
 				p := server()
 				p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.fields(test.fields...), EndHeaders: true, EndStream: true}))
@@ -258,18 +258,18 @@ func TestRequestTargets(t *testing.T) {
 	}
 }
 
-// RFC 9113, section 8.2.3: cookies that come one by one are one field.
+// RFC 9113, section 8.2.3: several cookie fields become one.
 func TestCookiesAreJoined(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprintf(w, "%q", r.Header["Cookie"]) })))
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprintf(w, "%q", r.Header["Cookie"]) })))
 	p.open(1, "GET", "/", true, "cookie", "a=b", "cookie", "c=d", "cookie", "e=f")
 	p.wantAnswer(1, "200", `["a=b; c=d; e=f"]`)
 }
 
-// Cookies are joined at once: as many as fit into a header list, each a byte on the wire,
-// cost no more than their length.
+// Cookies are joined at once: the cost of as many as fit into a header list is linear in their
+// length.
 func TestManyCookiesAreCheap(t *testing.T) {
 	const n = 12_000
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header.Get("Cookie"))) })))
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header.Get("Cookie"))) })))
 	var fields []string
 	for range n {
 		fields = append(fields, "cookie", "a=b")
@@ -294,9 +294,9 @@ func TestHeaderListsAreBounded(t *testing.T) {
 		return fields
 	}
 	small := func(t *testing.T) *peer {
-		s := unstarted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header)) }), bounds, nil)
+		s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header)) }), bounds, nil)
 		s.Config.MaxHeaderBytes = 64 << 10
-		return dial(t, started(t, s))
+		return dial(t, start(t, s))
 	}
 	send := func(p *peer, id uint32, block []byte, size int) {
 		p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:size], EndStream: true}))
@@ -326,7 +326,7 @@ func TestHeaderListsAreBounded(t *testing.T) {
 		p.ok(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block, EndStream: true}))
 		for range 100 {
 			if p.framer.WriteContinuation(1, false, p.fields("x", large(10_000))) != nil {
-				break // it may be closed already
+				break // may be closed already
 			}
 		}
 		p.wantClosed()
@@ -342,9 +342,9 @@ func TestHeaderListsAreBounded(t *testing.T) {
 	})
 }
 
-// A handler may use the trailers' map until it has read the body.
+// A handler may use the map of trailers until it has read the body.
 func TestTrailersAreSetAtTheEndOfTheBody(t *testing.T) {
-	p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "go on")
 		flush(w)
 		for range 1000 {
@@ -365,12 +365,12 @@ func TestTrailersAreSetAtTheEndOfTheBody(t *testing.T) {
 	}
 }
 
-// TestResponseHeadersRespectThePeerLimit: a client may end the connection for one that is
-// (RFC 9113, section 10.5.1), and others have their streams on it.
+// A client may close the connection, with all streams, for longer headers than it accepts (RFC 9113,
+// section 10.5.1).
 func TestResponseHeadersRespectThePeerLimit(t *testing.T) {
 	for _, where := range []string{"head", "trailers"} {
 		t.Run(where, func(t *testing.T) {
-			p := dial(t, ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p := dial(t, startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/long" && where == "trailers" {
 					_, _ = io.WriteString(w, "body")
 					w.Header().Set(http.TrailerPrefix+"X-Long", large(4<<10))

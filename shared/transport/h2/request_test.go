@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// dump is what a handler sees of a request.
+// dump formats what a handler receives.
 func dump(r *http.Request) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, r.Method, r.URL, r.RequestURI, r.Proto, r.ProtoMajor, r.ProtoMinor, r.ContentLength, r.TransferEncoding)
@@ -48,14 +48,14 @@ func post(body func() io.Reader) func() *http.Request {
 
 func text() io.Reader { return strings.NewReader("hello") }
 
-// long is a body whose length the client does not tell.
+// long returns a body of unknown length.
 func long() io.Reader { return &repeated{left: 5 << 20} }
 
 func set(key string, values ...string) func(*http.Request) {
 	return func(r *http.Request) { r.Header[key] = values }
 }
 
-// unsized hides how long a body is.
+// unsized hides the length of a body.
 type unsized struct{ io.Reader }
 
 func TestRequestsMatchGo(t *testing.T) {
@@ -130,9 +130,9 @@ func (r *repeated) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// What is asked for with HTTP/1.1 is answered by net/http.
+// net/http serves requests of HTTP/1.1.
 func TestHTTP1ClientsAreServed(t *testing.T) {
-	server := ours(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
 	transport := server.Client().Transport.(*http.Transport).Clone()
 	defer transport.CloseIdleConnections()
 	transport.ForceAttemptHTTP2 = false

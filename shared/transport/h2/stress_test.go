@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// scattered answers with size bytes in pieces of many sizes, some of them flushed.
+// scattered sends a body of size bytes in pieces of different sizes, some of them flushed.
 func scattered(w http.ResponseWriter, r *http.Request) {
 	var seed uint64
 	var size int
@@ -25,7 +25,7 @@ func scattered(w http.ResponseWriter, r *http.Request) {
 			piece[i] = byte(random.Uint32())
 		}
 		size -= len(piece)
-		_, _ = hash.Write(piece) // has no error
+		_, _ = hash.Write(piece) // never fails
 		if _, err := w.Write(piece); err != nil {
 			return
 		}
@@ -36,14 +36,13 @@ func scattered(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Sum", fmt.Sprintf("%x", hash.Sum(nil)))
 }
 
-// Bodies are whole whatever happens to other streams, and nothing stays behind, which
-// TestMain looks for.
+// Bodies are complete whatever happens to other streams. TestMain checks for leaked goroutines.
 func TestConcurrentStreams(t *testing.T) {
 	for _, connections := range []int{1, 4} {
 		t.Run(fmt.Sprint(connections, " connections"), func(t *testing.T) {
 			o := bounds
 			o.MaxConcurrentStreams = 200
-			server := started(t, unstarted(http.HandlerFunc(scattered), o, nil))
+			server := start(t, newServer(http.HandlerFunc(scattered), o, nil))
 			var all sync.WaitGroup
 			for c := range connections {
 				transport := server.Client().Transport.(*http.Transport).Clone()
@@ -51,7 +50,7 @@ func TestConcurrentStreams(t *testing.T) {
 				client := &http.Client{Transport: transport}
 				defer transport.CloseIdleConnections()
 				for i := range 100 {
-					all.Go(func() { one(t, client, fmt.Sprintf("%s/%d/%d", server.URL, c*1000+i, 1+(i*i*i)%400_000), i%4 == 3) })
+					all.Go(func() { getBody(t, client, fmt.Sprintf("%s/%d/%d", server.URL, c*1000+i, 1+(i*i*i)%400_000), i%4 == 3) })
 				}
 			}
 			all.Wait()
@@ -59,8 +58,8 @@ func TestConcurrentStreams(t *testing.T) {
 	}
 }
 
-// one gets a body, of which it reads a part only if it is to be cut.
-func one(t *testing.T, client *http.Client, url string, cut bool) {
+// getBody requests a body, and reads only a part of it if cut is set.
+func getBody(t *testing.T, client *http.Client, url string, cut bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -75,7 +74,7 @@ func one(t *testing.T, client *http.Client, url string, cut bool) {
 	}
 	defer resp.Body.Close()
 	if cut {
-		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // and then resets it
+		_, _ = io.CopyN(io.Discard, resp.Body, 1000) // closing the body then resets the stream
 		return
 	}
 	hash := sha256.New()

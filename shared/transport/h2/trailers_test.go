@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// TestManyTrailersAreCheap: who answers behind us, a Pod for example, may announce as many
-// as fit into a header.
+// A server behind this one, such as a Pod, may announce as many trailers as fit into a header.
 func TestManyTrailersAreCheap(t *testing.T) {
 	var names []string
 	for i := range 200_000 {
 		names = append(names, fmt.Sprintf("X-%d", i))
 	}
 	took := make(chan time.Duration, 1)
-	s := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Trailer"] = []string{strings.Join(names, ","), "x-1, X-1"}
 		began := time.Now()
 		w.WriteHeader(http.StatusOK)

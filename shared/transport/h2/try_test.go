@@ -11,12 +11,12 @@ type tryWriter interface {
 	TryWrite(pieces [][]byte) (flush interface{ Flush() }, ok bool)
 }
 
-// TestTryWrite: what fits is sent in order, by whoever flushes; what does not fit because
-// the client reads nothing is refused as a whole, and nobody waits.
+// TryWrite sends data that fits in order, whoever flushes it. If the client does not read, it refuses
+// a write as a whole without blocking.
 func TestTryWrite(t *testing.T) {
 	const size = 3000
 	taken, drained := make(chan int, 1), make(chan struct{})
-	s := ours(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		direct := w.(tryWriter)
 		if _, ok := direct.TryWrite([][]byte{{1}}); ok {
 			t.Error("before the header is sent")
@@ -66,10 +66,10 @@ func TestTryWrite(t *testing.T) {
 	}
 }
 
-// TestTryWriteAfterTheEnd: a client that has gone is not written to.
+// TryWrite fails after the client has gone.
 func TestTryWriteAfterTheEnd(t *testing.T) {
 	refused := make(chan bool, 1)
-	s := ours(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	s := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-req.Context().Done()

@@ -11,8 +11,7 @@ type workFunc func()
 
 func (f workFunc) run() { f() }
 
-// TestWorkers wait for the next request, as many as are needed and not more than are
-// allowed, and go when they are not.
+// Idle workers wait for tasks, no more than allowed, and stop when they are not used.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p workers
