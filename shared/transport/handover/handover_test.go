@@ -74,7 +74,7 @@ func TestCredentialRoundTrip(t *testing.T) {
 			}
 			want := test.asserted
 			if test.chain == nil {
-				want = nil // nobody asserts users without a certificate
+				want = nil // only a client with a certificate can assert users
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("asserted (-want +got)\n%s", diff)
@@ -90,8 +90,8 @@ func TestCredentialRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzTake has core read what anybody with the aggregator's key may send: it says no, or
-// what it reads is read again alike.
+// FuzzExtract extracts arbitrary headers, which the holder of the aggregator's key may send: they are
+// refused, or setting them again gives the same result.
 func FuzzExtract(f *testing.F) {
 	f.Add("", "", "")
 	f.Add("bm9uZQ==", "X-Remote-User=admin", "X-Remote-Group=system%3Amasters")

@@ -17,9 +17,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// cpu is the CPU time that this process has used. Client, proxy and server are
-// all in it, so the cost of the hop is what a request through the proxy uses
-// more than one that goes to the server directly.
+// cpu returns the processor time of this process. It includes client, proxy and server: the cost of
+// the hop is the difference between requests with and without the proxy.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -28,8 +27,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// plainBackend is a replica that looks at no certificate: what its tier does
-// with a request is not the hop's cost.
+// plainBackend starts a replica without authentication, whose cost does not belong to the hop.
 func plainBackend(b *testing.B, handler http.HandlerFunc) string {
 	b.Helper()
 	cert, err := testPKI.Serving["core"].Load()
@@ -44,8 +42,8 @@ func plainBackend(b *testing.B, handler http.HandlerFunc) string {
 	return server.URL
 }
 
-// BenchmarkHop measures what the proxy adds. Compare cpu-us/op of "hop" with
-// that of "direct"; wall-clock times mean little on a shared machine.
+// BenchmarkHop measures the cost of the proxy: compare cpu-us/op of "hop" and "direct". Wall-clock
+// times mean little on a shared machine.
 //
 //	go test -run '^$' -bench Hop ./shared/transport/nexttier
 func BenchmarkHop(b *testing.B) {
@@ -61,7 +59,7 @@ func BenchmarkHop(b *testing.B) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(list)))
 			_, _ = w.Write(list)
 		case "/chunks":
-			// As the streaming encoder does: unknown length, 32 kB at a time.
+			// Like upstream's streaming encoder: unknown length, 32 kB at a time.
 			for rest := list; len(rest) > 0; rest = rest[min(len(rest), 32<<10):] {
 				_, _ = w.Write(rest[:min(len(rest), 32<<10)])
 			}
@@ -93,7 +91,7 @@ func BenchmarkHop(b *testing.B) {
 	front.StartTLS()
 	defer front.Close()
 
-	// What net/http's own proxy would cost, with nothing asserted or balanced.
+	// For comparison: the proxy of net/http, without identity and balancing.
 	reverse := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: server.Listener.Addr().String()})
 	reverse.Transport = server.Client().Transport
 	reversed := httptest.NewUnstartedServer(reverse)
@@ -146,7 +144,7 @@ func BenchmarkHop(b *testing.B) {
 	}
 }
 
-// BenchmarkHopParallel is the small GET from many clients at once.
+// BenchmarkHopParallel sends the small GET from many clients concurrently.
 func BenchmarkHopParallel(b *testing.B) {
 	p := startProxy(b, testConfig(plainBackend(b, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })))
 	b.ReportAllocs()

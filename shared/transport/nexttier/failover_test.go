@@ -19,8 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// load sends requests from several goroutines until stopped, and counts what
-// became of them.
+// load sends requests from several goroutines until stopped, and counts the results.
 type load struct {
 	ok, failed atomic.Int64
 	stop       context.CancelFunc
@@ -141,7 +140,7 @@ func TestPostIsNeverExecutedTwice(t *testing.T) {
 		backends[i] = startBackend(t, func(w http.ResponseWriter, r *http.Request) {
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
-				return // Nobody carries out half a request.
+				return // half a request is not processed
 			}
 			mu.Lock()
 			executed[string(body)]++
@@ -193,7 +192,7 @@ func TestPostIsNeverExecutedTwice(t *testing.T) {
 	t.Logf("%d answered, %d left in doubt", ok.Load(), mentions.Load())
 }
 
-// breaking answers nothing: it reads the request, then breaks the connection.
+// breaking reads the request and then breaks the connection without an answer.
 func breaking(n *atomic.Int64) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -256,7 +255,7 @@ func TestBrokenInTheBodyBreaksTheClientsBody(t *testing.T) {
 	}
 }
 
-// unavailable checks the answer for a tier that is not there, and its time.
+// unavailable checks the answer of a proxy without available replicas, and its duration.
 func unavailable(t *testing.T, f *front, method string) {
 	t.Helper()
 	start := time.Now()
@@ -274,7 +273,7 @@ func unavailable(t *testing.T, f *front, method string) {
 }
 
 func TestUnavailableWithinASecond(t *testing.T) {
-	// Two addresses that accept connections and never say a word.
+	// Two addresses that accept connections and never send anything.
 	var silent []string
 	for range 3 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -315,7 +314,7 @@ func TestUnavailableWithinASecond(t *testing.T) {
 			if p.Check(nil) == nil {
 				t.Error("the health check says that the tier can be reached")
 			}
-			// An upgrade too.
+			// The same for an upgrade.
 			res := rawUpgrade(t, f, "/api/v1/namespaces/n/pods/p/exec", "SPDY/3.1")
 			defer res.Body.Close()
 			if res.StatusCode != 503 {
@@ -334,14 +333,14 @@ func TestRecoveredTierIsUsedImmediately(t *testing.T) {
 	unavailable(t, f, http.MethodGet)
 	eventually(t, "health check fails", func() bool { return p.Check(nil) != nil })
 	b.start()
-	// A replica that is down is tried when there is no other.
+	// A replica that is down is tried if there is no other.
 	if a := f.get(t, "/api"); a.code != 200 {
 		t.Errorf("answer %+v", a)
 	}
 	eventually(t, "health check passes", func() bool { return p.Check(nil) == nil })
 }
 
-// fakeResolver knows some names.
+// fakeResolver resolves the names in its map.
 type fakeResolver map[string]func() []string
 
 func (r fakeResolver) LookupHost(_ context.Context, host string) ([]string, error) {
@@ -353,7 +352,7 @@ func (r fakeResolver) LookupHost(_ context.Context, host string) ([]string, erro
 
 func TestReplicasAreResolvedAgain(t *testing.T) {
 	hits := map[string]*atomic.Int64{}
-	// Two replicas at one port, as pods behind a headless Service are.
+	// Two replicas with the same port, like the Pods of a headless Service.
 	first := startBackend(t, func(http.ResponseWriter, *http.Request) {})
 	_, port, _ := net.SplitHostPort(first.address)
 	first.kill()
@@ -471,7 +470,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// rawServer speaks HTTP/2 frame by frame, to break it where it matters.
+// rawServer sends HTTP/2 frame by frame, to fail at certain points.
 func rawServer(t *testing.T, serve func(framer *http2.Framer, streamID uint32)) string {
 	t.Helper()
 	cert, err := testPKI.Serving["core"].Load()
@@ -526,8 +525,8 @@ func respond(framer *http2.Framer, streamID uint32, code string) {
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: streamID, BlockFragment: []byte(block.String()), EndStream: true, EndHeaders: true})
 }
 
-// The texts that tell unprocessed requests from others are net/http's, so they
-// are held against the real thing, as is what may be repeated because of them.
+// net/http identifies unprocessed requests only by the texts of its errors, so the test compares them
+// with its actual errors.
 func TestUnprocessedRequestsAreRetried(t *testing.T) {
 	refuse := map[string]func(framer *http2.Framer, id uint32){
 		"REFUSED_STREAM": func(framer *http2.Framer, id uint32) { _ = framer.WriteRSTStream(id, http2.ErrCodeRefusedStream) },
@@ -544,9 +543,9 @@ func TestUnprocessedRequestsAreRetried(t *testing.T) {
 					return
 				}
 				respond(framer, id, "200")
-				_ = framer.WriteRSTStream(id, http2.ErrCodeNo) // No need to send the rest.
+				_ = framer.WriteRSTStream(id, http2.ErrCodeNo) // the rest is not needed
 			})
-			// Not run, so that no probe takes the first stream.
+			// Do not run it: a probe would take the first stream.
 			p, err := New(testConfig(target))
 			if err != nil {
 				t.Fatal(err)
@@ -558,11 +557,11 @@ func TestUnprocessedRequestsAreRetried(t *testing.T) {
 			if a.code != http.StatusOK || streams.Load() != 2 {
 				t.Errorf("answer %+v after %d streams", a, streams.Load())
 			}
-			// What is too large to keep cannot be sent again, but the client can.
+			// A body beyond the replay limit is not sent again; the client may do so.
 			streams.Store(0)
 			a = f.do(t, f.request(t, http.MethodPost, "/api/v1/pods", strings.NewReader(strings.Repeat("x", 4<<20))))
 			switch {
-			case a.code == http.StatusOK && streams.Load() == 2: // Nothing of it had been read yet.
+			case a.code == http.StatusOK && streams.Load() == 2: // no part of it had been read
 			case a.code == 503 && a.header.Get("Retry-After") == "1" && streams.Load() == 1:
 			default:
 				t.Errorf("answer %+v after %d streams", a, streams.Load())

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// link is a network cable between the proxy and a replica. Frozen, it passes
-// nothing on and tells nobody, like a machine that has stopped.
+// link is a network cable between the proxy and a replica. While frozen it forwards nothing, like a
+// machine that has stopped.
 type link struct {
 	listener net.Listener
 	mu       sync.Mutex
@@ -102,7 +102,7 @@ func TestSilentReplicaIsAvoided(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, "ok")
 	})
-	// The same replica by two ways, so that a request that is left goes the other.
+	// The same replica through two links, so that requests can move to the other one.
 	first, second := startLink(t, b.address), startLink(t, b.address)
 	p := startProxy(t, testConfig("https://"+first.listener.Addr().String(), "https://"+second.listener.Addr().String()))
 	f := startFront(t, p)
@@ -125,8 +125,8 @@ func TestSilentReplicaIsAvoided(t *testing.T) {
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("20 requests took %v", took)
 	}
-	// One of the two was on its way there. Nothing tells that it is lost but a
-	// ping without an answer; then it is sent again.
+	// One of the two requests used the frozen link. Only an unanswered ping reveals this; then
+	// the request is sent again.
 	<-entered
 	close(slow)
 	for range 2 {
@@ -134,7 +134,7 @@ func TestSilentReplicaIsAvoided(t *testing.T) {
 			t.Errorf("answer %+v", a)
 		}
 	}
-	// The other one too: what is left answers within a second.
+	// With both frozen, the proxy answers within a second.
 	second.freeze()
 	eventually(t, "both are down", func() bool { return conditionOf(p, second.listener.Addr().String()) == down })
 	eventually(t, "no old connection is used", func() bool {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// FuzzIdentity has a tier assert a user, and the next one read who it is: it is the same
-// one, or the first tier refuses. Whatever a client has put into the headers does not count.
+// FuzzIdentity asserts a user to the next tier. The next tier must see the same user, or the proxy
+// must refuse, whatever headers the client sends.
 func FuzzIdentity(f *testing.F) {
 	f.Add("alice", "1", "developers", "admins", "scopes", "read", "X-Remote-User", "admin")
 	f.Add("Ünï €", "", "", "a b", "example.com/Mixed%20Case", "ü", "x-remote-group", "system:masters")
@@ -37,7 +37,7 @@ func FuzzIdentity(f *testing.F) {
 		if err := sender.setHeaders(header, who); err != nil {
 			return
 		}
-		// What HTTP may do on the way: space around a value is lost, and names change case.
+		// What HTTP may change: spaces around values and the case of names.
 		sent := http.Header{}
 		for name, values := range header {
 			for _, value := range values {
@@ -49,7 +49,7 @@ func FuzzIdentity(f *testing.F) {
 			t.Fatalf("nobody is read of %q, asserted for %+v: %v", sent, who, err)
 		}
 		got := response.User
-		// A group without a name is none.
+		// An empty group does not exist.
 		groups := slices.DeleteFunc(slices.Clone(who.Groups), func(group string) bool { return group == "" })
 		if got.GetName() != name || got.GetUID() != uid || !slices.Equal(got.GetGroups(), groups) || !maps.EqualFunc(got.GetExtra(), who.Extra, slices.Equal) {
 			t.Errorf("%#v is read as %#v", who, got)

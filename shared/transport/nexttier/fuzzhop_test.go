@@ -21,13 +21,13 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// parsed reads a request as a server does that a client has sent these lines.
+// parsed parses these lines of a request as a server does.
 func parsed(lines ...string) (*http.Request, error) {
 	text := strings.Join(append(lines, "Host: example.com", "", ""), "\r\n")
 	return http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
 }
 
-// newHop returns a proxy that asserts users, and is never run.
+// newHop returns a proxy that asserts users and is not running.
 func newHop(f *testing.F) *Proxy {
 	p, err := New(testConfig("https://127.0.0.1:1"))
 	if err != nil {
@@ -36,9 +36,8 @@ func newHop(f *testing.F) *Proxy {
 	return p
 }
 
-// FuzzTarget has a tier pass on whatever target a client has put into its request, and the
-// next one read it: what decides who serves the request, its path, and what it asks for is
-// the same for both.
+// FuzzTarget forwards a request with an arbitrary target. Both tiers must see the same path, which
+// decides who serves the request, and the same query.
 func FuzzTarget(f *testing.F) {
 	for _, target := range []string{
 		"/api/v1/namespaces/a/pods/b", "/apis/a%2Fb/v1/things", "//version", "/api/v1/../v2", "/a/./b//c/", "/%2e%2e/%2E/x", "*",
@@ -56,7 +55,7 @@ func FuzzTarget(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What a client of HTTP/2 sends, and a server makes of it.
+		// The request as an HTTP/2 client sends it and a server parses it.
 		sent := out.URL.RequestURI()
 		if !strings.HasPrefix(sent, "/") && sent != "*" {
 			t.Fatalf("%q is sent as %q, which no server takes", target, sent)
@@ -77,8 +76,8 @@ func FuzzTarget(f *testing.F) {
 	})
 }
 
-// impersonated is as whom upstream's filter has a request of alice served, and the code it
-// is refused with.
+// impersonated returns the user of a request after upstream's impersonation filter, or the status
+// code of its refusal.
 func impersonated(req *http.Request) (who *user.DefaultInfo, code int) {
 	handler := impersonation.WithImpersonation(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 		u, _ := apirequest.UserFrom(req.Context())
@@ -92,7 +91,7 @@ func impersonated(req *http.Request) (who *user.DefaultInfo, code int) {
 	return who, w.Code
 }
 
-// statuses encodes errors.
+// statuses holds the codecs of errors.
 var statuses = func() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -100,9 +99,8 @@ var statuses = func() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }()
 
-// FuzzImpersonation has a tier pass on what a client says of whom it wants to be, whatever
-// else its headers say of those headers: the next tier impersonates whom this one would
-// have, or refuses in the same way.
+// FuzzImpersonation forwards arbitrary impersonation headers, with other headers about them. The next
+// tier must impersonate the same user as this one would, or refuse in the same way.
 func FuzzImpersonation(f *testing.F) {
 	f.Add("Impersonate-User", "bob", "Impersonate-Group", "developers", "Impersonate-User")
 	f.Add("impersonate-user", "system:serviceaccount:a:b", "Impersonate-Uid", "7", "close, Impersonate-Uid")
@@ -117,7 +115,7 @@ func FuzzImpersonation(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// A server of HTTP/1.1 refuses the rest, as net/http does.
+		// A server of HTTP/1.1 refuses others, as net/http does.
 		for name, values := range req.Header {
 			for _, v := range values {
 				if !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(v) {
@@ -129,7 +127,7 @@ func FuzzImpersonation(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// Names are sent in lower case, and space around values may be lost.
+		// Names become lower case, and spaces around values may be removed.
 		sent := http.Header{}
 		for name, values := range out.Header {
 			for _, v := range values {

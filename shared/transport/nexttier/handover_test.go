@@ -16,7 +16,7 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// sentBy returns what a proxy that hands over sends for a request of somebody.
+// sentBy returns the headers that a proxy with HandOver sends for a request of who.
 func sentBy(t *testing.T, who user.Info, req *http.Request) (http.Header, error) {
 	t.Helper()
 	c := testConfig("https://127.0.0.1:1")
@@ -56,7 +56,7 @@ func TestHandOverSendsCredentials(t *testing.T) {
 				req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade, Authorization"}, []string{upgrade}
 			}
 			ctx := handover.NewContext(apirequest.WithUser(req.Context(), alice), handover.FromRequest(req, nil))
-			// Authentication removes what it has examined.
+			// Authentication removes the credential.
 			delete(req.Header, "Authorization")
 			req.Header["Sec-Websocket-Protocol"] = []string{"v5.channel.k8s.io"}
 			sent, err := sentBy(t, alice, req.WithContext(ctx))
@@ -84,8 +84,8 @@ func TestHandOverSendsCredentials(t *testing.T) {
 	}
 }
 
-// What this tier asks for itself has no credential, and neither has anything else that is
-// sent: a request of a client whose credential was not kept is a mistake of ours.
+// Requests of the tier itself have no credential. Any other request without one is a bug of the
+// handler chain and is refused.
 func TestOnlyTierRequestsMayLackACredential(t *testing.T) {
 	var own *http.Request
 	tierclient.As(tierclient.User("aggregator"), http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { own = req })).

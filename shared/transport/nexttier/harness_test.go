@@ -33,7 +33,7 @@ import (
 
 var (
 	testPKI *pki.PKI
-	// otherPKI is that of another installation: nobody here trusts it.
+	// otherPKI belongs to another installation, which no tier of this one trusts.
 	otherPKI *pki.PKI
 )
 
@@ -53,24 +53,24 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// backend is a replica of the next tier: an HTTPS server that believes
-// front-proxy headers as a tier does, with kube-apiserver's own authenticator.
+// backend is a replica of the next tier: an HTTPS server with kube-apiserver's front-proxy
+// authenticator.
 type backend struct {
 	t       testing.TB
 	handler http.Handler
 	address string
-	// old means that it is of a release that does not mark its distrust.
+	// old selects a release without the marks of package distrust.
 	old bool
-	// ours means that it speaks HTTP/2 as a tier does, and not as net/http does.
+	// ours selects package h2 instead of net/http.
 	ours bool
-	// trusts has the front-proxy CA that it believes.
+	// trusts holds the trusted front-proxy CA.
 	trusts *pki.PKI
-	// probes answers /readyz.
+	// probes serves /readyz.
 	probes http.HandlerFunc
 
-	// accepted, if it is not nil, is called for every connection.
+	// accepted, if set, is called for each connection.
 	accepted func()
-	// authentications counts requests, believed or not, but for probes.
+	// authentications counts all requests except probes.
 	authentications atomic.Int64
 
 	mu      sync.Mutex
@@ -95,7 +95,7 @@ func startBackend(t testing.TB, handler http.HandlerFunc, change ...func(*backen
 	return b
 }
 
-// start listens, again on the same address after a kill.
+// start listens; after kill it listens on the same address again.
 func (b *backend) start() {
 	b.t.Helper()
 	listener, err := net.Listen("tcp", b.address)
@@ -152,7 +152,7 @@ func (b *backend) authenticated(a authenticator.Request) http.Handler {
 		}
 		answer, ok, err := a.AuthenticateRequest(r)
 		if err != nil || !ok {
-			// As package distrust does where no front proxy is believed.
+			// Like package distrust for an untrusted front proxy.
 			if challenge, marks := r.Header[distrust.ChallengeHeader]; marks && !b.old {
 				w.Header()[distrust.EchoHeader] = challenge
 			}
@@ -171,7 +171,7 @@ func (b *backend) authenticated(a authenticator.Request) http.Handler {
 	})
 }
 
-// kill breaks every connection off, as the end of the process would.
+// kill closes all connections, like the end of the process.
 func (b *backend) kill() {
 	b.mu.Lock()
 	server, serving := b.server, b.serving
@@ -180,7 +180,7 @@ func (b *backend) kill() {
 	<-serving
 }
 
-// drain shuts the server down in order.
+// drain shuts the server down gracefully.
 func (b *backend) drain() {
 	b.t.Helper()
 	b.mu.Lock()
@@ -196,7 +196,7 @@ func (b *backend) drain() {
 
 func (b *backend) url() string { return "https://" + b.address }
 
-// testConfig is a proxy's configuration with short times.
+// testConfig returns a configuration with short timeouts.
 func testConfig(targets ...string) Config {
 	return Config{
 		Tier:          "core",
@@ -216,7 +216,7 @@ func urls(backends ...*backend) []string {
 	return urls
 }
 
-// startProxy makes a proxy and runs it until the test ends.
+// startProxy runs a proxy until the test ends.
 func startProxy(t testing.TB, c Config) *Proxy {
 	t.Helper()
 	p, err := New(c)
@@ -240,7 +240,7 @@ var alice = &user.DefaultInfo{
 	Extra: map[string][]string{"example.org/scopes": {"a", "b"}, "Weird%Key é": {"x"}},
 }
 
-// front is the tier in front: it knows the user and what the request is about.
+// front is the first tier, which sets the user and the request info.
 type front struct {
 	*httptest.Server
 	client *http.Client
@@ -269,12 +269,12 @@ func startFront(t testing.TB, p http.Handler, with ...func(ctx context.Context) 
 	return &front{server, server.Client()}
 }
 
-// answer is a whole response.
+// answer is a complete response.
 type answer struct {
 	code   int
 	header http.Header
 	body   string
-	status metav1.Status // where the body is one
+	status metav1.Status // if the body is one
 }
 
 func (f *front) do(t testing.TB, req *http.Request) answer {
@@ -317,7 +317,7 @@ func (f *front) get(t testing.TB, path string) answer {
 	return f.do(t, f.request(t, http.MethodGet, path, nil))
 }
 
-// eventually waits for a condition that other goroutines bring about.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)

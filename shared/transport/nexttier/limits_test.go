@@ -18,7 +18,7 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// greedy takes all that a user gets.
+// greedy acquires as many shares as u can get.
 func greedy(l *limits, u user.Info) (held []share) {
 	for {
 		s, ok := l.acquire(u, nil)
@@ -126,7 +126,7 @@ func TestSharesLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestSlotIsReleasedOnce, whoever comes first.
+// The share of a slot is released once, in any order of release and replace.
 func TestSlotIsReleasedOnce(t *testing.T) {
 	l, slow := newLimits(10), newLimits(10)
 	held, _ := l.acquire(someone("a"), nil)
@@ -139,7 +139,7 @@ func TestSlotIsReleasedOnce(t *testing.T) {
 	s.release()
 	s.release()
 	later, _ = slow.acquire(someone("a"), nil)
-	s.replace(later) // too late
+	s.replace(later) // after the release
 	if slow.users.inUse != 0 {
 		t.Errorf("%d are taken", slow.users.inUse)
 	}
@@ -149,7 +149,7 @@ func as(u user.Info) func(context.Context) context.Context {
 	return func(ctx context.Context) context.Context { return apirequest.WithUser(ctx, u) }
 }
 
-// speak opens a connection of HTTP/1.1, says what it is given, and leaves it open.
+// speak opens an HTTP/1.1 connection, sends text and leaves the connection open.
 func speak(t *testing.T, f *front, text string) *bufio.Reader {
 	t.Helper()
 	config := f.client.Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -165,7 +165,7 @@ func speak(t *testing.T, f *front, text string) *bufio.Reader {
 	return bufio.NewReader(conn)
 }
 
-// TestStalledUploadsBlockNoOtherClient: one byte of each has come.
+// Uploads that stall after one byte do not block other clients.
 func TestStalledUploadsBlockNoOtherClient(t *testing.T) {
 	const limit, attackers = 40, 60
 	for name, attacker := range map[string]user.Info{"strangers": stranger, "a user": someone("mallory")} {
@@ -202,8 +202,7 @@ func TestStalledUploadsBlockNoOtherClient(t *testing.T) {
 	}
 }
 
-// TestAnswerBeforeTheBodyOfHTTP1 is given although the body does not come, whether it is the
-// next tier's or this one's.
+// Both the next tier and the proxy can answer before the body has arrived.
 func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 	b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "forbidden", http.StatusForbidden) })
 	c := testConfig(b.url())
@@ -230,7 +229,7 @@ func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 	}
 }
 
-// TestUnreadResponsesBlockNoOtherClient, and not even their own client for long.
+// Unread responses do not block other clients, and their own client not for long.
 func TestUnreadResponsesBlockNoOtherClient(t *testing.T) {
 	large := make([]byte, 32<<20)
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +268,7 @@ func TestUnreadResponsesBlockNoOtherClient(t *testing.T) {
 	})
 }
 
-// TestUnreadResponseEndsAtTheDeadline: nothing waits for its client for ever.
+// An unread response ends at the deadline of its request.
 func TestUnreadResponseEndsAtTheDeadline(t *testing.T) {
 	large := make([]byte, 32<<20)
 	b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(large) })
@@ -288,8 +287,8 @@ func TestUnreadResponseEndsAtTheDeadline(t *testing.T) {
 	<-returned
 }
 
-// BenchmarkLimits measures what the limits cost a request; "counter" is the one counter of
-// requests in flight that the limits have replaced.
+// BenchmarkLimits measures the cost of the limits per request. "counter" is a single counter of
+// requests in flight, for comparison.
 //
 //	go test -run '^$' -bench Limits ./shared/transport/nexttier
 func BenchmarkLimits(b *testing.B) {

@@ -16,16 +16,16 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// neighbourhood is a proxy whose connections alice and mallory share.
+// neighbourhood is a proxy with connections that alice and mallory share.
 type neighbourhood struct {
 	t              *testing.T
 	alice, mallory *front
-	// opened counts the connections that the replica has accepted.
+	// opened counts the connections to the replica.
 	opened atomic.Int64
-	// misbehave answers mallory's requests.
+	// misbehave serves mallory's requests.
 	misbehave http.HandlerFunc
-	// stay holds alice's requests back until it is closed, and stuck the handlers that look
-	// at no context; of these, there are entered.
+	// alice's requests wait for stay. Handlers that ignore their context wait for stuck, and
+	// entered counts them.
 	stay, stuck chan struct{}
 	entered     atomic.Int64
 	waiting     atomic.Int64
@@ -55,7 +55,7 @@ func newNeighbourhood(t *testing.T, ours bool) *neighbourhood {
 	return n
 }
 
-// ask sends mallory's requests, which may fail in any way.
+// ask sends a request of mallory, which may fail in any way.
 func (n *neighbourhood) ask(method, path string, header http.Header, body io.Reader) {
 	req := n.mallory.request(n.t, method, path, body)
 	for name, values := range header {
@@ -64,7 +64,7 @@ func (n *neighbourhood) ask(method, path string, header http.Header, body io.Rea
 	_, _ = n.mallory.try(req)
 }
 
-// leave begins requests whose handlers do not notice that their client has gone, and goes.
+// leave starts requests whose handlers ignore the disconnect of their client, and disconnects.
 func (n *neighbourhood) leave(count int, path string) {
 	var wg sync.WaitGroup
 	for range count {
@@ -79,13 +79,12 @@ func (n *neighbourhood) leave(count int, path string) {
 	}
 }
 
-// TestClientsAreIsolated: whatever a client sends, and whatever is answered, the
-// requests of others that are under way on the same connections go on, and no connection is
-// closed for it; where streams are reset in bulk, a few are made anew.
+// Whatever a client sends and receives, the requests of others on the same connections continue, and
+// no connection is closed. Only for mass resets of streams, a few connections are replaced.
 func TestClientsAreIsolated(t *testing.T) {
-	// More than all connections may have streams.
+	// More than the streams of all connections.
 	const departures = (shortConnections + 1) * assumedMaxStreams
-	// More than shortConnections take together, of 8 MiB each.
+	// More than the header limits of shortConnections, 8 MiB each.
 	const longRequests = 40
 	long := http.Header{}
 	for i := range 20_000 {
@@ -112,9 +111,9 @@ func TestClientsAreIsolated(t *testing.T) {
 		behave http.HandlerFunc
 		stays  bool
 		attack func(n *neighbourhood)
-		// anew is how many connections may be made anew.
+		// anew is the maximum number of replaced connections.
 		anew int64
-		// own is about what our server alone can do.
+		// own is for attacks that only package h2 withstands.
 		own bool
 	}{
 		"Connection: close":                {behave: fine, attack: http1("GET /api HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")},
@@ -255,8 +254,8 @@ func TestClientsAreIsolated(t *testing.T) {
 	}
 }
 
-// TestLongHeadersAre431, as they are over HTTP/2 without a hop: headers that this tier may
-// take over HTTP/1.1 and the next one not, and those that it would take without the identity.
+// Headers that are too long for the next tier result in 431, as they would over HTTP/2 without the
+// proxy, even if only HTTP/1.1 or the added identity makes the difference.
 func TestLongHeadersAre431(t *testing.T) {
 	b := startBackend(t, reply("ok"))
 	p := startProxy(t, testConfig(b.url()))
@@ -289,7 +288,7 @@ func TestLongHeadersAre431(t *testing.T) {
 	}
 }
 
-// TestFrequentGoAways: older tiers end a connection whenever a stranger is answered.
+// Earlier releases close a connection after each answer to an unauthenticated client.
 func TestFrequentGoAways(t *testing.T) {
 	var streams atomic.Int64
 	target := rawServer(t, func(framer *http2.Framer, id uint32) {

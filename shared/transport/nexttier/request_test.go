@@ -15,7 +15,7 @@ import (
 	"triune.dev/shared/transport/distrust"
 )
 
-// received is what a backend saw of a request.
+// received is a request as seen by a backend.
 type received struct {
 	user          user.Info
 	header        http.Header
@@ -77,7 +77,7 @@ func TestOnlyTheProxyAssertsIdentities(t *testing.T) {
 	}
 }
 
-// A client must not be able to have headers removed on which others rely.
+// A client must not be able to remove headers on which others rely.
 func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 	p := startProxy(t, testConfig("https://127.0.0.1:1"))
 	in := httptest.NewRequest(http.MethodGet, "https://x/", nil)
@@ -91,7 +91,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 		"Upgrade":             {"h2c"},
 		"Http2-Settings":      {"x"},
 		"Proxy-Authorization": {"x"},
-		"x-remote-user ":      {"root"}, // No token, so it keeps its form.
+		"x-remote-user ":      {"root"}, // no valid token, so not canonicalized
 	}
 	out, err := p.outgoing(in, alice, short)
 	if err != nil {
@@ -110,7 +110,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 	got := http.Header{}
 	for name, values := range out.Header {
 		if strings.HasPrefix(name, "X-Remote-Extra-") {
-			// The case of an escape means nothing.
+			// The case of an escape is irrelevant.
 			name = strings.ToLower(name)
 		}
 		got[name] = values
@@ -169,7 +169,7 @@ func TestPathAndQueryArePreserved(t *testing.T) {
 		"/%E4%B8%AD/*/~!$&'()@",
 	} {
 		req := f.request(t, http.MethodGet, "/", nil)
-		// Sent as it is: the client's own cleaning shall not help.
+		// Send it unchanged, without the client's cleaning.
 		req.URL.Opaque = uri
 		if a := f.do(t, req); a.code != http.StatusOK {
 			t.Fatalf("%s: code %d: %s", uri, a.code, a.body)
@@ -259,7 +259,7 @@ func TestOneAuditIDForOneRequest(t *testing.T) {
 	})
 	p := startProxy(t, testConfig(b.url()))
 	f := startFront(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// What the chain in front has set already.
+		// Already set by the handler chain.
 		w.Header().Set("Audit-Id", r.Header.Get("Audit-Id"))
 		w.Header().Set("Cache-Control", "no-cache, private")
 		w.Header().Add("Warning", `299 - "from here"`)

@@ -19,7 +19,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// feed is a backend's watch: what is sent to it goes to the client at once.
+// feed is the watch of a backend: events are sent to the client immediately.
 type feed struct {
 	events chan string
 	ended  chan struct{}
@@ -46,7 +46,7 @@ func (f *feed) wait() { <-f.ended }
 
 func newFeed() *feed { return &feed{events: make(chan string), ended: make(chan struct{})} }
 
-// opened waits for the header of a response and returns its body.
+// opened waits for the headers of a response and returns its body.
 func opened(t *testing.T, f *front, ctx context.Context, path string) io.ReadCloser {
 	t.Helper()
 	res, err := f.client.Do(f.request(t, http.MethodGet, path, nil).WithContext(ctx))
@@ -67,9 +67,9 @@ func TestEventsAndTheirEndArriveImmediately(t *testing.T) {
 			f := startFront(t, startProxy(t, testConfig(b.url())))
 			var body io.ReadCloser
 			if strings.Contains(path, "watch") {
-				body = opened(t, f, t.Context(), path) // Before there is any event.
+				body = opened(t, f, t.Context(), path) // before any event
 			} else {
-				// A short request of unknown length: what is flushed comes through too.
+				// A short request of unknown length also forwards flushed data.
 				go func() { feed.events <- "first\n" }()
 				body = opened(t, f, t.Context(), path)
 			}
@@ -147,11 +147,11 @@ func TestMoreWatchesThanAConnectionHasStreams(t *testing.T) {
 		}
 	})
 	c := testConfig(b.url())
-	// A busy machine is no part of this.
+	// Independent of the load of the machine.
 	c.GiveUpAfter, c.DialTimeout = 20*time.Second, 20*time.Second
 	p := startProxy(t, c)
 	f := startFront(t, p)
-	f.get(t, "/api") // Else the client makes a connection for each of the first requests.
+	f.get(t, "/api") // otherwise the client opens a connection for each of the first requests
 	var wg sync.WaitGroup
 	for n := range watches {
 		wg.Go(func() {
@@ -173,14 +173,14 @@ func TestMoreWatchesThanAConnectionHasStreams(t *testing.T) {
 			t.Errorf("%d watches on the connection from %s", n, address)
 		}
 	}
-	// More only if a busy machine has made the replica look dead for a moment.
+	// More only if a busy machine makes the replica look down for a moment.
 	if n := len(perConnection); n < 4 || n > 8 {
 		t.Errorf("%d watches have %d connections, want 4", watches, n)
 	}
 	if n := r.inFlight[stream].Load(); n != watches {
 		t.Errorf("%d in flight", n)
 	}
-	// Short requests have their own connections.
+	// Short requests have separate connections.
 	if a := f.get(t, "/api/v1/pods"); a.code != http.StatusOK {
 		t.Errorf("answer %+v", a)
 	}
@@ -205,8 +205,7 @@ func TestStalledWatchBlocksNoOtherClient(t *testing.T) {
 		}
 	})
 	p := startProxy(t, testConfig(b.url()))
-	// The proxy's own client is a writer that does not write: what a connection
-	// buffers on the other side is no part of this.
+	// The client is a writer that blocks, without the buffers of a connection.
 	f := startFront(t, p)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -231,7 +230,7 @@ func TestStalledWatchBlocksNoOtherClient(t *testing.T) {
 	if size := (*p.replicas.Load())[0].pools[stream].size(); size != 1 {
 		t.Errorf("the watches have %d connections, so this proves nothing", size)
 	}
-	// The window, one copy buffer, and what the server's writer holds.
+	// The window, a copy buffer, and the buffers of the server's writer.
 	if n := written[0].Load(); n > streamWindow+copyBufferSize+32<<10 {
 		t.Errorf("the stalled watch has taken %d bytes", n)
 	}
@@ -240,7 +239,7 @@ func TestStalledWatchBlocksNoOtherClient(t *testing.T) {
 	<-done
 }
 
-// stalledWriter is a client that reads nothing until released.
+// stalledWriter is a client that reads nothing until it is released.
 type stalledWriter struct {
 	header http.Header
 	stall  chan struct{}
@@ -274,7 +273,7 @@ func TestShutdownEndsWatches(t *testing.T) {
 	}
 	close(signal)
 	for _, body := range append(bodies, opened(t, f, t.Context(), "/api/v1/pods?watch=1&n=late")) {
-		// In order, not broken off: a client goes on where it was.
+		// A regular end, after which a client resumes its watch.
 		if data, err := io.ReadAll(body); err != nil || len(data) > 0 {
 			t.Errorf("watch ended with %q, %v", data, err)
 		}
@@ -285,7 +284,7 @@ func TestShutdownEndsWatches(t *testing.T) {
 
 func TestLargeBodiesAreStreamedBothWays(t *testing.T) {
 	b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-		// One piece in, one piece out: neither side is held until the other ends.
+		// One piece in, one piece out: neither direction waits for the end of the other.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.(http.Flusher).Flush()
 		buffer := make([]byte, 1<<20)
@@ -343,9 +342,9 @@ func TestAbortedUploadIsNotCompleted(t *testing.T) {
 	}
 }
 
-// TestAnswerBeforeTheBody: who answers without having read the request, answers
-// whole. A client that sees an error stops sending, and does not say so (RFC 9113,
-// section 8.1); nobody may wait for the rest of its request then.
+// A handler that answers without reading the request sends a complete response. A client that sees
+// an error stops sending without a notice (RFC 9113, section 8.1), and the proxy must not wait for
+// the rest of the request.
 func TestAnswerBeforeTheBody(t *testing.T) {
 	for _, test := range []struct {
 		path string // of a stream and of a short request
@@ -394,7 +393,7 @@ func TestCompressedBodiesAreForwardedUnchanged(t *testing.T) {
 	if got := <-encodings; got != "gzip, br" {
 		t.Errorf("the next tier was asked for %q", got)
 	}
-	// Nor is compression asked for that the client did not ask for.
+	// The proxy does not request compression on its own.
 	f.client.Transport.(*http.Transport).DisableCompression = true
 	f.get(t, "/api/v1/pods")
 	if got := <-encodings; got != "" {
@@ -456,7 +455,7 @@ func TestLimitOfRequestsInFlight(t *testing.T) {
 	c.MaxInFlight = 2
 	f := startFront(t, startProxy(t, c))
 	var wg sync.WaitGroup
-	// Watches do not count once they have begun.
+	// Established watches do not count.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer opened(t, f, ctx, "/api?watch=1").Close()
 	for range 2 {

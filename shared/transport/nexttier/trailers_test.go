@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// TestManyTrailersAreCheap: a Pod that is reached by proxy may announce as many as fit into
-// a header.
+// A Pod that is reached by proxy may announce as many trailers as fit into a header.
 func TestManyTrailersAreCheap(t *testing.T) {
 	p, err := New(testConfig("https://127.0.0.1:1"))
 	if err != nil {

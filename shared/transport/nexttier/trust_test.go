@@ -17,7 +17,7 @@ import (
 	"triune.dev/shared/transport/distrust"
 )
 
-// files copies credentials to where a test may replace them.
+// files copies the credentials, so that a test can replace them.
 func files(t *testing.T, c *Config) {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestRefusedFrontProxyCertificateIs503(t *testing.T) {
 		t.Error("a request was served")
 	}
 
-	// The certificate is put right, key first: nothing may break in between.
+	// Repair the certificate, key first; nothing may fail in between.
 	replace(t, c.KeyFile, testPKI.FrontProxyClient.KeyFile)
 	refused("/api/v1/pods")
 	replace(t, c.CertFile, testPKI.FrontProxyClient.CertFile)
@@ -78,8 +78,8 @@ func TestRefusedFrontProxyCertificateIs503(t *testing.T) {
 	eventually(t, "the health check passes", func() bool { return p.Check(nil) == nil })
 }
 
-// TestUnmarked401IsForwarded: it is the client's, the request may have had
-// effects, and it says nothing about the front proxy.
+// An unmarked 401 is meant for the client: the request may have had effects, and it says nothing
+// about the front proxy.
 func TestUnmarked401IsForwarded(t *testing.T) {
 	answers := map[string]http.HandlerFunc{
 		"a webhook's": func(w http.ResponseWriter, _ *http.Request) {
@@ -88,7 +88,7 @@ func TestUnmarked401IsForwarded(t *testing.T) {
 		},
 		"forged": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Www-Authenticate", "Basic")
-			// All that it may have learned of the challenge.
+			// All that a handler could know about the challenge.
 			for name, values := range r.Header {
 				if strings.HasPrefix(name, "X-Remote-") {
 					w.Header()[distrust.EchoHeader] = values
@@ -107,7 +107,7 @@ func TestUnmarked401IsForwarded(t *testing.T) {
 				f := startFront(t, p)
 				for _, path := range paths {
 					req := f.request(t, method, "/api/v1/namespaces/n/pods/p"+path, nil)
-					// What a client says of a challenge does not count.
+					// Challenges of clients are ignored.
 					req.Header.Set(distrust.ChallengeHeader, "guessed")
 					a := f.do(t, req)
 					if a.code != 401 || a.body != "who are you\n" || a.header.Get("Www-Authenticate") != "Basic" || a.header[distrust.EchoHeader] != nil {
@@ -128,7 +128,7 @@ func TestUnmarked401IsForwarded(t *testing.T) {
 func TestTrustingReplicaIsPreferred(t *testing.T) {
 	var hits atomic.Int64
 	good := startBackend(t, func(http.ResponseWriter, *http.Request) { hits.Add(1) })
-	// One that has not got the new front-proxy CA yet.
+	// A replica without the new front-proxy CA.
 	bad := startBackend(t, func(http.ResponseWriter, *http.Request) {}, func(b *backend) { b.trusts = otherPKI })
 	f := startFront(t, startProxy(t, testConfig(good.url(), bad.url())))
 	for range 20 {
@@ -142,8 +142,7 @@ func TestTrustingReplicaIsPreferred(t *testing.T) {
 	}
 }
 
-// TestDistrustWithoutAMark is about tiers of a release that does not mark it: what they
-// refuse is known by their probes, and nothing that changes something is sent twice.
+// Tiers of releases without marks: their probes show the refusal, and no unsafe request is sent twice.
 func TestDistrustWithoutAMark(t *testing.T) {
 	old := func(b *backend) { b.trusts, b.old = otherPKI, true }
 	one, other := startBackend(t, reply("ok"), old), startBackend(t, reply("ok"), old)
@@ -173,7 +172,7 @@ func TestNewCredentialsAreUsedForNewRequests(t *testing.T) {
 	})
 	c := testConfig(b.url())
 	files(t, &c)
-	// A certificate of the same CA that is issued later, as a renewal would.
+	// A later certificate of the same CA, like a renewal.
 	renewed, err := pki.Ensure(testPKI.Dir, pki.Options{Clients: []pki.Client{{
 		Name: "renewed", CommonName: pki.FrontProxyClientName, Authority: pki.FrontProxyCA,
 	}}})
@@ -192,7 +191,7 @@ func TestNewCredentialsAreUsedForNewRequests(t *testing.T) {
 	eventually(t, "the new certificate is shown", func() bool { return get() != first })
 	eventually(t, "one generation of connections is left", func() bool { return (*p.replicas.Load())[0].pools[short].size() <= shortConnections })
 
-	// A CA that no longer vouches for the replica ends it too.
+	// A CA that did not issue the replica's certificate makes it unavailable.
 	replace(t, c.CAFile, otherPKI.ClusterCA.CertFile)
 	eventually(t, "the replica is refused", func() bool {
 		a := f.get(t, "/api")
@@ -217,7 +216,7 @@ func TestUnreadableCredentialsKeepTheOldOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range *p.replicas.Load() {
-		r.replaceConns() // New connections, with what is known.
+		r.replaceConns() // connect with the current credentials
 	}
 	if a := f.get(t, "/api"); a.code != 200 {
 		t.Errorf("answer %+v", a)

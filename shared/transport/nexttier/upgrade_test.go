@@ -12,8 +12,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// rawUpgrade sends an upgrade request over HTTP/1.1 and returns the response; a
-// body of a 101 is the connection.
+// rawUpgrade sends an upgrade request over HTTP/1.1. The body of a 101 response is the connection.
 func rawUpgrade(t *testing.T, f *front, path, protocol string) *http.Response {
 	t.Helper()
 	req := f.request(t, http.MethodPost, path, nil)
@@ -29,7 +28,7 @@ func rawUpgrade(t *testing.T, f *front, path, protocol string) *http.Response {
 	return res
 }
 
-// echo switches protocols and sends back what comes, in upper case.
+// echo switches protocols and echoes lines in upper case.
 func echo(w http.ResponseWriter, r *http.Request) {
 	u, _ := apirequest.UserFrom(r.Context())
 	conn, buffered, err := http.NewResponseController(w).Hijack()
@@ -38,8 +37,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer conn.Close()
-	// The greeting comes with the header, in one packet: the proxy must not lose
-	// what it reads ahead.
+	// The greeting and the headers arrive together: the proxy must not lose buffered data.
 	fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-User: %s\r\n\r\nhello\n", r.Header.Get("Upgrade"), u.GetName())
 	lines := bufio.NewScanner(buffered)
 	for lines.Scan() {
@@ -74,7 +72,7 @@ func TestUpgradeCopiesBothWays(t *testing.T) {
 			large := strings.Repeat("x", 60_000)
 			fmt.Fprintln(conn, large)
 			expect(strings.ToUpper(large))
-			// The client says its last word, and still gets the answer to it.
+			// The client closes its side and still receives the rest.
 			if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
