@@ -19,7 +19,7 @@ import (
 
 const acceptV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// listed returns "group/version:freshness:resources" of aggregated discovery.
+// listed formats aggregated discovery as "group/version:freshness:resources".
 func (f *fixture) listed() []string {
 	f.t.Helper()
 	a := f.get("/apis", "Accept", acceptV2)
@@ -37,7 +37,7 @@ func (f *fixture) listed() []string {
 	return lines
 }
 
-// lists waits until aggregated discovery is exactly this.
+// lists waits until aggregated discovery consists of exactly these entries.
 func (f *fixture) lists(want ...string) {
 	f.t.Helper()
 	f.eventually("discovery lists what it should", func() (bool, string) {
@@ -80,8 +80,8 @@ func TestAggregatedDiscoveryForms(t *testing.T) {
 	if a := f.get("/apis", "Accept", acceptV2, "If-None-Match", tag); a.code != http.StatusNotModified || a.body != "" {
 		t.Errorf("unchanged: %d %s", a.code, a.body)
 	}
-	// v2beta1 is gone since Kubernetes 1.35 (AggregatedDiscoveryRemoveBetaType);
-	// clients that know it accept the older list as well.
+	// v2beta1 was removed in Kubernetes 1.35 (AggregatedDiscoveryRemoveBetaType). Clients that
+	// accept it also accept the older list.
 	beta := strings.ReplaceAll(acceptV2, "v=v2", "v=v2beta1")
 	if a := f.get("/apis", "Accept", beta); a.code != http.StatusNotAcceptable {
 		t.Errorf("v2beta1: %d %.80s", a.code, a.body)
@@ -136,7 +136,7 @@ func TestLegacyDiscovery(t *testing.T) {
 	}
 }
 
-// TestDownServerMakesDiscoveryPartial within seconds, and never slow.
+// A server that is down becomes Stale within seconds, and discovery never waits for it.
 func TestDownServerMakesDiscoveryPartial(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.flunders(t)
@@ -167,7 +167,7 @@ func TestDownNextTierMakesDiscoveryPartial(t *testing.T) {
 		stale = append(stale, strings.Replace(line, "Current", "Stale", 1))
 	}
 	f.lists(append(stale, "wardle.example.com/v1alpha1 Current 1")...)
-	// What this tier owns still works.
+	// This tier's own resources are still served.
 	if a := f.get(flundersPath); a.code != http.StatusOK {
 		t.Errorf("extension server: %d %s", a.code, a.body)
 	}
@@ -181,7 +181,7 @@ func TestDownNextTierMakesDiscoveryPartial(t *testing.T) {
 	f.lists(append(slices.Clone(builtIns), "wardle.example.com/v1alpha1 Current 1")...)
 }
 
-// TestServerWithoutAggregatedDiscovery: servers built before Kubernetes 1.26.
+// Servers built before Kubernetes 1.26 have no aggregated discovery.
 func TestServerWithoutAggregatedDiscovery(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.startExtension("old", func(e *extension) { e.legacyOnly = true })
@@ -218,7 +218,7 @@ func TestAutoregistration(t *testing.T) {
 	f.next.undefine("foos", "example.com", "v1")
 	f.eventually("v1.example.com goes with its CRD", func() (bool, string) { return get("v1.example.com").Name == "", "there" })
 
-	// kube-apiserver's key and encoding.
+	// The key and the encoding of kube-apiserver.
 	stored, err := f.etcd.Get(t.Context(), "/registry/apiregistration.k8s.io/apiservices/v1.apps")
 	if err != nil || len(stored.Kvs) != 1 {
 		t.Fatalf("etcd: %v, %d keys", err, len(stored.Kvs))
@@ -228,8 +228,7 @@ func TestAutoregistration(t *testing.T) {
 	}
 }
 
-// TestNotReadyWithoutNextTier: readyz says what it waits for, and livez does not
-// have the process restarted for it.
+// readyz names what it is waiting for, and livez does not restart the process for it.
 func TestNotReadyWithoutNextTier(t *testing.T) {
 	f := newFixture(t, func(c *Config) {
 		c.Next.Handler.(*nextTier).down.Store(true)
@@ -266,7 +265,7 @@ func TestOpenAPIOverAllServers(t *testing.T) {
 			t.Errorf("%s: %d %.200s", path, a.code, a.body)
 		}
 	}
-	// A hash of yesterday is redirected to today's: the one redirect that passes.
+	// The redirect from an outdated hash to the current one is the only allowed redirect.
 	if a := f.get("/openapi/v3/apis/wardle.example.com/v1alpha1?hash=old"); a.code != http.StatusMovedPermanently || !strings.HasPrefix(a.header.Get("Location"), "/openapi/v3/apis/wardle.example.com/v1alpha1?hash=") {
 		t.Errorf("old hash: %d, Location %q", a.code, a.header.Get("Location"))
 	}

@@ -48,12 +48,11 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// patience bounds every wait of these tests. Nothing takes that long.
+// patience is the timeout of these tests. No test waits for it to pass.
 const patience = 20 * time.Second
 
-// fixture is an aggregator over an etcd of its own, in front of a next tier and
-// extension servers that the test controls. It listens; clients are who their
-// Test-User header says, and the user "mallory" may do nothing.
+// fixture is an aggregator with its own etcd, in front of a next tier and extension servers that the
+// test controls. The header Test-User sets the user of a request; "mallory" has no permissions.
 type fixture struct {
 	t           *testing.T
 	pki         *pki.PKI
@@ -71,7 +70,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		goleak.VerifyNone(t, before,
-			// Process-wide singletons that libraries start once.
+			// Global goroutines that libraries start once.
 			goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 			goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 			goleak.IgnoreAnyFunction("k8s.io/apiserver/pkg/server/healthz.(*log).Check.func1"),
@@ -127,7 +126,7 @@ func (f *fixture) run() {
 	})
 }
 
-// listen opens a socket of the test's: the tier itself has none.
+// listen opens the listener of the test.
 func (f *fixture) listen() {
 	server := httptest.NewUnstartedServer(f.server.Handler())
 	server.EnableHTTP2 = true
@@ -140,7 +139,7 @@ func (f *fixture) listen() {
 	})
 }
 
-// ready waits until readyz is green.
+// ready waits until readyz succeeds.
 func (f *fixture) ready() *fixture {
 	f.t.Helper()
 	f.eventually("readyz is green", func() (bool, string) {
@@ -171,7 +170,7 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return member.Client
 }
 
-// newStorage opens what a tier reads and writes, as its command does, until the test ends.
+// newStorage opens the storage of the tier, like its command, until the test ends.
 func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
 	t.Helper()
 	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
@@ -218,7 +217,7 @@ func newGeneric() *genericapiserver.Config {
 	return g
 }
 
-// eventually waits until done says so; on failure it tells what done said last.
+// eventually waits until done reports success; otherwise it fails with the last message of done.
 func (f *fixture) eventually(what string, done func() (bool, string)) {
 	f.t.Helper()
 	var last string
@@ -231,14 +230,14 @@ func (f *fixture) eventually(what string, done func() (bool, string)) {
 	}
 }
 
-// answer is the response to one request.
+// answer is the response to a request.
 type answer struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-// get sends a GET with headers given as pairs of name and value.
+// get sends a GET with headers given as names and values.
 func (f *fixture) get(path string, headers ...string) answer {
 	f.t.Helper()
 	return f.do(http.MethodGet, path, "", headers...)
@@ -269,7 +268,7 @@ func (f *fixture) do(method, path, body string, headers ...string) answer {
 	return answer{code: resp.StatusCode, header: resp.Header, body: string(content)}
 }
 
-// decode reads the body as JSON.
+// decode decodes the body as JSON.
 func (a answer) decode(t *testing.T, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(a.body), into); err != nil {
@@ -277,8 +276,7 @@ func (a answer) decode(t *testing.T, into any) {
 	}
 }
 
-// clusterCA returns the PEM of the CA that signed the extension servers' serving
-// certificate.
+// clusterCA returns the PEM of the CA that signed the serving certificates of extension servers.
 func (f *fixture) clusterCA() []byte {
 	f.t.Helper()
 	content, err := os.ReadFile(f.pki.ClusterCA.CertFile)
@@ -307,8 +305,7 @@ func (f *fixture) register(group, version, service string, port int32, change ..
 	}
 }
 
-// available waits until an APIService has the Available condition with this
-// status and reason, and returns its message.
+// available waits until the condition Available has this status and reason, and returns its message.
 func (f *fixture) available(name string, status apiregistrationv1.ConditionStatus, reason string) string {
 	f.t.Helper()
 	var message string
@@ -328,8 +325,8 @@ func (f *fixture) available(name string, status apiregistrationv1.ConditionStatu
 	return message
 }
 
-// trusting returns a TLS configuration of an extension server: its serving
-// certificate, and the CA of the front proxy, of which it wants a certificate.
+// trusting returns the TLS configuration of an extension server with its serving certificate. It
+// requires a client certificate of the front proxy's CA.
 func (f *fixture) trusting() *tls.Config {
 	f.t.Helper()
 	serving, err := f.pki.Serving["extension"].Load()

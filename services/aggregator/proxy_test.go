@@ -59,8 +59,8 @@ func TestProxyAssertsIdentityAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestProxiedRequestsAreAuthorized: a remote APIService is this tier's, so a request
-// that may not be made does not reach the extension server.
+// This tier authorizes requests for a remote APIService: a forbidden one does not reach the extension
+// server.
 func TestProxiedRequestsAreAuthorized(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.flunders(t)
@@ -115,8 +115,8 @@ func (f *fixture) raw(t *testing.T) (net.Conn, *bufio.Reader) {
 	return conn, bufio.NewReader(conn)
 }
 
-// TestConnectionHeaderRemovesNoIdentity: a proxy removes the headers that
-// Connection lists; a client must not choose those that name it.
+// A proxy removes the headers that Connection nominates; a client must not be able to remove identity
+// headers in this way.
 func TestConnectionHeaderRemovesNoIdentity(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)
@@ -162,7 +162,7 @@ func TestUpgradeReachesTheServer(t *testing.T) {
 	}
 }
 
-// TestStreamsAreFlushed: what a watch sends must arrive when it is sent.
+// An event of a watch arrives as soon as it is sent.
 func TestStreamsAreFlushed(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)
@@ -195,7 +195,7 @@ func TestUnavailableIsAnswered503(t *testing.T) {
 	f.byName("wardle")
 	f.register("wardle.example.com", "v1alpha1", "wardle", e.port())
 	f.available("v1alpha1.wardle.example.com", apiregistrationv1.ConditionFalse, "FailedDiscoveryCheck")
-	// The condition is in etcd before it is in the table.
+	// etcd has the condition before the table.
 	f.eventually("requests are refused", func() (bool, string) {
 		a := f.get(flundersPath)
 		return a.code == http.StatusServiceUnavailable && a.body == "service unavailable\n", fmt.Sprint(a.code, a.body)
@@ -264,9 +264,8 @@ func TestAvailability(t *testing.T) {
 	})
 }
 
-// TestServerGoesAndComesBack: a request that cannot reach the server has it
-// checked at once, and one that is away is asked often enough to be back within
-// seconds.
+// A request that cannot reach the server causes an immediate check, and a server that is down is
+// probed often enough to recover within seconds.
 func TestServerGoesAndComesBack(t *testing.T) {
 	f := newFixture(t).ready()
 	e := f.flunders(t)
@@ -281,7 +280,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	f.served()
 }
 
-// TestEndpointsAreBalanced, and one that is gone is not waited for.
+// Requests are balanced, and no request waits for an endpoint that is down.
 func TestEndpointsAreBalanced(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Proxy.EndpointRouting = true }).ready()
 	first, second := f.startExtension("first"), f.startExtension("second")
@@ -305,7 +304,7 @@ func TestEndpointsAreBalanced(t *testing.T) {
 	}
 }
 
-// TestClientCertificateIsReloaded: rotation must not need a restart.
+// A rotation of the client certificate needs no restart.
 func TestClientCertificateIsReloaded(t *testing.T) {
 	f := newFixture(t).ready()
 	f.flunders(t)

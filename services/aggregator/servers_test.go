@@ -27,9 +27,8 @@ import (
 	"triune.dev/shared/server/openapi"
 )
 
-// nextTier stands in for core and extensions: discovery, OpenAPI and CRDs are
-// real enough to be read by the real clients; the rest is answered with who asked
-// for what.
+// nextTier stands in for core and extensions. Clients can read its discovery, OpenAPI and CRDs; it
+// answers other requests with their user and path.
 type nextTier struct {
 	api, apis aggregated.ResourceManager
 	openapi   *openapi.Documents
@@ -97,7 +96,7 @@ func (n *nextTier) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// define makes a CRD and its group-version appear.
+// define creates a CRD and adds its group-version.
 func (n *nextTier) define(plural, group, version string) {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"},
@@ -133,8 +132,8 @@ func (n *nextTier) publish(event string, crd *apiextensionsv1.CustomResourceDefi
 	}
 }
 
-// serveCRDs lists, and watches from wherever the list was: events are kept for
-// watchers from their list on, because both are under one lock.
+// serveCRDs serves lists and watches. A watch gets all events after its list, because one lock
+// guards both.
 func (n *nextTier) serveCRDs(w http.ResponseWriter, req *http.Request) {
 	n.mu.Lock()
 	if req.URL.Query().Get("watch") == "" {
@@ -153,7 +152,7 @@ func (n *nextTier) serveCRDs(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Query().Get("sendInitialEvents") != "" {
 		n.mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusUnprocessableEntity) // has no streaming lists
+		w.WriteHeader(http.StatusUnprocessableEntity) // streaming lists are not supported
 		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
 		return
 	}
@@ -186,21 +185,20 @@ func (n *nextTier) serveCRDs(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// extension is a real HTTPS server that trusts the front proxy and says what it
-// was asked.
+// extension is an HTTPS server that trusts the front proxy and answers with what it received.
 type extension struct {
 	server  *httptest.Server
 	name    string
 	apis    aggregated.ResourceManager
 	openapi *openapi.Documents
-	// legacyOnly has no aggregated discovery.
+	// legacyOnly disables aggregated discovery.
 	legacyOnly  bool
 	broken      atomic.Bool
 	asked       atomic.Int32
 	conditional atomic.Int32
 }
 
-// seen is what an extension server saw of a request.
+// seen is a request as seen by an extension server.
 type seen struct {
 	Server string
 	Method string
@@ -230,7 +228,7 @@ func (f *fixture) startExtension(name string, change ...func(*extension)) *exten
 	return e
 }
 
-// serve has an extension server listen; after stop it can do so again.
+// serve starts an extension server. It can be started again after stop.
 func (f *fixture) serve(e *extension, address string) {
 	f.t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -277,7 +275,7 @@ func (e *extension) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case strings.HasSuffix(path, "/upgrade"):
 		e.upgrade(w, req)
 	case strings.HasSuffix(path, "/stream"):
-		// Sends what it gets, line by line, at once.
+		// Echo each line immediately.
 		lines := bufio.NewScanner(req.Body)
 		w.WriteHeader(http.StatusOK)
 		http.NewResponseController(w).Flush()
@@ -301,7 +299,7 @@ func (e *extension) saw(req *http.Request, body string) seen {
 	}
 }
 
-// upgrade switches to an echo of lines, after a first line that says who asks.
+// upgrade switches to an echo of lines, after a first line with the user.
 func (e *extension) upgrade(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Connection", "Upgrade")
 	w.Header().Set("Upgrade", req.Header.Get("Upgrade"))
@@ -321,7 +319,7 @@ func (e *extension) upgrade(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// byName makes a Service of type ExternalName that reaches a server on localhost.
+// byName creates a Service of type ExternalName for a server on localhost.
 func (f *fixture) byName(service string) {
 	f.t.Helper()
 	f.createService(&corev1.Service{
@@ -337,8 +335,7 @@ func (f *fixture) createService(service *corev1.Service) {
 	}
 }
 
-// byEndpoints makes a Service, port 443, with one EndpointSlice for each port on
-// localhost.
+// byEndpoints creates a Service with port 443 and one EndpointSlice per port on localhost.
 func (f *fixture) byEndpoints(service string, ports ...int32) {
 	f.t.Helper()
 	f.createService(&corev1.Service{
@@ -364,8 +361,7 @@ func (f *fixture) byEndpoints(service string, ports ...int32) {
 	}
 }
 
-// flunders registers wardle.example.com/v1alpha1 at an extension server and waits
-// until it is served.
+// flunders registers wardle.example.com/v1alpha1 and waits until it is served.
 func (f *fixture) flunders(t *testing.T) *extension {
 	t.Helper()
 	e := f.startExtension("wardle")
@@ -375,7 +371,7 @@ func (f *fixture) flunders(t *testing.T) *extension {
 	return e
 }
 
-// served waits until wardle.example.com/v1alpha1 is proxied.
+// served waits until requests for wardle.example.com/v1alpha1 are proxied.
 func (f *fixture) served() {
 	f.t.Helper()
 	f.eventually("the extension server answers", func() (bool, string) {

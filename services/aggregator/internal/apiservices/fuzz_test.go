@@ -12,8 +12,8 @@ import (
 	"triune.dev/services/aggregator/internal/remote"
 )
 
-// FuzzGroupVersionOf asks for whatever path: the group-version that has it is the one for
-// which kube-apiserver's aggregator registers it, see its AddAPIService.
+// FuzzGroupVersionOf checks arbitrary paths: the group-version must be the one for which AddAPIService
+// of kube-apiserver's aggregator registers the path.
 func FuzzGroupVersionOf(f *testing.F) {
 	all := []*apiregistrationv1.APIService{
 		apiService("g.io", "v1", 1, 1, "a"), apiService("g.io", "v10", 1, 1, "b"), apiService("g.io.more", "v1", 1, 1, "c"),

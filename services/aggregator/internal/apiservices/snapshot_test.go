@@ -66,8 +66,8 @@ func TestSnapshotOrdersGroupsLikeKubeAPIServer(t *testing.T) {
 		}
 		got = append(got, fmt.Sprintf("%s (%s)", line, g.PreferredVersion.Version))
 	}
-	// Between groups of equal priority the name of the APIService decides, with
-	// its version in front.
+	// Groups of equal priority are ordered by the name of the APIService, which starts with the
+	// version.
 	want := []string{"remote.io: remote.io/v2 remote.io/v1 (v2)", "apps: apps/v1 (v1)", "a.io: a.io/v1 a.io/v1beta1 a.io/v2alpha1 (v1)", "b.io: b.io/v1 (v1)"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -80,8 +80,7 @@ func TestSnapshotOrdersGroupsLikeKubeAPIServer(t *testing.T) {
 	}
 }
 
-// TestUnchangedBackendsAreReused: a new table must not cut anything that is under
-// way in the old one.
+// A new table must not interrupt requests of the previous one.
 func TestUnchangedBackendsAreReused(t *testing.T) {
 	same, changed := apiService("same.io", "v1", 1, 1, "x"), apiService("changed.io", "v1", 1, 1, "x")
 	made := 0
@@ -97,8 +96,7 @@ func TestUnchangedBackendsAreReused(t *testing.T) {
 	}
 }
 
-// BenchmarkBuild is the table of a cluster with 300 CRDs, each in a group of its
-// own:
+// BenchmarkBuild builds the table of a cluster with 300 CRDs, each in its own group:
 //
 //	go test -bench Build ./services/aggregator/internal/apiservices
 func BenchmarkBuild(b *testing.B) {

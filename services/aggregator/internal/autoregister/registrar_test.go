@@ -131,13 +131,12 @@ func TestOnlyBuiltInGroupVersionsAreRegisteredFromDiscovery(t *testing.T) {
 	}
 }
 
-// TestNothingIsDeletedWhileTheChainIsIncomplete: a tier that is away is no reason to
-// forget what it serves.
+// A tier that is down keeps its APIServices.
 func TestNothingIsDeletedWhileTheChainIsIncomplete(t *testing.T) {
 	f := start(t, apiService("v2alpha1.batch", onStart, batchSpec), apiService("v1.apiextensions.k8s.io", onStart, extensionsSpec))
-	f.registrar.SetServed([]schema.GroupVersion{coreV1}) // the tail is away
+	f.registrar.SetServed([]schema.GroupVersion{coreV1}) // the last tier is down
 	f.is(specs{"v1.": coreSpec, "v2alpha1.batch": batchSpec, "v1.apiextensions.k8s.io": extensionsSpec})
-	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1}) // now it is whole
+	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1}) // all tiers are up
 	f.is(specs{"v1.": coreSpec, "v1.apiextensions.k8s.io": extensionsSpec})
 	f.registrar.SetServed([]schema.GroupVersion{coreV1, extensionsV1, {Group: "batch", Version: "v2alpha1"}})
 	f.is(specs{"v1.": coreSpec, "v1.apiextensions.k8s.io": extensionsSpec, "v2alpha1.batch": batchSpec})
@@ -149,7 +148,7 @@ func TestOnStartIsWrittenOnce(t *testing.T) {
 	f := start(t, apiService("v1.apps", onStart, wrong))
 	f.registrar.SetServed([]schema.GroupVersion{coreV1, appsV1})
 	f.is(specs{"v1.": coreSpec, "v1.apps": appsSpec})
-	// From here on it is the administrator's.
+	// From now on, the administrator decides.
 	if err := f.client.ApiregistrationV1().APIServices().Delete(t.Context(), "v1.apps", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +220,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestGroupOrderIsKubeAPIServers: the order in which kube-apiserver v1.36 lists
-// its groups at /apis, all of them enabled.
+// The order is that of /apis in kube-apiserver v1.36 with all groups enabled.
 func TestGroupOrderIsKubeAPIServers(t *testing.T) {
 	want := []string{
 		"", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",

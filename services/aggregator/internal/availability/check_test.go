@@ -29,7 +29,7 @@ func (s endpointSlices) GetEndpointSlices(string, string) ([]*discoveryv1.Endpoi
 	return s.all, s.err
 }
 
-// proberFunc counts its calls, the first being 1.
+// proberFunc is called with the number of the call, starting at 1.
 type proberFunc func(call int32) error
 
 type counting struct {
@@ -47,7 +47,7 @@ func slice(port string, ready *bool, addresses ...string) *discoveryv1.EndpointS
 	return s
 }
 
-// TestCondition lists kube-aggregator's reasons and messages.
+// Reasons and messages are those of kube-aggregator.
 func TestCondition(t *testing.T) {
 	clusterIP := corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}
 	good := endpointSlices{all: []*discoveryv1.EndpointSlice{slice("https", nil, "10.0.0.1")}}
@@ -96,7 +96,7 @@ func TestCondition(t *testing.T) {
 			}})
 			got := fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
 			if test.name == "refuses" {
-				got = got[:len(test.want)] // which of the attempts is told last is open
+				got = got[:len(test.want)] // any of the attempts may be the last one
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)

@@ -125,8 +125,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestMergeDoesNotModifyItsInput: the next tier's groups are merged again
-// when it is back.
+// The groups of the next tier are merged again when it is back.
 func TestMergeDoesNotModifyItsInput(t *testing.T) {
 	next := []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")}
 	Merge(Input{Next: next, NextDown: true, Priority: func(schema.GroupVersion) Priority { return Priority{} }})
@@ -159,7 +158,7 @@ func TestParseAggregated(t *testing.T) {
 	}
 }
 
-// BenchmarkMerge is the discovery of a cluster with 300 CRDs, down to its tag:
+// BenchmarkMerge merges the discovery of a cluster with 300 CRDs and computes its ETag:
 //
 //	go test -bench Merge ./services/aggregator/internal/discovery
 func BenchmarkMerge(b *testing.B) {

@@ -162,13 +162,13 @@ func TestEjected(t *testing.T) {
 	}
 }
 
-// dialError is what a transport returns where nobody listens.
+// dialError returns the error of a transport if no server listens.
 var dialError = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 
 func TestAttempt(t *testing.T) {
 	tests := []struct {
 		name string
-		// answers are what the transport says at each address.
+		// answers are the results of the transport by address.
 		answers map[string]error
 		asked   []string
 		err     error
@@ -244,8 +244,8 @@ func TestAssert(t *testing.T) {
 	}
 }
 
-// TestUnrepresentableUsersAreRefused are nobody else: HTTP/1.1, which upgraded connections use, takes
-// space around a value away, and line breaks are replaced by it.
+// Other tiers would see another user: HTTP/1.1, which upgraded connections use, trims spaces, and
+// line breaks are replaced by spaces.
 func TestUnrepresentableUsersAreRefused(t *testing.T) {
 	apiService := &apiregistrationv1.APIService{Spec: apiregistrationv1.APIServiceSpec{Service: &apiregistrationv1.ServiceReference{Namespace: "ns", Name: "s"}}}
 	apiService.Status.Conditions = []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: apiregistrationv1.ConditionTrue}}

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Requests to one Service take turns, and Services that nobody asks for any more are
-// forgotten.
+// Requests for a Service are distributed in turn, and the memory for unused Services is bounded.
 func TestStartsAreBounded(t *testing.T) {
 	e := &endpoints{}
 	for i := range 3 * maxStarts {
