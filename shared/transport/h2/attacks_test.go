@@ -192,9 +192,9 @@ func TestAttacks(t *testing.T) {
 			},
 		} {
 			t.Run(a.name+"/"+name, func(t *testing.T) {
-				want, held := a.wantOurs, max(a.maxLive, 8*mib)
+				want, maxLive := a.wantOurs, max(a.maxLive, 8*mib)
 				if name == "Go's" {
-					want, held = a.wantGo, max(a.maxLiveGo, 8*mib)
+					want, maxLive = a.wantGo, max(a.maxLiveGo, 8*mib)
 				}
 				got := a.try(t, want, serve)
 				t.Logf("%s: %d bytes sent, %d allocated, %d live", got.verdict, got.sent, got.allocated, got.live)
@@ -204,8 +204,8 @@ func TestAttacks(t *testing.T) {
 				if most := mib + int64(max(a.perByte, 60))*got.sent; got.allocated > most {
 					t.Errorf("%d bytes that are sent cost %d, more than %d", got.sent, got.allocated, most)
 				}
-				if got.live > held {
-					t.Errorf("%d bytes are held, more than %d", got.live, held)
+				if got.live > maxLive {
+					t.Errorf("%d live bytes, more than %d", got.live, maxLive)
 				}
 			})
 		}

@@ -379,18 +379,18 @@ func TestConnectionCloseSendsGoAway(t *testing.T) {
 
 // Writes after the handler has returned fail.
 func TestWritesAfterTheHandlerReturnFail(t *testing.T) {
-	kept := make(chan http.ResponseWriter, 1)
-	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { kept <- w }))
+	writers := make(chan http.ResponseWriter, 1)
+	server := startOurs(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writers <- w }))
 	resp, err := server.Client().Get(server.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close() // the body is empty
-	w := <-kept
+	w := <-writers
 	if resp, err := server.Client().Get(server.URL); err == nil { // answered after the first one has ended
 		_ = resp.Body.Close()
 	}
-	<-kept
+	<-writers
 	if _, err := w.Write([]byte("x")); err == nil {
 		t.Error("Write succeeds")
 	}

@@ -453,15 +453,15 @@ func TestRequestBodyIsClosedOnce(t *testing.T) {
 }
 
 func TestBodyReadAfterTheHandlerReturned(t *testing.T) {
-	var kept io.Reader
-	res, err := clientOf(func(_ http.ResponseWriter, r *http.Request) { kept = r.Body }).Post("https://x/", "", strings.NewReader("hello"))
+	var body io.Reader
+	res, err := clientOf(func(_ http.ResponseWriter, r *http.Request) { body = r.Body }).Post("https://x/", "", strings.NewReader("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, _ = io.Copy(io.Discard, res.Body)
 	res.Body.Close()
 	// Close on the response does not wait, so the end of the handler must not either.
-	if _, err := kept.Read(make([]byte, 1)); !errors.Is(err, http.ErrBodyReadAfterClose) {
+	if _, err := body.Read(make([]byte, 1)); !errors.Is(err, http.ErrBodyReadAfterClose) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -398,14 +398,14 @@ func TestReplicasAreResolvedAgain(t *testing.T) {
 	if got := strings.Join(spread(), " "); got != "127.0.0.2 127.0.0.3" {
 		t.Errorf("requests went to %s", got)
 	}
-	kept := (*p.replicas.Load())[0]
+	remaining := (*p.replicas.Load())[0]
 	addresses.Store(&[]string{})
 	eventually(t, "no replica is left", func() bool { return len(*p.replicas.Load()) == 0 })
 	addresses.Store(&[]string{"127.0.0.2"})
 	if got := strings.Join(spread(), " "); got != "127.0.0.2" {
 		t.Errorf("requests went to %s", got)
 	}
-	if kept.pools[short].size() != 0 {
+	if remaining.pools[short].size() != 0 {
 		t.Error("a replica that is gone keeps connections")
 	}
 }

@@ -19,13 +19,13 @@ import (
 )
 
 // greedy acquires as many shares as u can get.
-func greedy(l *limits, u user.Info) (held []share) {
+func greedy(l *limits, u user.Info) (acquired []share) {
 	for {
 		s, ok := l.acquire(u, nil)
 		if !ok {
-			return held
+			return acquired
 		}
-		held = append(held, s)
+		acquired = append(acquired, s)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestSharesLeaveRoom(t *testing.T) {
 // The share of a slot is released once, in any order of release and replace.
 func TestSlotIsReleasedOnce(t *testing.T) {
 	l, slow := newLimits(10), newLimits(10)
-	held, _ := l.acquire(someone("a"), nil)
-	s := slot{current: held}
+	acquired, _ := l.acquire(someone("a"), nil)
+	s := slot{current: acquired}
 	later, _ := slow.acquire(someone("a"), nil)
 	s.replace(later)
 	if l.users.inUse != 0 || slow.users.inUse != 1 {
@@ -211,11 +211,11 @@ func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 	f := startFront(t, p)
 	for _, want := range []int{http.StatusForbidden, http.StatusTooManyRequests} {
 		if want == http.StatusTooManyRequests {
-			held, ok := p.limits.acquire(alice, nil)
+			acquired, ok := p.limits.acquire(alice, nil)
 			if !ok {
 				t.Fatal("the slot has not been given back")
 			}
-			defer held.release()
+			defer acquired.release()
 		}
 		answers := speak(t, f, "POST /api/v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 		res, err := http.ReadResponse(answers, nil)
@@ -309,13 +309,13 @@ func BenchmarkLimits(b *testing.B) {
 		"administrator":   someone("admin", user.SystemPrivilegedGroup),
 	} {
 		run := func(b *testing.B, l *limits) {
-			held, ok := l.acquire(u, info)
+			acquired, ok := l.acquire(u, info)
 			if !ok {
 				b.Fatal("refused")
 			}
-			place := &slot{current: held}
-			place.release()
-			place.release()
+			requestSlot := &slot{current: acquired}
+			requestSlot.release()
+			requestSlot.release()
 		}
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -320,7 +320,7 @@ func TestTransportsAreShared(t *testing.T) {
 	}
 	transports.Retain([]*apiregistrationv1.APIService{one})
 	if get(one) != first || len(transports.byTrust) != 1 {
-		t.Error("what is still used was replaced, or what is not was kept")
+		t.Error("a used transport was replaced, or an unused one retained")
 	}
 	transports.Enqueue()
 	if get(one) == first {
