@@ -11,7 +11,7 @@ import (
 	"triune.dev/shared/program/command"
 )
 
-// Every problem is told at once, by its flag.
+// Validate reports all problems at once, each with its flag.
 func TestProgramNamesItsFlags(t *testing.T) {
 	tests := []struct {
 		name string

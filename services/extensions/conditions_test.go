@@ -60,8 +60,8 @@ func TestStatusWritesChangeOnlyStatus(t *testing.T) {
 	}
 }
 
-// A CRD from before schemas had to be structural is told so, and not any more when its
-// schema has been mended.
+// A CRD from before schemas had to be structural gets a condition, which is removed when its
+// schema is corrected.
 func TestNonStructuralSchemas(t *testing.T) {
 	f := newFixture(t)
 	f.define(t, widgetsCRD)

@@ -127,7 +127,7 @@ func TestWebhookConversion(t *testing.T) {
 		t.Errorf("list %v", list.Object)
 	}
 
-	// What has been converted is not converted again: these are objects that changed.
+	// Converted objects are not converted again, so these have changed.
 	t.Run("a webhook that refuses", func(t *testing.T) {
 		f.do(t, http.MethodPatch, v1+"/one", `{"spec":{"size":6}}`).want(t, http.StatusOK)
 		c.fail.Store(true)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// widgetsCRD has everything that one version can have.
+// widgetsCRD has one version with all features of a version.
 //
 //go:embed testdata/widgets.yaml
 var widgetsCRD string
@@ -22,7 +22,7 @@ var widgetsCRD string
 //go:embed testdata/versioned.yaml
 var versionedCRD string
 
-// blocked follows errors of the schema where there are rules, too.
+// blocked is added to schema errors if the schema also has rules.
 const blocked = `<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation`
 
 const widget = `
@@ -43,7 +43,7 @@ func nested(t *testing.T, u *unstructured.Unstructured, path string) any {
 	return value
 }
 
-// One object through all verbs, with what the API conventions promise on the way.
+// One object goes through all verbs, with the behavior of the API conventions.
 func TestObjects(t *testing.T) {
 	f := newFixture(t)
 	f.define(t, widgetsCRD)
@@ -174,7 +174,7 @@ status: {phase: Ready}
 	})
 }
 
-// update replaces an object and returns the answer.
+// update replaces an object and returns the response.
 func (f *fixture) update(t *testing.T, path string, u *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	raw, err := json.Marshal(u)

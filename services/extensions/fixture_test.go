@@ -47,11 +47,10 @@ import (
 	"triune.dev/shared/transport/loopback"
 )
 
-// patience bounds every wait of these tests. Nothing takes that long.
+// patience bounds every wait of these tests.
 const patience = 20 * time.Second
 
-// fixture is an extensions tier over an etcd of its own, with one user who may do
-// everything.
+// fixture is an extensions tier with an etcd of its own and one user with all rights.
 type fixture struct {
 	server   *extensions.Server
 	etcd     *clientv3.Client
@@ -69,8 +68,7 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// newFixture starts the tier, which ends with the test; change may adapt its
-// configuration.
+// newFixture starts a tier that ends with the test; change may modify its configuration.
 func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	t.Helper()
 	f := &fixture{etcd: startEtcd(t)}
@@ -140,7 +138,7 @@ func startEtcd(t *testing.T) *clientv3.Client {
 	return member.Client
 }
 
-// newStorage opens what a tier reads and writes, as its command does, until the test ends.
+// newStorage opens the storage of a tier, as its command does, until the test ends.
 func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
 	t.Helper()
 	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
@@ -161,7 +159,7 @@ func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config)
 	return store.RESTOptions()
 }
 
-// newConfig is the least that a tier is made of.
+// newConfig returns the minimal configuration of a tier.
 func newConfig(t *testing.T, etcd *clientv3.Client) extensions.Config {
 	t.Helper()
 	g := newGeneric(t)
@@ -184,7 +182,7 @@ func newGeneric(t *testing.T) *genericapiserver.Config {
 	return g
 }
 
-// eventually waits until done says so; on failure it tells what done said last.
+// eventually waits until done reports success; a failure contains its last message.
 func eventually(t *testing.T, what string, done func() (bool, string)) {
 	t.Helper()
 	var last string
@@ -204,7 +202,7 @@ type answer struct {
 	body   string
 }
 
-// status returns the answer's body as a Status.
+// status returns the body as a Status.
 func (a answer) status(t *testing.T) metav1.Status {
 	t.Helper()
 	var status metav1.Status
@@ -214,7 +212,7 @@ func (a answer) status(t *testing.T) metav1.Status {
 	return status
 }
 
-// object returns the answer's body as an object.
+// object returns the body as an object.
 func (a answer) object(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
@@ -275,7 +273,7 @@ func (f *fixture) do(t *testing.T, method, path, body string, headers ...string)
 	return f.endpoint.send(t, method, path, body, append(all, headers...)...)
 }
 
-// want fails the test unless the answer has this code.
+// want fails the test unless the response has this code.
 func (a answer) want(t *testing.T, code int) answer {
 	t.Helper()
 	if a.code != code {
@@ -320,7 +318,7 @@ func (f *fixture) established(t *testing.T, name string) *apiextensionsv1.Custom
 	return crd
 }
 
-// change edits a CRD and waits until the table knows it: until condition holds.
+// change edits a CRD and waits until the condition holds for the CRD in the table.
 func (f *fixture) change(t *testing.T, name string, edit func(*apiextensionsv1.CustomResourceDefinition), what string, condition func() bool) {
 	t.Helper()
 	eventually(t, "update of "+name, func() (bool, string) {

@@ -30,8 +30,8 @@ func next(t *testing.T, w watch.Interface) (event watch.Event, ok bool) {
 	}
 }
 
-// A watch sees what its selector lets through, an object that leaves the selector
-// as deleted, and ends when the CRD changes; a new one goes on where it ended.
+// A watch gets the events of its selector, with DELETED for an object that no longer matches.
+// It ends when the CRD changes, and a new watch resumes it.
 func TestWatch(t *testing.T) {
 	f := newFixture(t)
 	f.define(t, widgetsCRD)
@@ -78,8 +78,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A version is there from the moment it is served until it is not, and the table
-// is what decides, not what was served before.
+// A version exists exactly while the CRD in the table serves it.
 func TestServedVersions(t *testing.T) {
 	f := newFixture(t)
 	f.define(t, versionedCRD)
@@ -102,9 +101,9 @@ func TestServedVersions(t *testing.T) {
 	}
 }
 
-// With the CRD its objects go, and with the objects the path; a CRD of the same
-// name begins empty. Deleting a collection of CRDs is no different, though
-// kube-apiserver leaves the objects of those behind.
+// The deletion of a CRD deletes its objects and then its path, and a new CRD of the same name
+// has no objects. Deleting a collection of CRDs is no different; kube-apiserver leaves the
+// objects of those behind.
 func TestDeletionTakesObjects(t *testing.T) {
 	for _, test := range []struct{ name, path string }{
 		{"one CRD", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"},
@@ -136,8 +135,8 @@ func TestDeletionTakesObjects(t *testing.T) {
 	}
 }
 
-// What no tier owns is a Status, whatever the path; kube-apiserver says the same
-// in plain text, and clients read the same error out of both.
+// The response to an unknown path is a Status. That of kube-apiserver is plain text, from
+// which clients make the same error.
 func TestNotFound(t *testing.T) {
 	f := newFixture(t)
 	f.define(t, widgetsCRD)
@@ -160,8 +159,8 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// Until the CRDs are known, nothing is said not to exist: a garbage collector
-// that is told so deletes what it should not.
+// Until the CRDs are known, no response is 404: a garbage collector would delete objects by
+// mistake.
 func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 	server, err := extensions.New(newConfig(t, startEtcd(t)))
 	if err != nil {
@@ -179,8 +178,8 @@ func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 	}
 }
 
-// Nor when they are forgotten again: a request that comes late must not take a CRD
-// for deleted.
+// The same holds during the shutdown: a late request must not conclude that a CRD was
+// deleted.
 func TestUnknownAfterTheEnd(t *testing.T) {
 	server, err := extensions.New(newConfig(t, startEtcd(t)))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// ordered is a JSON object with its members in the order in which they came.
+// ordered is a JSON object with its members in their original order.
 type ordered []member
 
 type member struct {
@@ -83,8 +83,8 @@ func decodeOrdered(d *json.Decoder) (any, error) {
 	return token, nil
 }
 
-// sortManagers takes the clock out of metadata.managedFields, whose entries are
-// sorted by the second in which they were made. Every other list stays as it is.
+// sortManagers sorts metadata.managedFields, whose order depends on the time. It keeps the
+// order of all other lists.
 func sortManagers(value any) any {
 	entries, ok := value.([]any)
 	if !ok {

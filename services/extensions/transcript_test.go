@@ -20,8 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The transcripts below testdata/transcripts are requests and kube-apiserver's
-// answers to them. They were not written but recorded:
+// The transcripts below testdata/transcripts are requests and kube-apiserver's responses.
+// They are recorded:
 //
 //	go test ./services/extensions -run TestTranscripts \
 //	    -reference=https://127.0.0.1:6443 -reference-token=TOKEN
@@ -33,7 +33,7 @@ var (
 	referenceToken = flag.String("reference-token", "", "bearer token of an administrator of -reference")
 )
 
-// TestTranscripts compares the tier with kube-apiserver, answer by answer.
+// TestTranscripts compares the responses of the tier with those of kube-apiserver.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/transcripts/*.txt")
 	if err != nil || len(files) == 0 {
@@ -59,7 +59,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// transcript is a file of steps; head is what stands before the first.
+// transcript is a file of steps; head is the text before the first.
 type transcript struct {
 	head  string
 	steps []*step
@@ -185,7 +185,7 @@ func reset(t *testing.T, server *endpoint) {
 	})
 }
 
-// variable matches what differs between two runs; nothing else may.
+// variable matches values that differ between two runs.
 var variable = []struct {
 	match *regexp.Regexp
 	with  string

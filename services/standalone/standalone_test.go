@@ -57,7 +57,7 @@ func runAsProgram() int {
 // forever are goroutines of libraries that run once in a process and never end.
 var forever = []goleak.Option{
 	goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),         // the health check named log
+	goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.Forever"),             // the health check named log
 	goleak.IgnoreTopFunction("triune.dev/shared/program/command.signalContext.func1"), // waits for a second signal
 }
 

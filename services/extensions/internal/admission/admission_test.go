@@ -11,7 +11,7 @@ import (
 	triuneadmission "triune.dev/shared/server/admission"
 )
 
-// What runs unless a flag says otherwise, in kube-apiserver's order.
+// The default plugins run in kube-apiserver's order.
 func TestDefaultPlugins(t *testing.T) {
 	options := NewOptions()
 	want := []string{
@@ -36,7 +36,7 @@ func TestDefaultPlugins(t *testing.T) {
 	}
 }
 
-// quotaPlugin is a plugin that wants to be told about quota.
+// quotaPlugin is a plugin that wants a quota configuration.
 type quotaPlugin struct {
 	admission.Interface
 	configuration quota.Configuration
@@ -45,8 +45,8 @@ type quotaPlugin struct {
 func (p *quotaPlugin) SetQuotaConfiguration(c quota.Configuration) { p.configuration = c }
 func (p *quotaPlugin) ValidateInitialization() error               { return nil }
 
-// Custom resources are counted by the plugin's own means, so it must get a
-// configuration, and one without evaluators.
+// The plugin makes the evaluators of custom resources itself, so it must get a configuration
+// without any.
 func TestQuotaCountsObjects(t *testing.T) {
 	initializers, err := Initializers(nil)
 	if err != nil {

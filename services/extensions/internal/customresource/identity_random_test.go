@@ -13,7 +13,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// keys are few, so that objects and schemas meet.
+// keys are few, so that random objects fit random schemas.
 var keys = []string{"a", "b", "c", "Z", "é", "kind", "metadata", "apiVersion", "items", ""}
 
 func raw(value any) *apiextensionsv1.JSON {
@@ -26,7 +26,7 @@ func raw(value any) *apiextensionsv1.JSON {
 
 func yes() *bool { v := true; return &v }
 
-// anySchema is a random schema, so many levels deep.
+// anySchema returns a random schema of the given depth.
 func anySchema(r *rand.Rand, depth int) apiextensionsv1.JSONSchemaProps {
 	s := apiextensionsv1.JSONSchemaProps{Nullable: r.IntN(8) == 0}
 	kind := r.IntN(10)
@@ -83,10 +83,10 @@ func anySchema(r *rand.Rand, depth int) apiextensionsv1.JSONSchemaProps {
 	return s
 }
 
-// strange are texts that are not written as they are, among others.
+// strange are texts, most of which need escapes.
 var strange = []string{"", "x", "a \"quoted\" \\ text", "<a href='x'>&</a>", "line\nline\ttab", "\b\f\r\x01\x1f\x7f", "é 世界 😀", "\u2028\u2029", `{"a":"b"}`, "2026-01-02T03:04:05Z"}
 
-// fitting is a random value for a schema, with little that the schema does not know.
+// fitting returns a random value for a schema, with few unknown fields.
 func fitting(r *rand.Rand, s *apiextensionsv1.JSONSchemaProps, depth int) any {
 	numbers := []any{int64(0), int64(-1), int64(9223372036854775807), int64(-9223372036854775808), 1.5, -0.25, 0.000001, 12345.678, int64(1700000000000000000)}
 	scalars := append([]any{true, false, strange[r.IntN(len(strange))]}, numbers...)
@@ -139,7 +139,7 @@ func fitting(r *rand.Rand, s *apiextensionsv1.JSONSchemaProps, depth int) any {
 	return scalars[r.IntN(len(scalars))]
 }
 
-// anyObject is a random object of a kind with well-formed metadata.
+// anyObject returns a random object with well-formed metadata.
 func anyObject(t testing.TB, r *rand.Rand, s *apiextensionsv1.JSONSchemaProps) map[string]any {
 	out, ok := fitting(r, s, 4).(map[string]any)
 	if !ok {
@@ -161,7 +161,7 @@ func anyObject(t testing.TB, r *rand.Rand, s *apiextensionsv1.JSONSchemaProps) m
 	return out
 }
 
-// rootSchema is a schema for whole objects.
+// rootSchema returns a random schema of a kind.
 func rootSchema(r *rand.Rand) apiextensionsv1.JSONSchemaProps {
 	s := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}}
 	for _, key := range []string{"spec", "status", "a", "Z", "x", "items"} {
@@ -187,7 +187,7 @@ func rootSchema(r *rand.Rand) apiextensionsv1.JSONSchemaProps {
 	return s
 }
 
-// swaps are texts that stand for others, nearly all in a way that they are not written.
+// swaps are replacements of texts by equivalent ones, nearly all of which are not canonical.
 var swaps = [][2]string{
 	{`:`, `: `}, {`,`, ` ,`}, {`,`, `,,`}, {`}`, `,}`}, {"\n", ""}, {"\n", "\n\n"}, {"\n", "x"}, {"\n", " \n"},
 	{`1`, `1.0`}, {`1`, `1e3`}, {`0`, `-0`}, {`1.5`, `1.50`}, {`1`, `01`}, {`1`, `+1`}, {`1`, `1.`}, {`1`, `-`}, {`9223372036854775807`, `9223372036854775808`}, {`1.5`, `1e400`}, {`1.5`, `100000000000000000000`}, {`1.5`, `0.1234567890123456789`}, {`0.000001`, `0.0000001`}, {`0.000001`, `1e-7`},
@@ -197,7 +197,7 @@ var swaps = [][2]string{
 	{`{`, `{"a":1,"a":1,`}, {`{`, `{"0":1,`}, {`{`, `{"":null,`}, {`[`, `[null,`}, {`[`, `[[],`},
 }
 
-// damage changes a text somewhere.
+// damage makes a random change in a text.
 func damage(r *rand.Rand, text []byte) []byte {
 	switch r.IntN(6) {
 	case 0: // something is cut off, or missing, or there twice

@@ -20,7 +20,7 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// judged is a kind with the codec under test and, beside it, what decodes.
+// judged is a kind with the codec under test and a decoder to compare it with.
 type judged struct {
 	codec provingCodec
 	// quick asks the codec first, long does not.
@@ -72,8 +72,8 @@ func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*api
 
 const revision = 7319462850173
 
-// verdict compares what the codec says of stored bytes with what comes of decoding and
-// encoding them: it may not know, but it must not be wrong.
+// verdict compares the result of the codec for stored bytes with decoding and encoding them.
+// The codec may fail to prove that they are identical, but it must not be wrong.
 func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 	t.Helper()
 	said = j.codec.Identical(stored)
@@ -111,7 +111,7 @@ func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 	return said, is
 }
 
-// write encodes an object as a storage does that has decoded it before.
+// write encodes an object like a storage that has decoded it before.
 func (j judged) write(t testing.TB, content map[string]any) []byte {
 	t.Helper()
 	text, err := json.Marshal(content)
@@ -131,8 +131,8 @@ func (j judged) write(t testing.TB, content map[string]any) []byte {
 	return stored
 }
 
-// What is said to be identical is; and what is written by the storage is said to be, so
-// long as nothing in it is of the rare forms that are left to decoding.
+// Objects that are reported as identical are. Objects written by the storage are reported as
+// identical, except for rare forms.
 func TestIdenticalIsWhatDecodingAndEncodingGivesBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var healthy, damaged, agreed, doubted int
@@ -171,7 +171,7 @@ func TestIdenticalIsWhatDecodingAndEncodingGivesBack(t *testing.T) {
 	}
 }
 
-// knowable tells whether there are no objects of a shape that nothing is known of.
+// knowable reports whether no part of a shape is unprovable.
 func knowable(s *shape) bool {
 	if s == nil || s.unprovable {
 		return false
@@ -183,8 +183,7 @@ func knowable(s *shape) bool {
 	return !slices.ContainsFunc(below, func(s *shape) bool { return s != nil && !knowable(s) })
 }
 
-// widgetSchema has defaults, lists and conditions; widgetObject is one of 2 kB as a
-// controller leaves it.
+// widgetSchema has defaults, lists and conditions; widgetObject is an object of 2 kB.
 const widgetSchema = `{"type":"object","properties":{
 	"spec":{"type":"object","properties":{
 		"replicas":{"type":"integer","default":1},
@@ -237,7 +236,7 @@ func TestIdenticalDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// What is converted, or has no structural schema, is left to decoding.
+// Objects that are converted, or have no structural schema, are decoded.
 func TestIdenticalKnowsNothing(t *testing.T) {
 	_, stored := usualWidget(t)
 	var s apiextensionsv1.JSONSchemaProps
@@ -257,7 +256,8 @@ func TestIdenticalKnowsNothing(t *testing.T) {
 	preserving.verdict(t, stored)
 }
 
-// Defaults that a schema has for metadata are set after that is found well-formed.
+// A schema may have defaults for metadata, which are set after the check that it is
+// well-formed.
 func TestIdenticalMindsDefaultsInMetadata(t *testing.T) {
 	const defaulting = `{"type":"object","properties":{"generateName":{"type":"string","default":"x"}}}`
 	tests := map[string]struct{ schema, rest string }{
@@ -280,7 +280,7 @@ func TestIdenticalMindsDefaultsInMetadata(t *testing.T) {
 	}
 }
 
-// Who reads what is identical needs no schema.
+// Reads of identical objects need no schema.
 func TestIdenticalDoesNotKeepTheSchema(t *testing.T) {
 	j, stored := usualWidget(t)
 	schemas := j.codec.schemas
@@ -295,7 +295,7 @@ func TestIdenticalDoesNotKeepTheSchema(t *testing.T) {
 	}
 }
 
-// What is deeper than anybody writes is left to decoding, which refuses far deeper ones.
+// Very deep objects are decoded, which fails for even deeper ones.
 func TestIdenticalEndsSomewhere(t *testing.T) {
 	s := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: yes()}
 	j := judge(t, &s)
@@ -321,8 +321,8 @@ func FuzzIdentical(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stored []byte) { j.verdict(t, stored) })
 }
 
-// BenchmarkIdentical is what it takes to know that an object of 2 kB is sent as it is
-// stored, and what it takes to find out:
+// BenchmarkIdentical compares the proof that an object of 2 kB is sent as it is stored with
+// decoding and encoding it:
 //
 //	go test -run '^$' -bench Identical -cpu 1 ./internal/customresource
 func BenchmarkIdentical(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// usual is the metadata of an object as it is stored.
+// usual is the metadata of a stored object.
 const usual = `{
 	"name": "one", "namespace": "default", "uid": "0f3c", "resourceVersion": "17", "generation": 3,
 	"creationTimestamp": "2026-01-02T03:04:05Z", "deletionTimestamp": "2026-01-02T03:04:06Z", "deletionGracePeriodSeconds": 0,
@@ -31,8 +31,7 @@ func decoded(t testing.TB, text string) map[string]any {
 	return out
 }
 
-// odd is what may stand in place of any value: of the wrong type, malformed, or of a
-// form that is not written so.
+// odd are replacements of any value: of the wrong type, malformed, or not canonical.
 func odd(r *rand.Rand) any {
 	values := []any{
 		nil, "", "text", int64(0), int64(-7), 1.5, true, map[string]any{}, map[string]any{"a": nil}, map[string]any{"a": "b"}, map[string]any{"f:a": map[string]any{}}, []any{}, []any{nil}, []any{"x"}, []any{map[string]any{}},
@@ -41,7 +40,7 @@ func odd(r *rand.Rand) any {
 	return values[r.IntN(len(values))]
 }
 
-// change puts something odd somewhere into a value, takes something away or adds it.
+// change makes a random change in a value: it replaces, removes or adds something.
 func change(r *rand.Rand, value any) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -66,8 +65,8 @@ func change(r *rand.Rand, value any) any {
 	return odd(r)
 }
 
-// What is taken to be well-formed, decoded or as it is written, is what the long way
-// gives back as it is, without an error and without an unknown field.
+// Decoding and encoding well-formed metadata returns it unchanged, without an error and
+// without unknown fields.
 func TestWellFormedMetadataIsGivenBackAsItIs(t *testing.T) {
 	if !wellFormed(decoded(t, usual)) {
 		t.Error("the usual is not well-formed")

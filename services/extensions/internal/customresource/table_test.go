@@ -64,8 +64,7 @@ func TestTableKeepsTheGenerationWhileServingIsTheSame(t *testing.T) {
 	}
 }
 
-// A client whose CRD was deleted and created again must not lose it to the late
-// deletion event of the first one.
+// A late deletion event must not remove a CRD that was created again.
 func TestTableRemovesOnlyTheCRDItIsToldOf(t *testing.T) {
 	table := newTable(buildNothing, time.Minute)
 	defer table.close()
@@ -108,8 +107,8 @@ func TestGenerationBuildsOnceAndForgetsErrors(t *testing.T) {
 	}
 }
 
-// Retirement in order: no new request, short requests finish, watches end, then
-// storage goes.
+// A retired generation refuses new requests, waits for short ones, ends its watches, and then
+// destroys its storage, in this order.
 func TestRetiringGenerationDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable(buildNothing, time.Minute)
@@ -143,7 +142,7 @@ func TestRetiringGenerationDrains(t *testing.T) {
 	})
 }
 
-// A request that never ends must not keep storage for ever.
+// A request that never ends must not keep the storage forever.
 func TestRetiringGenerationGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := newTable(buildNothing, time.Minute)

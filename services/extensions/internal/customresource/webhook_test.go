@@ -15,8 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A webhook that accepts connections and never answers ends by our timeout, not
-// by its patience.
+// A call of a webhook that never responds ends after the timeout.
 func TestConversionWebhookTimeout(t *testing.T) {
 	done := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -44,7 +43,7 @@ func TestConversionWebhookTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As the converter does it: without a deadline of its own.
+	// Like the converter, call it without a deadline.
 	err = client.Post().Body([]byte("{}")).Do(context.Background()).Error()
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want a deadline", err)

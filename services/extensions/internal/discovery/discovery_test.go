@@ -146,7 +146,7 @@ func TestDescribeGroup(t *testing.T) {
 	})
 }
 
-// The life of a CRD as a client of discovery sees it.
+// A CRD appears in discovery, changes and disappears.
 func TestPublisher(t *testing.T) {
 	groups := discovery.NewRootAPIsHandler(discovery.DefaultAddresses{}, scheme.Codecs)
 	resources := aggregated.NewResourceManager("apis")

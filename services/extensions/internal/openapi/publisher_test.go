@@ -13,7 +13,7 @@ import (
 	"triune.dev/shared/server/openapi"
 )
 
-// recorder keeps what is published, by path.
+// recorder records the published sources by path.
 type recorder struct {
 	v2 openapi.Source
 	v3 map[string]openapi.Source
