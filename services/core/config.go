@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync/atomic"
-	"time"
 
-	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
@@ -24,7 +21,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
@@ -48,7 +44,6 @@ import (
 	"triune.dev/shared/server/authz"
 	"triune.dev/shared/server/fairness"
 	"triune.dev/shared/storage"
-	"triune.dev/shared/transport/loopback"
 )
 
 // Environment holds the settings of core that are no flags.
@@ -133,70 +128,6 @@ func (c *Config) addServing(context.Context) error {
 	if err := serving.ApplyTo(&c.Generic.SecureServing); err != nil {
 		serving.BindPort = port // ApplyTo has set it to 0
 		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", serving.BindAddress, port, err)
-	}
-	return nil
-}
-
-// addLoopback makes the configuration of clients of core itself. They call the handler
-// without a socket, so they work before the server listens, and only this process knows
-// their token.
-func (c *Config) addLoopback(context.Context) error {
-	handler := c.environment.Loopback
-	if handler == nil {
-		handler = c.handler
-	}
-	own := loopback.Config(handler, uuid.NewString())
-	own.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
-	own.UserAgent = userAgent()
-	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitUntilRunning{next, c.running} })
-	c.Generic.LoopbackClientConfig = own
-	client, err := kubernetes.NewForConfig(own)
-	if err != nil {
-		return err
-	}
-	c.Informers = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
-	return nil
-}
-
-// userAgent returns that of kube-apiserver, whatever the name of this program. Its first
-// part is the field manager of the server's own writes. During a shutdown, filters do not
-// refuse requests with this name, since requests in flight need them.
-func userAgent() string {
-	_, version, _ := strings.Cut(rest.DefaultKubernetesUserAgent(), "/")
-	return "kube-apiserver/" + version
-}
-
-// startLimit bounds the time that a request of core to itself waits for the server to run.
-const startLimit = 30 * time.Second
-
-// waitUntilRunning delays requests until running is closed: admission plugins send requests
-// as soon as they are made, and would log errors about a starting server.
-type waitUntilRunning struct {
-	next    http.RoundTripper
-	running <-chan struct{}
-}
-
-// RoundTrip implements http.RoundTripper.
-func (w waitUntilRunning) RoundTrip(req *http.Request) (*http.Response, error) {
-	select {
-	case <-w.running:
-		return w.next.RoundTrip(req)
-	default:
-	}
-	limit := time.NewTimer(startLimit)
-	defer limit.Stop()
-	select {
-	case <-w.running:
-	case <-limit.C: // next returns the error
-	case <-req.Context().Done():
-	}
-	return w.next.RoundTrip(req)
-}
-
-// handler returns the handler of the server that New has made, nil before.
-func (c *Config) handler() http.Handler {
-	if server := c.server.Load(); server != nil {
-		return server.Handler()
 	}
 	return nil
 }
