@@ -28,6 +28,9 @@ func (s *Server) installOpenAPI(c *Config) {
 	if s.hasIssuer {
 		extras = append(extras, triuneopenapi.IssuerConfiguration(), triuneopenapi.IssuerKeys())
 	}
+	if c.options.EnableLogsHandler {
+		extras = append(extras, triuneopenapi.Logs())
+	}
 	s.openapi.Describe(s.Table(), extras...)
 	var handler http.Handler = s.openapi.Documents()
 	if next := c.environment.Next; next != nil {

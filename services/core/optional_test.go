@@ -33,6 +33,9 @@ func TestWhatIsOffByDefault(t *testing.T) {
 				t.Errorf("%s: %d %s", path, code, body)
 			}
 		}
+		if code, _, body := c.get(t, "/openapi/v3/logs"); code != http.StatusOK || !strings.Contains(body, `"logFileListHandler"`) {
+			t.Errorf("OpenAPI: %d %s", code, body)
+		}
 	})
 	t.Run("its own requests at the end", c.testItsOwnRequestsAtTheEnd) // last
 }

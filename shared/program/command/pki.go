@@ -86,10 +86,13 @@ func (f *pkiFlags) run() error {
 	if err != nil {
 		return fmt.Errorf("--dir=%s: %w", f.dir, err)
 	}
-	for _, dir := range append(slices.Clone(f.give), made.Dir) {
+	for _, dir := range f.give {
 		if err := owner.chown(dir); err != nil {
-			return err
+			return fmt.Errorf("--give=%s: %w", dir, err)
 		}
+	}
+	if err := owner.chown(made.Dir); err != nil {
+		return fmt.Errorf("--dir=%s: %w", made.Dir, err)
 	}
 	for _, k := range kubeconfigs {
 		if err := k.write(made); err != nil {
@@ -102,7 +105,7 @@ func (f *pkiFlags) run() error {
 			return fmt.Errorf("--share=%s: %w", s.dir, err)
 		}
 		if err := owner.chown(s.dir); err != nil {
-			return err
+			return fmt.Errorf("--share=%s: %w", s.dir, err)
 		}
 	}
 	if f.program != "" {
