@@ -50,18 +50,16 @@ import (
 type Environment struct {
 	// Next is the tier behind core; nil for none.
 	Next *apiserver.Next
-	// Loopback returns the handler of core's own clients. Nil means that of core. In
-	// triune it is the handler of the aggregator, so that controllers and admission
-	// plugins see the same API as clients.
-	Loopback func() http.Handler
+	// Head returns the handler of the tier at the head of the process. That tier runs the
+	// parts that the tiers share (see apiserver.DelegateConfig), and core's own clients
+	// call it, so that controllers and admission plugins see the same API as clients. Nil
+	// means that core is the head.
+	Head func() http.Handler
 	// Etcd is the client of an etcd in the process. Nil means to dial --etcd-servers.
 	Etcd *clientv3.Client
 	// EventLog configures the event log of all tiers of the process. Nil means that of
 	// core alone, from its flags.
 	EventLog *storage.EventLog
-	// Follower is set if another tier of the process is in front of core and runs the
-	// parts that they share; see apiserver.DelegateConfig.
-	Follower bool
 }
 
 // Config is the configuration of a Server.

@@ -64,7 +64,7 @@ func (c *Config) New(context.Context) (*Server, error) {
 		SecurityDefinitions: *c.Generic.OpenAPIConfig.SecurityDefinitions,
 	})
 	generic := c.Generic
-	if c.environment.Follower {
+	if c.environment.Head != nil {
 		generic = apiserver.DelegateConfig(c.Generic)
 		generic.HealthzChecks, generic.LivezChecks, generic.ReadyzChecks = c.Generic.HealthzChecks, c.Generic.LivezChecks, c.Generic.ReadyzChecks
 	}

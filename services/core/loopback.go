@@ -18,7 +18,7 @@ import (
 // without a socket, so they work before the server listens, and only this process knows
 // their token.
 func (c *Config) addLoopback(context.Context) error {
-	handler := c.environment.Loopback
+	handler := c.environment.Head
 	if handler == nil {
 		handler = c.handler
 	}

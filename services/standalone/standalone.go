@@ -78,10 +78,9 @@ func (s *Server) buildChain(ctx context.Context) error {
 		return err
 	}
 	config, err := s.options.core.Config(ctx, core.Environment{
-		Loopback: func() http.Handler { return s.head },
+		Head:     func() http.Handler { return s.head },
 		Etcd:     s.etcdClient(),
 		EventLog: log,
-		Follower: true,
 		Next: &apiserver.Next{
 			Tier:    extensions.Tier,
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { s.extensions.Delegated().ServeHTTP(w, req) }),
