@@ -10,46 +10,33 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/util/compatibility"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationclient "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
-	"k8s.io/kube-openapi/pkg/common"
 
 	"triune.dev/services/aggregator/internal/discovery"
 	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/process/pki"
 	"triune.dev/shared/server/apiserver"
-	"triune.dev/shared/storage"
-	"triune.dev/shared/storage/etcdembed"
+	"triune.dev/shared/testing/etcdtest"
+	"triune.dev/shared/testing/tiertest"
 	"triune.dev/shared/transport/tierclient"
 )
 
-// patience is the timeout of these tests. No test waits for it to pass.
-const patience = 20 * time.Second
+const patience = tiertest.Patience
 
 // fixture is an aggregator with its own etcd, in front of a next tier and extension servers that the
 // test controls. The header Test-User sets the user of a request; "mallory" has no permissions.
@@ -77,7 +64,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 			goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/util/wait.BackoffUntilWithContext"),
 		)
 	})
-	f := &fixture{t: t, etcd: startEtcd(t), next: newNextTier(), kube: fake.NewClientset()}
+	f := &fixture{t: t, etcd: etcdtest.Start(t).InProcess(), next: newNextTier(), kube: fake.NewClientset()}
 	var err error
 	f.pki, err = pki.Ensure(filepath.Join(t.TempDir(), "pki"), pki.Options{Tiers: []string{"extension"}, ExtraNames: []string{"wardle.default.svc", "second.default.svc"}})
 	if err != nil {
@@ -87,7 +74,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	config := Config{
 		Generic:   g,
 		Informers: informers.NewSharedInformerFactory(f.kube, 0),
-		Storage:   newStorage(t, f.etcd, g),
+		Storage:   tiertest.NewStorage(t, f.etcd, g),
 		Next:      &apiserver.Next{Tier: "core", Handler: f.next},
 		Proxy:     Proxy{CertFile: f.pki.FrontProxyClient.CertFile, KeyFile: f.pki.FrontProxyClient.KeyFile},
 		pace: discovery.Pace{
@@ -101,29 +88,12 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	if f.server, err = New(config); err != nil {
 		t.Fatalf("new server: %v", err)
 	}
-	f.run()
+	tiertest.Run(t, f.server.Run)
 	f.listen()
 	if f.apiServices, err = apiregistrationclient.NewForConfig(tierclient.Config("test", f.server.Delegated())); err != nil {
 		t.Fatal(err)
 	}
 	return f
-}
-
-func (f *fixture) run() {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f.server.Run(ctx) }()
-	f.t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil {
-				f.t.Errorf("run: %v", err)
-			}
-		case <-time.After(patience):
-			f.t.Error("the server does not end")
-		}
-	})
 }
 
 // listen opens the listener of the test.
@@ -149,55 +119,8 @@ func (f *fixture) ready() *fixture {
 	return f
 }
 
-func startEtcd(t *testing.T) *clientv3.Client {
-	t.Helper()
-	config := embed.NewConfig()
-	config.Dir = filepath.Join(t.TempDir(), "etcd")
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	config.UnsafeNoFsync = true
-	config.TickMs, config.ElectionMs = 10, 100
-	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = local, local
-	config.ListenPeerUrls, config.AdvertisePeerUrls = local, local
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	member, err := etcdembed.Start(ctx, config)
-	if err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	t.Cleanup(member.Close)
-	return member.Client
-}
-
-// newStorage opens the storage of the tier, like its command, until the test ends.
-func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
-	t.Helper()
-	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
-	store, err := storage.Open(t.Context(), storage.Options{Etcd: options, Client: etcd}, g)
-	if err != nil {
-		t.Fatalf("open the storage: %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("storage: %v", err)
-		}
-		store.Close()
-	})
-	return store.RESTOptions()
-}
-
 func newGeneric() *genericapiserver.Config {
-	g := genericapiserver.NewConfig(scheme.Codecs)
-	g.FeatureGate = utilfeature.DefaultFeatureGate
-	g.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	g.ExternalAddress = "127.0.0.1:443"
-	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
-	g.OpenAPIConfig = &common.Config{}
+	g := tiertest.NewConfig(scheme.Codecs)
 	g.Authentication.Authenticator = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
 		name := req.Header.Get("Test-User")
 		if name == "" {
@@ -220,14 +143,7 @@ func newGeneric() *genericapiserver.Config {
 // eventually waits until done reports success; otherwise it fails with the last message of done.
 func (f *fixture) eventually(what string, done func() (bool, string)) {
 	f.t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(f.t.Context(), 5*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
-		ok, last = done()
-		return ok, nil
-	})
-	if err != nil {
-		f.t.Fatalf("%s: not after %s: %s", what, patience, last)
-	}
+	tiertest.Eventually(f.t, what, done)
 }
 
 // answer is the response to a request.

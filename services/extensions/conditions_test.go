@@ -12,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+	"triune.dev/shared/testing/tiertest"
 )
 
 // TestStatusWritesChangeOnlyStatus checks that the controllers, which see compact CRDs,
@@ -93,7 +94,7 @@ func TestNonStructuralSchemas(t *testing.T) {
 		}
 		return apihelpers.FindCRDCondition(got, apiextensionsv1.NonStructuralSchema), fmt.Sprintf("%+v", got.Status)
 	}
-	eventually(t, "the schema is found to be not structural", func() (bool, string) {
+	tiertest.Eventually(t, "the schema is found to be not structural", func() (bool, string) {
 		c, status := condition()
 		return c != nil && c.Status == apiextensionsv1.ConditionTrue && strings.Contains(c.Message, "type"), status
 	})

@@ -7,16 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -24,31 +19,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/util/compatibility"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/kube-openapi/pkg/common"
 	"sigs.k8s.io/yaml"
 
 	"triune.dev/services/extensions"
 	"triune.dev/services/extensions/internal/scheme"
-	"triune.dev/shared/storage"
-	"triune.dev/shared/storage/etcdembed"
+	"triune.dev/shared/testing/etcdtest"
+	"triune.dev/shared/testing/tiertest"
 	"triune.dev/shared/transport/loopback"
 )
 
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
+const patience = tiertest.Patience
 
 // fixture is an extensions tier with an etcd of its own and one user with all rights.
 type fixture struct {
@@ -71,7 +56,7 @@ func TestMain(m *testing.M) {
 // newFixture starts a tier that ends with the test; change may modify its configuration.
 func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	t.Helper()
-	f := &fixture{etcd: startEtcd(t)}
+	f := &fixture{etcd: etcdtest.Start(t).InProcess()}
 	config := newConfig(t, f.etcd)
 	for _, c := range change {
 		c(&config)
@@ -80,20 +65,7 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	if f.server, err = extensions.New(config); err != nil {
 		t.Fatalf("new server: %v", err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f.server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil {
-				t.Errorf("run: %v", err)
-			}
-		case <-time.After(patience):
-			t.Error("the server does not end")
-		}
-	})
+	tiertest.Run(t, f.server.Run)
 	f.endpoint = listen(t, f.server)
 	client := loopback.Config(f.server.Handler, "")
 	if f.crds, err = apiextensionsclient.NewForConfig(client); err != nil {
@@ -102,7 +74,7 @@ func newFixture(t *testing.T, change ...func(*extensions.Config)) *fixture {
 	if f.dynamic, err = dynamic.NewForConfig(client); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "readyz is green", func() (bool, string) {
+	tiertest.Eventually(t, "readyz is green", func() (bool, string) {
 		answer := f.do(t, http.MethodGet, "/readyz?verbose", "")
 		return answer.code == http.StatusOK, answer.body
 	})
@@ -117,82 +89,22 @@ func listen(t *testing.T, server *extensions.Server) *endpoint {
 	return &endpoint{url: listener.URL, client: listener.Client()}
 }
 
-func startEtcd(t *testing.T) *clientv3.Client {
-	t.Helper()
-	config := embed.NewConfig()
-	config.Dir = filepath.Join(t.TempDir(), "etcd")
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	config.UnsafeNoFsync = true
-	config.TickMs, config.ElectionMs = 10, 100
-	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	config.ListenClientUrls, config.AdvertiseClientUrls = local, local
-	config.ListenPeerUrls, config.AdvertisePeerUrls = local, local
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	member, err := etcdembed.Start(ctx, config)
-	if err != nil {
-		t.Fatalf("start etcd: %v", err)
-	}
-	t.Cleanup(member.Close)
-	return member.Client
-}
-
-// newStorage opens the storage of a tier, as its command does, until the test ends.
-func newStorage(t *testing.T, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
-	t.Helper()
-	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
-	store, err := storage.Open(t.Context(), storage.Options{Etcd: options, Client: etcd}, g)
-	if err != nil {
-		t.Fatalf("open the storage: %v", err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("storage: %v", err)
-		}
-		store.Close()
-	})
-	return store.RESTOptions()
-}
-
 // newConfig returns the minimal configuration of a tier.
 func newConfig(t *testing.T, etcd *clientv3.Client) extensions.Config {
 	t.Helper()
 	g := newGeneric(t)
-	return extensions.Config{Generic: g, Storage: newStorage(t, etcd, g)}
+	return extensions.Config{Generic: g, Storage: tiertest.NewStorage(t, etcd, g)}
 }
 
 func newGeneric(t *testing.T) *genericapiserver.Config {
 	t.Helper()
-	g := genericapiserver.NewConfig(scheme.Codecs)
-	g.FeatureGate = utilfeature.DefaultFeatureGate
-	g.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	g.ExternalAddress = "127.0.0.1:443"
-	g.LongRunningFunc = genericfilters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
-	g.OpenAPIConfig = &common.Config{}
+	g := tiertest.NewConfig(scheme.Codecs)
 	everybody := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 	g.Authentication.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return &authenticator.Response{User: everybody}, true, nil
 	})
 	g.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 	return g
-}
-
-// eventually waits until done reports success; a failure contains its last message.
-func eventually(t *testing.T, what string, done func() (bool, string)) {
-	t.Helper()
-	var last string
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, patience, true, func(context.Context) (ok bool, err error) {
-		ok, last = done()
-		return ok, nil
-	})
-	if err != nil {
-		t.Fatalf("%s: not after %s: %s", what, patience, last)
-	}
 }
 
 // answer is the response to one request.
@@ -299,7 +211,7 @@ func (f *fixture) define(t *testing.T, manifest string) *apiextensionsv1.CustomR
 func (f *fixture) established(t *testing.T, name string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	var crd *apiextensionsv1.CustomResourceDefinition
-	eventually(t, name+" is established", func() (bool, string) {
+	tiertest.Eventually(t, name+" is established", func() (bool, string) {
 		var err error
 		crd, err = f.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
@@ -309,7 +221,7 @@ func (f *fixture) established(t *testing.T, name string) *apiextensionsv1.Custom
 	})
 	for _, v := range crd.Spec.Versions {
 		if v.Served {
-			eventually(t, name+" is in discovery", func() (bool, string) {
+			tiertest.Eventually(t, name+" is in discovery", func() (bool, string) {
 				a := f.do(t, http.MethodGet, "/apis/"+crd.Spec.Group+"/"+v.Name, "")
 				return strings.Contains(a.body, `"`+crd.Spec.Names.Plural+`"`), a.body
 			})
@@ -321,7 +233,7 @@ func (f *fixture) established(t *testing.T, name string) *apiextensionsv1.Custom
 // change edits a CRD and waits until the condition holds for the CRD in the table.
 func (f *fixture) change(t *testing.T, name string, edit func(*apiextensionsv1.CustomResourceDefinition), what string, condition func() bool) {
 	t.Helper()
-	eventually(t, "update of "+name, func() (bool, string) {
+	tiertest.Eventually(t, "update of "+name, func() (bool, string) {
 		crd, err := f.crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -333,7 +245,7 @@ func (f *fixture) change(t *testing.T, name string, edit func(*apiextensionsv1.C
 		}
 		return err == nil, fmt.Sprint(err)
 	})
-	eventually(t, what, func() (bool, string) { return condition(), "" })
+	tiertest.Eventually(t, what, func() (bool, string) { return condition(), "" })
 }
 
 // stored returns the bytes in etcd below /registry.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"triune.dev/services/extensions"
+	"triune.dev/shared/testing/etcdtest"
+	"triune.dev/shared/testing/tiertest"
 	"triune.dev/shared/transport/tierclient"
 )
 
@@ -115,14 +117,14 @@ func TestDeletionTakesObjects(t *testing.T) {
 			_, path := widgetsIn("default")
 			f.do(t, http.MethodPost, path, named("one")).want(t, http.StatusCreated)
 			f.do(t, http.MethodDelete, test.path, "").want(t, http.StatusOK)
-			eventually(t, "the path is gone", func() (bool, string) {
+			tiertest.Eventually(t, "the path is gone", func() (bool, string) {
 				a := f.do(t, http.MethodGet, path, "")
 				return a.code == http.StatusNotFound, a.body
 			})
 			if left := f.stored(t, "example.com/widgets/default/one"); left != "" {
 				t.Errorf("left in etcd: %s", left)
 			}
-			eventually(t, "discovery is empty", func() (bool, string) {
+			tiertest.Eventually(t, "discovery is empty", func() (bool, string) {
 				a := f.do(t, http.MethodGet, "/apis/example.com", "")
 				return a.code == http.StatusNotFound, a.body
 			})
@@ -162,7 +164,7 @@ func TestNotFound(t *testing.T) {
 // Until the CRDs are known, no response is 404: a garbage collector would delete objects by
 // mistake.
 func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
-	server, err := extensions.New(newConfig(t, startEtcd(t)))
+	server, err := extensions.New(newConfig(t, etcdtest.Start(t).InProcess()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func TestUnknownBeforeCRDsAreKnown(t *testing.T) {
 // The same holds during the shutdown: a late request must not conclude that a CRD was
 // deleted.
 func TestUnknownAfterTheEnd(t *testing.T) {
-	server, err := extensions.New(newConfig(t, startEtcd(t)))
+	server, err := extensions.New(newConfig(t, etcdtest.Start(t).InProcess()))
 	if err != nil {
 		t.Fatal(err)
 	}

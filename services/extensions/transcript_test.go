@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"triune.dev/shared/testing/tiertest"
 )
 
 // The transcripts below testdata/transcripts are requests and kube-apiserver's responses.
@@ -131,7 +132,7 @@ func (s *step) await(t *testing.T, server *endpoint) bool {
 	if err != nil {
 		t.Fatalf("step %q: %v", s.name, err)
 	}
-	eventually(t, s.name+" of "+s.request, func() (bool, string) {
+	tiertest.Eventually(t, s.name+" of "+s.request, func() (bool, string) {
 		a := s.send(t, server)
 		return a.code == want, a.body
 	})
@@ -172,7 +173,7 @@ func referenceServer(t *testing.T) *endpoint {
 func reset(t *testing.T, server *endpoint) {
 	t.Helper()
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	eventually(t, "the reference has no CRDs", func() (bool, string) {
+	tiertest.Eventually(t, "the reference has no CRDs", func() (bool, string) {
 		a := (&step{request: "GET " + all}).send(t, server)
 		var list metav1.PartialObjectMetadataList
 		if err := json.Unmarshal([]byte(a.body), &list); err != nil {
