@@ -104,11 +104,12 @@ func (v *vault) serves(t *testing.T, c *cluster.Cluster, namespace, suffix strin
 }
 
 // healthy waits until the health check of all replicas says so or the contrary, and
-// readyz with it.
+// readyz with it. After a long outage gRPC waits up to 144 s before it dials a plugin again
+// (120 s and a fifth: its connection backoff).
 func (v *vault) healthy(t *testing.T, c *cluster.Cluster, want bool) {
 	t.Helper()
 	for _, url := range replicaURLs(c) {
-		eventually(t, 2*patience, func(context.Context) error {
+		eventually(t, 6*patience, func(context.Context) error {
 			for _, path := range []string{"/healthz/kms-providers", "/readyz/kms-providers"} {
 				if code, body := send(t, restConfig(t, c), http.MethodGet, url+path, ""); (code == http.StatusOK) != want {
 					return fmt.Errorf("%s%s: %d %s", url, path, code, body)
