@@ -297,8 +297,17 @@ func TestEndpointsAreBalanced(t *testing.T) {
 		t.Errorf("requests were spread %d to %d", one, two)
 	}
 	second.stop()
+	broken := 0
 	for range 20 {
-		if a := f.do(http.MethodPost, flundersPath, "body"); a.code != http.StatusOK || !strings.Contains(a.body, `"Body":"body"`) {
+		a := f.do(http.MethodPost, flundersPath, "body")
+		if a.code == http.StatusServiceUnavailable && strings.Contains(a.body, "broken pipe") {
+			// The server may have received some of a request that was being written when its
+			// connection ended, so nobody may send it again.
+			if broken++; broken == 1 {
+				continue
+			}
+		}
+		if a.code != http.StatusOK || !strings.Contains(a.body, `"Body":"body"`) {
 			t.Fatalf("with one endpoint gone: answer %d: %s", a.code, a.body)
 		}
 	}
