@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// outcome is what the client received and the handler recorded.
+// outcome holds the response that the client received and what the handler recorded.
 type outcome struct {
 	Status        int
 	Proto         string
