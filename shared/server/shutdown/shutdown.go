@@ -5,7 +5,11 @@
 // signal share one.
 package shutdown
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // Waiters notifies waiters of a signal, the closing of a channel. A goroutine runs for each
 // signal that has waiters. It is safe for concurrent use.
@@ -21,8 +25,8 @@ type group[W comparable] struct {
 	empty   chan struct{} // closed when the last waiter is removed
 }
 
-// New returns Waiters without a waiter. notify must not block, and must not call Add or
-// Remove. It is called once or twice for each waiter.
+// New returns Waiters without a waiter. notify is called once or twice for each waiter that is
+// not removed before the signal, and may still be called while one is being removed.
 func New[W comparable](notify func(W)) *Waiters[W] {
 	return &Waiters[W]{notify: notify, groups: map[<-chan struct{}]*group[W]{}}
 }
@@ -31,7 +35,6 @@ func New[W comparable](notify func(W)) *Waiters[W] {
 // The caller must remove the waiter later.
 func (w *Waiters[W]) Add(signal <-chan struct{}, waiter W) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	g := w.groups[signal]
 	if g == nil {
 		g = &group[W]{waiters: map[W]struct{}{}, empty: make(chan struct{})}
@@ -39,6 +42,7 @@ func (w *Waiters[W]) Add(signal <-chan struct{}, waiter W) {
 		go w.wait(signal, g)
 	}
 	g.waiters[waiter] = struct{}{}
+	w.mu.Unlock()
 	select {
 	case <-signal: // the goroutine may have exited
 		w.notify(waiter)
@@ -68,8 +72,9 @@ func (w *Waiters[W]) wait(signal <-chan struct{}, g *group[W]) {
 	case <-signal:
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	for waiter := range g.waiters {
+	waiters := slices.Collect(maps.Keys(g.waiters))
+	w.mu.Unlock()
+	for _, waiter := range waiters {
 		w.notify(waiter)
 	}
 }
