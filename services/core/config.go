@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/union"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
@@ -274,6 +275,14 @@ func (c *Config) addControlPlane(ctx context.Context) error {
 	}
 	if err := c.addClusterAuthenticationInfo(extra); err != nil {
 		return err
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
+		var err error
+		extra.PeerAdvertiseAddress = o.PeerAdvertiseAddress
+		extra.PeerEndpointLeaseReconciler, err = controlplaneapiserver.CreatePeerEndpointLeaseReconciler(*c.Generic, c.controlPlane.ControlPlane.StorageFactory)
+		if err != nil {
+			return fmt.Errorf("leases of this server's address: %w", err)
+		}
 	}
 	c.controlPlane.Extra = controlplane.Extra{
 		KubeletClientConfig:       o.KubeletConfig,

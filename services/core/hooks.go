@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/reconcilers"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -40,6 +42,8 @@ const (
 	identityComponent = "kube-apiserver"
 	identityDuration  = time.Hour
 	identityRenewal   = 10 * time.Second
+	// peerEndpointRenewal is how often the lease with this server's address is renewed.
+	peerEndpointRenewal = 10 * time.Second
 	// candidateCollection is how often expired LeaseCandidates are deleted.
 	candidateCollection = 30 * time.Minute
 	// bootstrapPoll is how often a hook checks whether an object exists.
@@ -68,6 +72,13 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 		return err
 	}
 	hooks = append(hooks, kubernetesService)
+	peerAddress := ""
+	if utilfeature.DefaultFeatureGate.Enabled(features.UnknownVersionInteroperabilityProxy) {
+		if peerAddress, err = peerAddressOf(c); err != nil {
+			return err
+		}
+		hooks = append(hooks, s.peerEndpoint(c, peerAddress, client))
+	}
 	if utilfeature.DefaultFeatureGate.Enabled(kubefeatures.MultiCIDRServiceAllocator) {
 		hooks = append(hooks, hook{"start-kubernetes-service-cidr-controller", func(ctx context.Context) error {
 			ranges := []net.IPNet{completed.Extra.ServiceIPRange, completed.Extra.SecondaryServiceIPRange}
@@ -82,7 +93,7 @@ func (s *Server) addHooks(c *Config, completed controlplane.CompletedConfig, cli
 		hooks = append(hooks, coordinatedLeaders(c, client))
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.APIServerIdentity) {
-		hooks = append(hooks, s.identityLease(c, client)...)
+		hooks = append(hooks, s.identityLease(c, peerAddress, client)...)
 	}
 	var errs []error
 	for _, hook := range hooks {
@@ -207,12 +218,41 @@ func (s *Server) authenticationInfo(c *Config, client *kubernetes.Clientset) fun
 	}
 }
 
+// peerAddressOf returns the address at which other API servers of the cluster reach this one
+// (KEP-4020).
+func peerAddressOf(c *Config) (string, error) {
+	if given := c.options.PeerAdvertiseAddress; given.PeerAdvertiseIP != "" && given.PeerAdvertisePort != "" {
+		return net.JoinHostPort(given.PeerAdvertiseIP, given.PeerAdvertisePort), nil
+	}
+	_, port, err := c.Generic.SecureServing.HostPort()
+	if err != nil {
+		return "", fmt.Errorf("listener address: %w", err)
+	}
+	return net.JoinHostPort(c.Generic.PublicAddress.String(), strconv.Itoa(port)), nil
+}
+
+// peerEndpoint returns a hook that maintains the lease with the address of this server, so
+// that a kube-apiserver of another version passes on what only this server serves.
+func (s *Server) peerEndpoint(c *Config, address string, client *kubernetes.Clientset) hook {
+	const name = "peer-endpoint-reconciler-controller"
+	controller := reconcilers.New(c.Generic.APIServerID, address,
+		c.controlPlane.ControlPlane.PeerEndpointLeaseReconciler, peerEndpointRenewal, client)
+	s.AddPreShutdownHook(name, func() error {
+		controller.Stop()
+		return nil
+	})
+	return hook{name, func(ctx context.Context) error {
+		controller.Start(ctx.Done())
+		return nil
+	}}
+}
+
 // identityLease returns hooks that maintain the lease of this server (KEP-1965) and delete
 // expired leases of other servers.
-func (s *Server) identityLease(c *Config, client *kubernetes.Clientset) []hook {
+func (s *Server) identityLease(c *Config, peerAddress string, client *kubernetes.Clientset) []hook {
 	id := c.Generic.APIServerID
 	controller := lease.NewController(clock.RealClock{}, client, id+"_"+uuid.NewString(),
-		int32(identityDuration/time.Second), nil, identityRenewal, id, metav1.NamespaceSystem, labelIdentity)
+		int32(identityDuration/time.Second), nil, identityRenewal, id, metav1.NamespaceSystem, describeIdentity(peerAddress))
 	s.AddPreShutdownHook("stop-kube-apiserver-identity-lease-controller", func() error {
 		controller.Stop()
 		return nil
@@ -260,15 +300,19 @@ func coordinatedLeaders(c *Config, client *kubernetes.Clientset) hook {
 	}}
 }
 
-func labelIdentity(lease *coordinationv1.Lease) error {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return err
+// describeIdentity returns a function that adds the labels of an identity lease and, unless it
+// is empty, the address for other API servers.
+func describeIdentity(peerAddress string) lease.ProcessLeaseFunc {
+	return func(lease *coordinationv1.Lease) error {
+		hostname, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		metav1.SetMetaDataLabel(&lease.ObjectMeta, controlplane.IdentityLeaseComponentLabelKey, identityComponent)
+		metav1.SetMetaDataLabel(&lease.ObjectMeta, corev1.LabelHostname, hostname)
+		if peerAddress != "" {
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, corev1.AnnotationPeerAdvertiseAddress, peerAddress)
+		}
+		return nil
 	}
-	if lease.Labels == nil {
-		lease.Labels = map[string]string{}
-	}
-	lease.Labels[controlplane.IdentityLeaseComponentLabelKey] = identityComponent
-	lease.Labels[corev1.LabelHostname] = hostname
-	return nil
 }

@@ -14,11 +14,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/klog/v2"
 
 	"triune.dev/shared/storage/etcdstore"
 	"triune.dev/shared/storage/eventlog"
@@ -106,7 +110,29 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 	}
 	g.AddHealthChecks(s.check("etcd", config.HealthcheckTimeout))
 	g.AddReadyzChecks(s.check("etcd-readiness", config.ReadycheckTimeout), feedsCheck{main})
+	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
+		s.hooks["storage-readiness"] = awaitFeeds(feedsCheck{main}, g.StorageInitializationTimeout)
+	}
 	return s, nil
+}
+
+// readinessPoll is how often the hook storage-readiness checks the feeds.
+const readinessPoll = 20 * time.Millisecond
+
+// awaitFeeds returns a hook that returns when the caches have begun to follow etcd, or after
+// limit, as kube-apiserver waits for its watch caches.
+func awaitFeeds(feeds healthz.HealthChecker, limit time.Duration) genericapiserver.PostStartHookFunc {
+	return func(hook genericapiserver.PostStartHookContext) error {
+		ctx, cancel := context.WithTimeout(hook, limit)
+		defer cancel()
+		err := wait.PollUntilContextCancel(ctx, readinessPoll, true, func(context.Context) (bool, error) {
+			return feeds.Check(nil) == nil, nil
+		})
+		if err != nil && hook.Err() == nil {
+			klog.FromContext(hook).Error(feeds.Check(nil), "the storage is not ready", "flag", "--storage-initialization-timeout", "waited", limit)
+		}
+		return nil
+	}
 }
 
 // open returns the cluster of a list of servers and connects to it at the first call.

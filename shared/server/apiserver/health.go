@@ -19,6 +19,11 @@ type DetailedChecker interface {
 	Detail() string
 }
 
+// loopbackCertificate never fails: kube-apiserver's check of this name fails when the certificate
+// has expired with which it calls itself, and a server that calls itself without a socket needs
+// none.
+var loopbackCertificate = healthz.NamedCheck("loopback-serving-certificate", func(*http.Request) error { return nil })
+
 // health holds the checks of the three health endpoints, for Prepare to install. Names are
 // unique in each.
 type health struct {
@@ -56,19 +61,26 @@ func (s *Server) installHealth() {
 	}
 	shutdown := healthz.NewShutdownHealthz(s.lifecycle.shuttingDown)
 	s.health.add(nil, nil, []healthz.HealthChecker{shutdown})
-	healthz.InstallHandler(detailMux{s, s.health.healthz}, s.health.healthz...)
-	healthz.InstallLivezHandler(detailMux{s, s.health.livez}, s.health.livez...)
-	healthz.InstallReadyzHandler(detailMux{s, s.health.readyz}, s.health.readyz...)
+	for endpoint, checks := range map[string][]healthz.HealthChecker{
+		"/healthz": s.health.healthz, "/livez": s.health.livez, "/readyz": s.health.readyz,
+	} {
+		healthz.InstallPathHandler(healthMux{s, endpoint, checks}, endpoint, checks...)
+	}
 }
 
-// detailMux adds details to the handlers of detailed checks.
-type detailMux struct {
+// healthMux routes the handlers of package healthz for an endpoint: it adds details to those
+// of detailed checks, and the checks of other tiers to that of all checks.
+type healthMux struct {
 	*Server
-	checks []healthz.HealthChecker
+	endpoint string
+	checks   []healthz.HealthChecker
 }
 
 // Handle routes path to a handler of package healthz.
-func (d detailMux) Handle(path string, handler http.Handler) {
+func (d healthMux) Handle(path string, handler http.Handler) {
+	if next := d.config.Next; path == d.endpoint && next != nil && next.Check != nil {
+		handler = d.withChecksBehind(d.endpoint, d.checks, handler)
+	}
 	for _, check := range d.checks {
 		if detailed, ok := check.(DetailedChecker); ok && strings.HasSuffix(path, "/"+check.Name()) {
 			handler = withDetail(detailed, handler)

@@ -48,8 +48,14 @@ func (s *Server) AddPostStartHook(name string, hook genericapiserver.PostStartHo
 	done := make(chan struct{})
 	s.hooks.post = append(s.hooks.post, postStartHook{name: name, run: hook, done: done})
 	check := hookCheck(name, done)
-	s.health.add([]healthz.HealthChecker{check}, []healthz.HealthChecker{s.graceful(check)}, []healthz.HealthChecker{check})
+	s.AddStartChecks(check, check)
 	return nil
+}
+
+// AddStartChecks adds two checks of one name that fail until a step of the start is done: alive
+// to healthz and, after --livez-grace-period, to livez, and ready to readyz.
+func (s *Server) AddStartChecks(alive, ready healthz.HealthChecker) {
+	s.health.add([]healthz.HealthChecker{alive}, []healthz.HealthChecker{s.graceful(alive)}, []healthz.HealthChecker{ready})
 }
 
 func (s *Server) hasPostStartHook(name string) bool {

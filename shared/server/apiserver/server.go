@@ -60,6 +60,7 @@ func (c CompletedConfig) New() (*Server, error) {
 	s.hooks.loopback = g.LoopbackClientConfig
 	s.hooks.disabled = g.DisabledPostStartHooks
 	s.health.add(g.HealthzChecks, g.LivezChecks, g.ReadyzChecks)
+	s.health.add([]healthz.HealthChecker{loopbackCertificate}, []healthz.HealthChecker{loopbackCertificate}, nil)
 	s.table = resources.New(resources.Config{
 		Admission:           g.AdmissionControl,
 		Authorizer:          g.Authorization.Authorizer,

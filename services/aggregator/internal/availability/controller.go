@@ -54,13 +54,15 @@ type Controller struct {
 	client  apiregistrationclient.APIServicesGetter
 	lister  apiregistrationlisters.APIServiceLister
 	metrics *metrics.Metrics
-	queue   workqueue.TypedRateLimitingInterface[string]
+	// local and remote have the names of APIServices without and with a Service. A name may
+	// be in the other queue, too, after a change; only the right one checks it.
+	local, remote workqueue.TypedRateLimitingInterface[string]
 
 	listed cache.InformerSynced   // APIServices
 	synced []cache.InformerSynced // Services and EndpointSlices
 }
 
-// New returns a controller; Run starts it.
+// New returns a controller; RunLocal and RunRemote start it.
 func New(config Config) (*Controller, error) {
 	services := config.Informers.Core().V1().Services()
 	slices := config.Informers.Discovery().V1().EndpointSlices()
@@ -73,10 +75,8 @@ func New(config Config) (*Controller, error) {
 		client:  config.Client,
 		lister:  config.APIServices.Lister(),
 		metrics: config.Metrics,
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
-			workqueue.TypedRateLimitingQueueConfig[string]{Name: "apiservice-availability"},
-		),
+		local:   newQueue("LocalAvailabilityController"),
+		remote:  newQueue("RemoteAvailabilityController"),
 	}
 	watch := func(informer cache.SharedIndexInformer, changed func(obj any)) (cache.InformerSynced, error) {
 		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -109,9 +109,18 @@ func New(config Config) (*Controller, error) {
 	return c, nil
 }
 
+// newQueue returns a queue with the name that it has in kube-apiserver's metrics.
+func newQueue(name string) workqueue.TypedRateLimitingInterface[string] {
+	return workqueue.NewTypedRateLimitingQueueWithConfig(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry),
+		workqueue.TypedRateLimitingQueueConfig[string]{Name: name},
+	)
+}
+
 func (c *Controller) apiServiceChanged(obj any) {
 	if name, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-		c.queue.Add(name)
+		c.local.Add(name)
+		c.remote.Add(name)
 	}
 }
 
@@ -138,17 +147,26 @@ func (c *Controller) dependents(service string) {
 	}
 	for _, apiService := range all {
 		if reference := apiService.Spec.Service; reference != nil && reference.Namespace+"/"+reference.Name == service {
-			c.queue.Add(apiService.Name)
+			c.remote.Add(apiService.Name)
 		}
 	}
 }
 
 // Recheck checks an APIService soon; calls before that check are combined. It does not block.
-func (c *Controller) Recheck(apiService string) { c.queue.AddAfter(apiService, recheckAfter) }
+func (c *Controller) Recheck(apiService string) { c.remote.AddAfter(apiService, recheckAfter) }
 
-// Run checks until the context ends, and waits for the current checks.
-func (c *Controller) Run(ctx context.Context) {
-	defer c.queue.ShutDown()
+// RunLocal updates APIServices without a Service until the context ends.
+func (c *Controller) RunLocal(ctx context.Context) { c.run(ctx, c.local, c.syncLocal) }
+
+// RunRemote checks APIServices with a Service until the context ends, and waits for the current
+// checks.
+func (c *Controller) RunRemote(ctx context.Context) { c.run(ctx, c.remote, c.syncRemote) }
+
+// syncFunc updates an APIService by name, and returns when to do so again.
+type syncFunc func(ctx context.Context, name string) (delay, error)
+
+func (c *Controller) run(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], check syncFunc) {
+	defer queue.ShutDown()
 	if !cache.WaitForCacheSync(ctx.Done(), c.listed) {
 		return
 	}
@@ -156,33 +174,33 @@ func (c *Controller) Run(ctx context.Context) {
 	defer running.Wait()
 	for range workers {
 		running.Go(func() {
-			for c.processNext(ctx) {
+			for processNext(ctx, queue, check) {
 			}
 		})
 	}
 	<-ctx.Done()
-	c.queue.ShutDown()
+	queue.ShutDown()
 }
 
-func (c *Controller) processNext(ctx context.Context) bool {
-	name, quit := c.queue.Get()
+func processNext(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], check syncFunc) bool {
+	name, quit := queue.Get()
 	if quit {
 		return false
 	}
-	defer c.queue.Done(name)
-	again, err := c.sync(ctx, name)
+	defer queue.Done(name)
+	again, err := check(ctx, name)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil && !apierrors.IsConflict(err) {
 			klog.FromContext(ctx).Error(err, "availability of an apiservice is not written", "name", name)
 		}
-		c.queue.AddRateLimited(name)
+		queue.AddRateLimited(name)
 	case again == withBackoff:
-		c.queue.AddRateLimited(name)
+		queue.AddRateLimited(name)
 	default:
-		c.queue.Forget(name)
+		queue.Forget(name)
 		if again > 0 {
-			c.queue.AddAfter(name, time.Duration(again))
+			queue.AddAfter(name, time.Duration(again))
 		}
 	}
 	return true
@@ -194,18 +212,27 @@ type delay time.Duration
 // withBackoff delays the next check exponentially.
 const withBackoff delay = -1
 
-// sync checks an APIService and updates its status.
-func (c *Controller) sync(ctx context.Context, name string) (delay, error) {
+// syncLocal updates the status of an APIService without a Service.
+func (c *Controller) syncLocal(ctx context.Context, name string) (delay, error) {
+	current, err := c.lister.Get(name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil || current.Spec.Service != nil {
+		return 0, err
+	}
+	return 0, c.updateStatus(ctx, current, localCondition())
+}
+
+// syncRemote checks an APIService with a Service and updates its status.
+func (c *Controller) syncRemote(ctx context.Context, name string) (delay, error) {
 	current, err := c.lister.Get(name)
 	if apierrors.IsNotFound(err) {
 		c.metrics.ForgetAPIService(name)
 		return 0, nil
 	}
-	if err != nil {
+	if err != nil || current.Spec.Service == nil {
 		return 0, err
-	}
-	if current.Spec.Service == nil {
-		return 0, c.updateStatus(ctx, current, localCondition())
 	}
 	for _, synced := range c.synced {
 		if !synced() {

@@ -1,7 +1,7 @@
 // Package availability updates the condition Available of APIServices.
 //
-// Make a [Controller] with [New] and run it with [Controller.Run]; [Controller.Recheck] asks for an
-// early check. Conditions, reasons and messages are those of kube-aggregator: a local APIService is
+// Make a [Controller] with [New] and run it with [Controller.RunLocal] and [Controller.RunRemote];
+// [Controller.Recheck] asks for an early check. Conditions, reasons and messages are those of kube-aggregator: a local APIService is
 // always available, and a remote one is if its Service exists, has the port and an endpoint, and if
 // the server answers for the group-version.
 //
