@@ -15,11 +15,13 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/util/openapi"
 	kubescheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
@@ -201,8 +203,14 @@ func (s *Server) addOpenAPI(config Config, own *triuneopenapi.Service) {
 	}
 	s.openapi = merged.NewDocuments(s.tierOpenAPI...)
 	s.server.Handle(triuneopenapi.PathV2, s.openapi)
-	s.server.Handle(triuneopenapi.PathV3, s.openapi)
-	s.server.HandlePrefix(triuneopenapi.PathV3+"/", s.openapi)
+	s.server.Handle(triuneopenapi.PathV3, counted(triuneopenapi.PathV3, s.openapi))
+	s.server.HandlePrefix(triuneopenapi.PathV3+"/", counted(triuneopenapi.PathV3+"/", s.openapi))
+}
+
+// counted counts the requests of a document in the metrics of requests, labelled as in
+// kube-aggregator.
+func counted(path string, handler http.Handler) http.Handler {
+	return metrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", strings.TrimPrefix(path, "/"), "", "", false, "", handler.ServeHTTP)
 }
 
 // setSnapshot passes a new table to the other parts.

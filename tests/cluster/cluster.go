@@ -265,6 +265,9 @@ func (c *Cluster) Process(tier Tier, i int) *Process {
 // ReplicaURL is the address of one replica, past the balancer.
 func (c *Cluster) ReplicaURL(tier Tier, i int) string { return c.replicas[tier][i].url }
 
+// Replicas returns the number of replicas of a tier.
+func (c *Cluster) Replicas(tier Tier) int { return len(c.replicas[tier]) }
+
 // NATSDir is where the nats-server process keeps its streams.
 func (c *Cluster) NATSDir() string { return filepath.Join(c.Dir, "nats") }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/util/flowcontrol/debug"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
 	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
@@ -25,7 +26,7 @@ type factory struct {
 
 // BeginConstruction implements fairqueuing.QueueSetFactory.
 func (f *factory) BeginConstruction(q fairqueuing.QueuingConfig, requests metrics.RatioedGaugePair, seats metrics.RatioedGauge, demand metrics.Gauge) (fairqueuing.QueueSetCompleter, error) {
-	s := &queueSet{name: q.Name, clock: f.clock, requestsGauge: requests.RequestsExecuting, seatsGauge: seats, demandGauge: demand}
+	s := &queueSet{name: q.Name, clock: f.clock, requestsGauge: requests.RequestsExecuting, seatsGauge: seats, demandGauge: demand, schemas: sets.New[string]()}
 	inner, err := f.inner.BeginConstruction(q,
 		metrics.RatioedGaugePair{
 			RequestsWaiting:   &countingGauge{requests.RequestsWaiting, s, &s.waiting},
@@ -101,6 +102,8 @@ type queueSet struct {
 	directCount int
 	dispatched  int
 	directSeats int
+	// schemas are the flow schemas of requests that were dispatched directly.
+	schemas sets.Set[string]
 }
 
 // BeginConfigChange implements fairqueuing.QueueSet.
@@ -129,7 +132,15 @@ func (s *queueSet) StartRequest(ctx context.Context, width *flowcontrolrequest.W
 	s.mu.Lock()
 	if s.hasRoomLocked(seats) {
 		r := s.dispatchLocked(ctx, width, flow, schema, descr1, descr2)
+		first := !s.schemas.Has(schema)
+		s.schemas.Insert(schema)
 		s.mu.Unlock()
+		if first {
+			// Nobody waits, which the metrics say instead of nothing.
+			metrics.AddRequestsInQueues(ctx, s.name, schema, 0)
+			metrics.AddSeatsInQueues(ctx, s.name, schema, 0)
+		}
+		metrics.ObserveQueueLength(ctx, s.name, schema, 1) // it would be alone in its queue
 		r.addExecuting(1)
 		r.addSeats(seats)
 		return r, false

@@ -137,11 +137,15 @@ func requestInfo(req *http.Request) (*request.RequestInfo, bool) {
 // await waits until the cache has a revision, for at most Patience.
 func (h *Handlers) await(ctx context.Context, revision int64) bool {
 	if h.config.Cache.Revision() >= revision {
+		h.config.Cache.Reads().CountWait(0)
 		return true
 	}
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, h.config.Patience)
 	defer cancel()
-	return h.config.Cache.Await(ctx, revision) == nil
+	err := h.config.Cache.Await(ctx, revision)
+	h.config.Cache.Reads().CountWait(time.Since(began))
+	return err == nil
 }
 
 // newest returns the revision of etcd. ok is false if it is unknown, or older than the

@@ -54,6 +54,7 @@ func (h *Handlers) list(w http.ResponseWriter, req *http.Request) bool {
 	if !ok {
 		return false
 	}
+	h.config.Cache.Reads().CountList(found.index, found.examined, found.count)
 	if found.more && found.snapshot != nil {
 		h.config.Cache.Pin(found.snapshot)
 	}
@@ -91,7 +92,9 @@ func (h *Handlers) awaitRevision(ctx context.Context, p *plan) (int64, bool) {
 		return p.exact, h.config.Cache.Load(ctx) == nil && h.awaitExisting(ctx, p.exact)
 	case p.newest:
 		newest, ok := h.newest(ctx)
-		return newest, ok && h.await(ctx, newest)
+		ok = ok && h.await(ctx, newest)
+		h.config.Cache.Reads().CountConsistent(ok)
+		return newest, ok
 	}
 	return p.atLeast, h.awaitExisting(ctx, p.atLeast)
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/storage"
 
 	"triune.dev/shared/storage/bytecache"
 )
@@ -28,6 +29,10 @@ type listResult struct {
 	last string
 	// total is the number of keys from the start of the list on.
 	total int64
+	// index is the index that was queried, as kube-apiserver's metrics call it, "" for none.
+	index string
+	// examined is the number of objects that were looked at.
+	examined int
 }
 
 // incarnation returns that of the snapshot.
@@ -94,7 +99,7 @@ func (h *Handlers) matchOne(p *plan, m *listResult) bool {
 	if e == nil {
 		return true
 	}
-	m.total = 1
+	m.total, m.examined = 1, 1
 	ok, err := h.meets(p, e)
 	if ok {
 		m.entries, m.count = []*bytecache.Entry{e}, 1
@@ -105,11 +110,11 @@ func (h *Handlers) matchOne(p *plan, m *listResult) bool {
 // matchAll takes all objects from the start on, up to the limit.
 func (h *Handlers) matchAll(p *plan, m *listResult) {
 	m.total = h.countFrom(m.snapshot, p)
-	m.count = int(m.total)
+	m.count, m.examined = int(m.total), int(m.total)
 	if p.limit == 0 || m.total <= p.limit {
 		return
 	}
-	m.count, m.more = int(p.limit), true
+	m.count, m.examined, m.more = int(p.limit), int(p.limit), true
 	left := p.limit
 	m.snapshot.Ascend(m.from, func(e *bytecache.Entry) bool {
 		m.last = e.Key
@@ -160,7 +165,7 @@ func (h *Handlers) scan(ctx context.Context, p *plan, m *listResult) bool {
 		}
 		return true
 	})
-	m.count = len(m.entries)
+	m.count, m.examined = len(m.entries), looked
 	return failed == nil
 }
 
@@ -186,11 +191,11 @@ func (h *Handlers) byIndex(ctx context.Context, p *plan, least int64) (*listResu
 		return nil, false
 	}
 	for range maxSelectAttempts {
-		best, ok := h.selectShortest(ctx, terms)
+		best, by, ok := h.selectShortest(ctx, terms)
 		if !ok || best.Revision < least {
 			return nil, false
 		}
-		m := &listResult{revision: best.Revision, selected: true, prefix: p.prefix}
+		m := &listResult{revision: best.Revision, selected: true, prefix: p.prefix, index: by, examined: len(best.Entries)}
 		// Whether there is more depends on all entries of the index.
 		last := lastBelow(p, best.Entries)
 		entries, err := h.filter(p, best.Entries)
@@ -257,8 +262,8 @@ func lastBelow(p *plan, entries []*bytecache.Entry) string {
 }
 
 // selectShortest queries the indexes of the terms that have one or are worth one, and
-// returns the shortest result.
-func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, ok bool) {
+// returns the shortest result with the name of its index.
+func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (best bytecache.Selection, by string, ok bool) {
 	for i, term := range terms {
 		if i >= maxIndexQueries {
 			break
@@ -268,16 +273,25 @@ func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (
 		}
 		s, err := h.config.Cache.Select(ctx, term)
 		if err != nil {
-			return best, false
+			return best, by, false
 		}
 		if !s.Indexed || ok && len(s.Entries) >= len(best.Entries) {
 			continue
 		}
-		if best, ok = s, true; len(s.Entries) <= fewEntries {
+		best, by, ok = s, indexName(term), true
+		if len(s.Entries) <= fewEntries {
 			break
 		}
 	}
-	return best, ok
+	return best, by, ok
+}
+
+// indexName returns the name that kube-apiserver gives an index.
+func indexName(t bytecache.Term) string {
+	if t.Field {
+		return storage.FieldIndex(t.Key)
+	}
+	return storage.LabelIndex(t.Key)
 }
 
 // filter returns the entries that are in the collection, not before the start, and match

@@ -27,6 +27,8 @@ type Options struct {
 	// LabelFilter returns the filter of the labels of an object, given its bytes. ok is
 	// false if that would take long. It may be nil.
 	LabelFilter func(data []byte) (s LabelFilter, ok bool)
+	// Group and Resource name the objects, for metrics.
+	Group, Resource string
 	// Indexes are built with the first load instead of with the second query. Their Values
 	// are ignored.
 	Indexes []Term
@@ -55,6 +57,8 @@ type Cache struct {
 	users   int
 	prefix  string
 	options Options
+	// reads counts what is read.
+	reads Reads
 
 	// loadSem and historySem are semaphores: one goroutine loads, and one reads changes
 	// from history that the log has discarded.
@@ -88,6 +92,8 @@ type Cache struct {
 	snapshot *Snapshot
 	pinned   pinnedSnapshots
 	indexes  []*index
+	// loads counts the loads, changes the changes that were applied.
+	loads, changes int64
 	// queries counts the queries of indexes.
 	queries uint64
 	// askedOnce are the terms without an index that were queried once, see WorthIndex.

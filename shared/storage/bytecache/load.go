@@ -94,6 +94,7 @@ func (c *Cache) load(ctx context.Context) error {
 		return fmt.Errorf("load %s: %w", c.prefix, err)
 	}
 	c.phase = live
+	c.loads++
 	c.tree, c.treeBytes, c.changed = loaded.tree, loaded.treeBytes, loaded.revision
 	c.snapshot = nil
 	c.indexes = indexes

@@ -18,15 +18,25 @@ type Stats struct {
 	// bound of the memory that only they retain.
 	Pinned      int
 	PinnedBytes int64
+	// Revision is that of the newest state, 0 if the cache is not live.
+	Revision int64
+	// Loads is the number of times that the objects were read from etcd, Changes that of
+	// changes received since.
+	Loads, Changes int64
 }
 
 // Stats returns the current figures.
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Stats{
+	s := Stats{
 		Live: c.phase == live, Objects: c.tree.Len(), Bytes: c.treeBytes, Plain: c.plain,
 		LogChanges: c.log.length(), LogBytes: c.log.bytes, LogFloor: c.log.floor,
 		Pinned: len(c.pinned.list), PinnedBytes: c.pinned.retainedBytes(),
+		Loads: c.loads, Changes: c.changes,
 	}
+	if s.Live {
+		s.Revision = c.revisionLocked()
+	}
+	return s
 }

@@ -150,6 +150,7 @@ func (c *Cache) updateLocked(changes []*Change) (followed []*Change, ok bool) {
 		c.updateIndexesLocked(change)
 	}
 	c.changed = changes[len(changes)-1].Revision
+	c.changes += int64(len(changes))
 	c.log.append(time.Now(), changes...)
 	if c.space.plain.Load() > c.space.trigger.Load() {
 		c.space.wakeCompressor()

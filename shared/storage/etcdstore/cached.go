@@ -4,6 +4,7 @@ import (
 	"context"
 	"reflect"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -202,6 +203,7 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 		s.cache.Pin(snapshot)
 	}
 	l.entries = entries
+	s.cache.Reads().CountList("", len(entries), len(entries))
 	return page, true, nil
 }
 
@@ -224,9 +226,12 @@ func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snap
 			return nil, nil
 		}
 		// Do not wait long for a cache that lags: etcd has the result.
+		began := time.Now()
 		waiting, cancel := context.WithTimeout(ctx, s.freshTimeout)
 		err = s.cache.Await(waiting, revision)
 		cancel()
+		s.cache.Reads().CountWait(time.Since(began))
+		s.cache.Reads().CountConsistent(err == nil)
 		if err != nil {
 			return nil, ctx.Err()
 		}

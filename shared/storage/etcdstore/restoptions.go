@@ -238,6 +238,7 @@ func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFu
 		return err
 	}
 	options.Indexes = indexesOf(indexers)
+	options.Group, options.Resource = c.GroupResource.Group, c.GroupResource.Resource
 	c.Cache, err = caching.Space.Cache(prefix, options)
 	c.Prober = caching.Prober
 	return err

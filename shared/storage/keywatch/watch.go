@@ -111,18 +111,26 @@ func (s *Source) await(ctx context.Context, want int64) error {
 func (w *Watch) Initial(yield func(*bytecache.Entry) bool) {
 	snapshot := w.snapshot
 	w.snapshot = nil
-	switch {
-	case snapshot == nil:
-	case !w.request.Recursive:
+	if snapshot == nil {
+		return
+	}
+	events := 0
+	if !w.request.Recursive {
 		if e := snapshot.Get(w.request.Key); e != nil {
+			events++
 			yield(e)
 		}
-	default:
+	} else {
 		prefix := w.request.Key
 		snapshot.Ascend(prefix, func(e *bytecache.Entry) bool {
-			return strings.HasPrefix(e.Key, prefix) && yield(e)
+			if !strings.HasPrefix(e.Key, prefix) {
+				return false
+			}
+			events++
+			return yield(e)
 		})
 	}
+	w.request.source.Cache.Reads().CountInitialEvents(events)
 }
 
 // Next returns what has changed since the last call, with some of what is not watched,
