@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/component-base/metrics/legacyregistry"
-	"k8s.io/klog/v2"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -251,9 +250,6 @@ func (c *Config) addAudit(context.Context) error { return c.options.Audit.ApplyT
 
 func (c *Config) addControlPlane(ctx context.Context) error {
 	o := c.options
-	if o.PeerCAFile != "" {
-		klog.Background().Info("no request is passed to another API server of the cluster", "flag", "--peer-ca-file")
-	}
 	transport := controlplaneapiserver.CreateProxyTransport()
 	c.controlPlane.ControlPlane.Generic = c.Generic
 	extra := &c.controlPlane.ControlPlane.Extra

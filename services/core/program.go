@@ -24,6 +24,9 @@ func Command() command.Spec {
 does not own go to the next tier, at --next-url.`,
 		Program: program,
 		Logs:    program.options.Logs,
+		WithoutEffect: map[string]string{
+			"aggregator-reject-forwarding-redirect": "the aggregator proxies to extension API servers",
+		},
 	}
 }
 

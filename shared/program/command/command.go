@@ -61,6 +61,9 @@ type Spec struct {
 	Program   Program
 	// Logs is the logging configuration that the program's flags fill.
 	Logs *logs.Options
+	// WithoutEffect are flags that change nothing in this program, besides
+	// FlagsWithoutEffect, each with the reason.
+	WithoutEffect map[string]string
 }
 
 // addLoggingGates adds the feature gates of logging to --feature-gates. That must
@@ -111,7 +114,7 @@ func New(spec Spec) *cobra.Command {
 			if err := checkFiles(cmd.Flags()); err != nil {
 				return err
 			}
-			return nameFlags(run(cmd.Context(), spec, globals, gates), cmd.Flags())
+			return nameFlags(run(cmd.Context(), spec, globals, gates, cmd.Flags()), cmd.Flags())
 		},
 	}
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
@@ -130,18 +133,19 @@ func New(spec Spec) *cobra.Command {
 	return cmd
 }
 
-func run(ctx context.Context, spec Spec, globals basecompatibility.ComponentGlobalsRegistry, gates featuregate.FeatureGate) error {
+func run(ctx context.Context, spec Spec, globals basecompatibility.ComponentGlobalsRegistry, gates featuregate.FeatureGate, flags *pflag.FlagSet) error {
 	if err := spec.Program.Complete(ctx); err != nil {
 		return err
 	}
 	if problems := spec.Program.Validate(); len(problems) > 0 {
 		return utilerrors.NewAggregate(problems)
 	}
-	if mutable, ok := gates.(featuregate.MutableFeatureGate); ok {
-		mutable.AddMetrics()
-	}
 	globals.AddMetrics()
 	klog.InfoS("starting", "program", spec.Use, "version", version.Get().GitVersion, "commit", release.Commit)
+	if mutable, ok := gates.(featuregate.MutableFeatureGate); ok {
+		mutable.AddMetrics()
+		logWithoutEffect(flags, spec.WithoutEffect, mutable)
+	}
 	return spec.Program.Run(ctx)
 }
 
