@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/parity"
 )
@@ -44,13 +45,20 @@ func startTwins(t *testing.T, flags ...string) *twins {
 	t.Helper()
 	// Compaction is the test's own: what it asks for must be there however long that
 	// takes.
-	flags = append(flags, "--etcd-compaction-interval=0s")
+	flags = append(flags, "--etcd-compaction-interval=0s",
+		// The less is written, the better.
+		"--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	all := map[cluster.Tier][]string{}
 	for _, tier := range []cluster.Tier{cluster.Tier(cluster.KubeAPIServer), cluster.Tier(cluster.Triune), cluster.Aggregator, cluster.Core, cluster.Extensions} {
 		all[tier] = flags
 		if tier != cluster.Aggregator && tier != cluster.Extensions {
-			all[tier] = append(slices.Clone(flags), "--endpoint-reconciler-type=none") // the less is written, the better
+			all[tier] = append(slices.Clone(flags), "--endpoint-reconciler-type=none")
 		}
+	}
+	if *target == string(cluster.Tiers) {
+		// Core publishes that name for extension API servers, by itself.
+		reference := cluster.Tier(cluster.KubeAPIServer)
+		all[reference] = append(all[reference], "--requestheader-allowed-names="+pki.TierPrefix+string(cluster.Aggregator))
 	}
 	reference := cluster.Run(t, cluster.Config{Topology: cluster.KubeAPIServer, Flags: all})
 	first := dial(t, reference)
