@@ -18,10 +18,9 @@ import (
 //
 //	go test -run '^$' -bench . -benchmem ./shared/storage/etcdstore
 //
-// etcd runs in the process of the benchmark, so its work is in the figures, both
-// over function calls and over gRPC on loopback.
+// etcd runs in the process of the benchmark, so the figures include its work.
 
-// transports runs a benchmark over both ways to reach etcd.
+// transports runs a benchmark with etcd called in process, and over gRPC on loopback.
 func transports(b *testing.B, run func(b *testing.B, f *fixture), change ...func(testing.TB) func(*Config)) {
 	server := etcdtest.Start(b)
 	for _, transport := range []struct {
@@ -135,8 +134,7 @@ func BenchmarkCreateDelete(b *testing.B) {
 	})
 }
 
-// BenchmarkWatch is the delivery of one update to a number of watchers, with the
-// update.
+// BenchmarkWatch measures an update and its delivery to a number of watchers.
 func BenchmarkWatch(b *testing.B) {
 	for _, watchers := range []int{1, 100} {
 		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {

@@ -70,7 +70,7 @@ func (c *Compactor) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// round is what a Compactor remembers from one try to the next.
+// round is the state of a Compactor between two tries.
 type round struct {
 	// version of CompactKey as last seen, 0 if the key did not exist.
 	version int64

@@ -14,8 +14,8 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// TestCompactionProtocol goes through the turns of two API servers on one etcd,
-// by the protocol of kube-apiserver: compact_rev_key, its version and value.
+// TestCompactionProtocol lets two API servers on one etcd take turns by kube-apiserver's
+// protocol: compact_rev_key, its version and its value.
 func TestCompactionProtocol(t *testing.T) {
 	etcd := etcdtest.Start(t).InProcess()
 	write := func() int64 {
@@ -64,19 +64,19 @@ func TestCompactionProtocol(t *testing.T) {
 		t.Fatalf("after a compaction: value %q, version %d", value, version)
 	}
 	turn(&b, "b learns of a's compaction", first)
-	// a dies; b saw the key at b.version and takes over.
+	// a stops; b saw the key at b.version and takes over.
 	write()
 	second := b.revision
 	turn(&b, "b takes over", second)
 	if !compactedTo(second) {
 		t.Error("b did not compact")
 	}
-	// a comes back with what it remembered: it learns, and does no harm.
+	// a returns with its old state: it learns of the compaction, and compacts nothing.
 	turn(&a, "a comes back", second)
 	if a.version != b.version {
 		t.Errorf("a is at version %d, b at %d", a.version, b.version)
 	}
-	// Somebody else wrote nonsense: no compaction is learned, and it goes on.
+	// An invalid value teaches no compaction, and is overwritten.
 	if _, err := etcd.Put(t.Context(), "compact_rev_key", "nonsense"); err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +86,8 @@ func TestCompactionProtocol(t *testing.T) {
 	turn(&a, "a goes on", third)
 }
 
-// TestCompactorRun: of two that run, each learns what the other compacts, and
-// history of one interval stays. Neither watches etcd for it.
+// TestCompactorRun checks that each of two Compactors learns of the other's compactions,
+// that the history of one interval remains, and that neither watches etcd for it.
 func TestCompactorRun(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.InProcess()
@@ -120,7 +120,7 @@ func TestCompactorRun(t *testing.T) {
 	}
 }
 
-// noWatches fails the test when somebody watches.
+// noWatches fails the test on any watch.
 type noWatches struct {
 	clientv3.Watcher
 	t *testing.T
@@ -131,7 +131,7 @@ func (w *noWatches) Watch(ctx context.Context, key string, opts ...clientv3.OpOp
 	return w.Watcher.Watch(ctx, key, opts...)
 }
 
-// TestCompactorSurvivesEtcd: looks that fail are repeated.
+// TestCompactorSurvivesEtcd checks that failed reads are repeated.
 func TestCompactorSurvivesEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.Dial(t)
@@ -163,8 +163,8 @@ func TestCompactorSurvivesEtcd(t *testing.T) {
 	}
 }
 
-// TestCompactRevision: a Store tells what its source knows, and never less than
-// it knew.
+// TestCompactRevision checks that the revision of a Store follows its source and never
+// decreases.
 func TestCompactRevision(t *testing.T) {
 	c := NewCompactor(nil, 0)
 	s := &Store{compaction: c}
@@ -175,7 +175,7 @@ func TestCompactRevision(t *testing.T) {
 	}
 }
 
-// eventually tries until a condition holds.
+// eventually waits until holds returns true.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -186,8 +186,8 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// TestCompactorWithoutPermission: etcd lets only root compact where it has users. A user
-// of another name tries once.
+// TestCompactorWithoutPermission checks that a user whom etcd forbids to compact tries
+// once. In an etcd with users only root may compact.
 func TestCompactorWithoutPermission(t *testing.T) {
 	server := etcdtest.StartSecure(t, "root", "tier")
 	root := server.DialAs(t, "root")
@@ -211,6 +211,6 @@ func TestCompactorWithoutPermission(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(3 * time.Minute):
-		t.Error("it tries again")
+		t.Error("it tried again")
 	}
 }

@@ -17,11 +17,9 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 )
 
-// TestConformance runs the tests that kube-apiserver's own storage has to pass,
-// each in an etcd of its own: those of its watch cache against a Store that
-// answers like one, and those of its bare etcd storage against an uncached one. Both
-// also run without a byte cache, for what a Store reads from etcd where the cache does
-// not have it.
+// TestConformance runs the tests of kube-apiserver's own storage, each with an etcd of its
+// own: those of its watch cache against a cached Store, and those of its bare etcd storage
+// against an uncached one. Both also run without a byte cache, to cover reads from etcd.
 func TestConformance(t *testing.T) {
 	type test struct {
 		name string
@@ -29,8 +27,7 @@ func TestConformance(t *testing.T) {
 		// slow tests wait most of the time, and do so together.
 		slow bool
 	}
-	// Expectations that both of kube-apiserver's storages have, of reads and writes and
-	// of watches.
+	// Both of kube-apiserver's storages pass these.
 	objects := []test{
 		{"create", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestCreate(ctx, t, f, f.checkStored)
@@ -156,13 +153,12 @@ func TestConformance(t *testing.T) {
 			storagetesting.RunWatchListMatchSingle(ctx, t, settled{f})
 		}, false},
 	}
-	// Sizes are those of what was read: encrypted from etcd, decrypted from a cache.
+	// The sizes are those of the bytes read: encrypted in etcd, decrypted in a cache.
 	stats := test{"stats", func(ctx context.Context, t *testing.T, f *fixture) {
 		storagetesting.RunTestStats(ctx, t, f, f.codec, f.transformer, true)
 	}, false}
-	// What etcd can no longer tell, or kube-apiserver no longer read, since the history
-	// is gone or the keys of the encryption are others, a byte cache that was there before
-	// still remembers.
+	// These expect an error once history is compacted or the keys of the encryption have
+	// changed. A byte cache from before would still have the answers, so it is reloaded.
 	forgetful := []test{
 		{"watch from zero", func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestWatchFromZero(ctx, t, f, func(ctx context.Context, t *testing.T, version string) {
@@ -246,9 +242,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// settled is for tests that give events 150 ms to come, many at a time on a machine with
-// other work: Create returns when another watch, opened after those of the test, has
-// seen the object.
+// settled is for tests that allow events 150 ms to arrive, too little on a busy machine:
+// Create returns when another watch, opened after those of the test, has seen the object.
 type settled struct{ *fixture }
 
 func (s settled) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
@@ -271,8 +266,8 @@ func (s settled) Create(ctx context.Context, key string, obj, out runtime.Object
 
 func anyCalls(*testing.T, uint64, uint64) {}
 
-// checkStored is a storagetesting.KeyValidation: nothing is stored that only
-// the API shows.
+// checkStored is a storagetesting.KeyValidation: fields that only the API shows are not
+// stored.
 func (f *fixture) checkStored(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
 	resp, err := f.etcd.Get(ctx, "/registry"+strings.TrimPrefix(key, "/registry"))
@@ -288,8 +283,8 @@ func (f *fixture) checkStored(ctx context.Context, t *testing.T, key string) {
 	}
 }
 
-// compact is a storagetesting.Compaction. It takes two turns if the first one
-// only learns of the compaction before.
+// compact is a storagetesting.Compaction. The first turn may only learn of the compaction
+// before; then a second one compacts.
 func (f *fixture) compact(ctx context.Context, t *testing.T, version string) {
 	t.Helper()
 	rev, err := storage.APIObjectVersioner{}.ParseResourceVersion(version)

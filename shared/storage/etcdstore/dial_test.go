@@ -26,7 +26,7 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// mute accepts connections and says nothing: an etcd that hangs.
+// mute returns the address of a server that accepts connections and never answers.
 func mute(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +46,7 @@ func mute(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// closed is an address where nobody listens.
+// closed returns an address on which nothing listens.
 func closed(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +69,7 @@ func TestDial(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("it comes up later", func(t *testing.T) {
+	t.Run("a server comes up later", func(t *testing.T) {
 		later := etcdtest.Start(t)
 		later.Stop()
 		dialed := make(chan error, 1)
@@ -157,7 +157,8 @@ func keyPair(t *testing.T, dir string) (cert, key string) {
 	return cert, key
 }
 
-// TestUnreachable: whatever etcd does not do, an operation ends with its context.
+// TestUnreachable checks that operations end with their context, whether etcd refuses or
+// hangs.
 func TestUnreachable(t *testing.T) {
 	for name, url := range map[string]string{"nobody listens": closed(t), "nobody answers": mute(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +227,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestHealthCheck: the answer follows etcd, and one question serves many.
+// TestHealthCheck checks that the result follows etcd and is shared by concurrent callers.
 func TestHealthCheck(t *testing.T) {
 	server := etcdtest.Start(t)
 	check := HealthCheck(server.Dial(t), HealthOptions{Prefix: "/registry", Timeout: 200 * time.Millisecond})
@@ -240,7 +241,7 @@ func TestHealthCheck(t *testing.T) {
 	eventually(t, "etcd is found dead", func() bool { return check(t.Context()) != nil })
 	server.Restart(t)
 	eventually(t, "etcd is found alive", func() bool { return check(t.Context()) == nil })
-	// A caller that gives up does not spoil the answer for the others.
+	// A caller that gives up does not spoil the result for the others.
 	h := &health{timeout: time.Minute, pending: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,8 +13,9 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// TestRenewedClientCertificateIsShown: a client that connects again shows the certificate
-// that its files hold by then. Etcd tells the two by their users.
+// TestRenewedClientCertificateIsShown checks that a client that connects again presents the
+// certificate that is in its files by then. The two certificates name different users of
+// etcd.
 func TestRenewedClientCertificateIsShown(t *testing.T) {
 	server := etcdtest.StartSecure(t, "root", "before", "after")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -62,7 +63,7 @@ func TestRenewedClientCertificateIsShown(t *testing.T) {
 	}
 	issue("after")
 	if _, err := client.Put(ctx, "/before", "x"); err != nil {
-		t.Fatalf("over the connection that was there: %v", err)
+		t.Fatalf("over the existing connection: %v", err)
 	}
 	server.Restart(t)
 	for {

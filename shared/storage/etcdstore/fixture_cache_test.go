@@ -33,12 +33,12 @@ func withCache(t testing.TB) func(*Config) {
 	}
 }
 
-// sink is a space as the end of an event log.
+// sink applies an event log to a space.
 type sink struct{ *bytecache.Space }
 
 func (s sink) Reset(revision int64) { s.Replace(revision) }
 
-// withLaggingCache gives a Store a cache that hears of nothing.
+// withLaggingCache gives a Store a cache that no event reaches.
 func withLaggingCache(t testing.TB) func(*Config) {
 	return func(c *Config) {
 		t.Helper()
@@ -52,7 +52,7 @@ func withLaggingCache(t testing.TB) func(*Config) {
 	}
 }
 
-// silence is an event log that says nothing.
+// silence is an event log without events.
 type silence struct{}
 
 func (silence) RequestProgress(context.Context) error { return nil }
@@ -82,8 +82,7 @@ func addCache(t testing.TB, c *Config, space *bytecache.Space) {
 	c.Prober = readindex.New(c.Client, keys.root)
 }
 
-// reload gives the Store the cache of a process that begins now: it remembers nothing,
-// and decrypts as the Store does.
+// reload gives the Store the cache of a new process, which decrypts as the Store does.
 func (f *fixture) reload(t testing.TB) {
 	t.Helper()
 	if f.cache == nil {

@@ -27,7 +27,7 @@ var (
 	codecs = serializer.NewCodecFactory(scheme)
 )
 
-// sealPrefix is what the test transformer puts before each stored value.
+// sealPrefix is put before each stored value by the test transformer.
 const sealPrefix = "test!"
 
 func init() {
@@ -38,7 +38,7 @@ func init() {
 
 func newPod() runtime.Object { return &example.Pod{} }
 
-// fixture is a Store of pods in an etcd of its own. Without withCache it reads etcd, and
+// fixture is a Store of pods with an etcd of its own. Without withCache it reads etcd and
 // cannot be watched.
 type fixture struct {
 	*Store
@@ -47,7 +47,7 @@ type fixture struct {
 	etcd   *clientv3.Client
 }
 
-// newFixture makes one; change may adapt the configuration.
+// newFixture returns a Store that the functions in change may configure.
 func newFixture(t testing.TB, change ...func(*Config)) *fixture {
 	t.Helper()
 	server := etcdtest.Start(t)

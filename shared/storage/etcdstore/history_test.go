@@ -16,10 +16,10 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestNoEventIsMissedRepeatedOrReordered: writers change a few objects at random
-// while etcd restarts; each watcher, wherever in history and with whatever
-// selector it started, replays to the state that a list shows, and is told each
-// revision at most once and in order.
+// TestNoEventIsMissedRepeatedOrReordered has writers change a few objects at random while
+// etcd restarts. Watchers start at various revisions and with various selectors; each must
+// end with the state that a list shows, and receive each revision at most once and in
+// order.
 func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	f := newFixture(t)
 	f.Store = newStore(t, f.server.Dial(t), withCache(t))
@@ -59,8 +59,8 @@ func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 			for i := range operations {
 				version, err := f.change(ctx, random)
 				if err != nil {
-					// While etcd is away a write may fail, or succeed unseen:
-					// the watchers are compared with what it stored.
+					// While etcd is away, a write may fail or succeed unseen. Watchers are
+					// compared with the stored state.
 					continue
 				}
 				if i%50 == 25 && version != "" {
@@ -77,8 +77,8 @@ func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	group.Wait()
 	<-restarted
 
-	// A last object ends all replays: it changes twice, in and out of both
-	// selections, so that everybody sees it.
+	// A last object ends all replays: it enters and leaves both selections, so that every
+	// watcher sees it.
 	for _, color := range []string{"red", "blue"} {
 		eventually(t, "the end is marked", func() bool {
 			_, err := f.paint(ctx, "end", color)
@@ -104,8 +104,7 @@ func TestNoEventIsMissedRepeatedOrReordered(t *testing.T) {
 	}
 }
 
-// change does something at random to one of a few objects and returns the
-// version that came of it.
+// change writes one of a few objects at random and returns the new version.
 func (f *fixture) change(ctx context.Context, random *rand.Rand) (string, error) {
 	name := strconv.Itoa(random.IntN(6))
 	if random.IntN(3) == 0 {
@@ -119,7 +118,7 @@ func (f *fixture) change(ctx context.Context, random *rand.Rand) (string, error)
 	return f.paint(ctx, name, []string{"red", "blue"}[random.IntN(2)])
 }
 
-// paint creates or updates an object, so that it always changes.
+// paint creates or updates an object, always with a change.
 func (f *fixture) paint(ctx context.Context, name, color string) (string, error) {
 	out := &example.Pod{}
 	err := f.GuaranteedUpdate(ctx, podKey(name), out, true, nil, func(obj runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
@@ -132,7 +131,7 @@ func (f *fixture) paint(ctx context.Context, name, color string) (string, error)
 	return out.ResourceVersion, err
 }
 
-// stateAt is what a watcher from a version already knows: nothing, if it begins
+// stateAt returns the state a watcher from a version starts with: nothing, if it begins
 // with the existing objects.
 func (f *fixture) stateAt(t *testing.T, p storage.SelectionPredicate, version string) map[string]string {
 	t.Helper()
@@ -151,8 +150,8 @@ func (f *fixture) stateAt(t *testing.T, p storage.SelectionPredicate, version st
 	return state
 }
 
-// replay applies a watch's events to state until it has seen the end, and fails
-// if one does not fit.
+// replay applies the events of a watch to state up to revision end, and fails if one does
+// not fit.
 func replay(t *testing.T, w watch.Interface, state map[string]string, fromState bool, end int64) {
 	t.Helper()
 	defer w.Stop()
@@ -175,7 +174,7 @@ func replay(t *testing.T, w watch.Interface, state map[string]string, fromState 
 			}
 			continue
 		}
-		// Existing objects come by name, with revisions of their own.
+		// Initial events come ordered by name, at the revisions of their objects.
 		if rev <= reached && (!fromState || e.Type != watch.Added || seen[pod.Name]) {
 			t.Fatalf("%s after revision %d", describe(e), reached)
 		}

@@ -317,9 +317,9 @@ func (l *lister) explain(err error, from string) error {
 	return expired
 }
 
-// tokenPrefix is what the keys in continue tokens are relative to. kube-apiserver's
-// watch cache leaves the slash after the collection to the key, where it was asked
-// without one, its bare storage never does; either server reads both.
+// tokenPrefix returns the prefix that keys in continue tokens omit. Where the collection
+// was asked for without a slash at the end, kube-apiserver's watch cache leaves the slash
+// to the keys, and its bare storage does not; either server reads both.
 func (l *lister) tokenPrefix() string {
 	if l.store.uncached || strings.HasSuffix(l.key, "/") {
 		return l.prefix

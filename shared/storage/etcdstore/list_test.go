@@ -20,7 +20,7 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// podNamed makes a pod; it and what podKey returns belong together.
+// podNamed returns a pod whose key is podKey(name).
 func podNamed(name string, change ...func(*example.Pod)) *example.Pod {
 	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	for _, f := range change {
@@ -90,9 +90,9 @@ func revisionOf(t testing.TB, version string) int64 {
 	return rev
 }
 
-// TestFutureRevision: kube-apiserver's watch cache waits up to three seconds for
-// a resourceVersion to come, then refuses with a retry hint; where there is no
-// cache it refuses at once.
+// TestFutureRevision checks reads at a resourceVersion that does not exist yet.
+// kube-apiserver's watch cache waits up to three seconds for it, then refuses with a retry
+// hint; without a cache kube-apiserver refuses at once.
 func TestFutureRevision(t *testing.T) {
 	f := newFixture(t)
 	f.freshTimeout = 100 * time.Millisecond
@@ -151,7 +151,7 @@ func TestFutureRevision(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what comes in time is answered", func(t *testing.T) {
+	t.Run("the version comes in time", func(t *testing.T) {
 		f.freshTimeout = 10 * time.Second
 		done := make(chan error, 1)
 		next := strconv.FormatInt(now+1, 10)
@@ -165,15 +165,14 @@ func TestFutureRevision(t *testing.T) {
 	})
 }
 
-// TestListIsConsistent: however many pages it takes, a list is the state at one
-// revision.
+// TestListIsConsistent checks that a list of several pages is the state at one revision.
 func TestListIsConsistent(t *testing.T) {
 	f := newFixture(t)
 	const pods = firstPage + 50 // two pages
 	for i := range pods {
 		f.create(t, podNamed(fmt.Sprintf("p%04d", i)))
 	}
-	// Each reader between two pages changes objects on both.
+	// Objects on both pages change while the list goes from one to the next.
 	reads := 0
 	f.reader = hookedReader{f.reader, func() {
 		if reads++; reads == 2 {
@@ -196,7 +195,7 @@ func TestListIsConsistent(t *testing.T) {
 		}
 	}
 	if list.Continue != "" || list.RemainingItemCount != nil {
-		t.Errorf("a whole list has continue %q and %v remaining", list.Continue, list.RemainingItemCount)
+		t.Errorf("a complete list has continue %q and %v remaining", list.Continue, list.RemainingItemCount)
 	}
 }
 
@@ -211,7 +210,7 @@ func TestPages(t *testing.T) {
 		predicate storage.SelectionPredicate
 		limit     int64
 		pages     []int
-		remaining []int64 // -1: not told
+		remaining []int64 // -1: not given
 	}{
 		{"everything", storage.Everything, 4, []int{4, 4, 2}, []int64{6, 2, -1}},
 		{"one page exactly", storage.Everything, 10, []int{10}, []int64{-1}},
@@ -252,7 +251,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestContinueToken: kube-apiserver's bytes, with and without its watch cache.
+// TestContinueToken checks that tokens are kube-apiserver's, with and without its watch
+// cache.
 func TestContinueToken(t *testing.T) {
 	f := newFixture(t)
 	f.create(t, podNamed("a"))
@@ -289,7 +289,7 @@ func TestContinueToken(t *testing.T) {
 	}
 }
 
-// TestContinueAfterCompaction: 410 with a token by which the client may go on
+// TestContinueAfterCompaction checks that the answer is 410, with a token to continue
 // inconsistently.
 func TestContinueAfterCompaction(t *testing.T) {
 	f := newFixture(t)
@@ -320,7 +320,7 @@ func TestContinueAfterCompaction(t *testing.T) {
 	if err != nil || len(rest.Items) != 2 || rest.Items[0].Name != "p2" || rest.Items[1].Labels["new"] != "yes" {
 		t.Fatalf("rest %v, %v", rest.Items, err)
 	}
-	// Without paging there is no token to give.
+	// An unlimited list has no token to offer.
 	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: first.ResourceVersion,
 		ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: storage.Everything}, &example.PodList{})
 	if !apierrors.IsResourceExpired(err) || err.(apierrors.APIStatus).Status().ListMeta.Continue != "" {
@@ -328,8 +328,8 @@ func TestContinueAfterCompaction(t *testing.T) {
 	}
 }
 
-// TestCorruptObjects: with the feature on, they are named, and can be deleted
-// without being read.
+// TestCorruptObjects checks that with AllowUnsafeMalformedObjectDeletion corrupt objects
+// are reported by key, and can be deleted without being read.
 func TestCorruptObjects(t *testing.T) {
 	f := newFixture(t)
 	f.reportCorrupt = true
@@ -367,7 +367,7 @@ func TestCorruptObjects(t *testing.T) {
 	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{}); err != nil {
 		t.Errorf("list after the deletion: %v", err)
 	}
-	// Without the feature the first one ends the list, and nothing is promised.
+	// Without the feature the first corrupt object fails the list.
 	f.reportCorrupt = false
 	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("encrypted"), "not encrypted"); err != nil {
 		t.Fatal(err)
@@ -378,8 +378,8 @@ func TestCorruptObjects(t *testing.T) {
 	}
 }
 
-// laggingReader is a member that is behind: what it answers without asking the
-// others has an old revision.
+// laggingReader reads like an etcd member that is behind: serializable reads return an old
+// revision.
 type laggingReader struct {
 	Reader
 	behind int64
@@ -399,7 +399,8 @@ func (r laggingReader) List(ctx context.Context, rng kv.Range) (kv.Page, error) 
 	return r.Reader.List(ctx, rng)
 }
 
-// TestLaggingMember: a member that is behind may answer "any", and nothing else.
+// TestLaggingMember checks that a member that is behind only answers reads at
+// resourceVersion 0.
 func TestLaggingMember(t *testing.T) {
 	f := newFixture(t)
 	created := f.create(t, podNamed("a"))
@@ -416,20 +417,20 @@ func TestLaggingMember(t *testing.T) {
 	}
 }
 
-// TestCacheOfAReplacedEtcd: for a moment after etcd was replaced by a restored backup the
-// cache has what is no more. Reads that are to be fresh do not show it.
+// TestCacheOfAReplacedEtcd checks that fresh reads do not show objects that only the cache
+// still has, for a moment after etcd was replaced by a restored backup.
 func TestCacheOfAReplacedEtcd(t *testing.T) {
 	f := newFixture(t, withLaggingCache(t))
 	created := f.create(t, podNamed("a"))
 	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); err != nil {
-		t.Fatal(err) // it is loaded now
+		t.Fatal(err) // loads the cache
 	}
 	f.cache.Space().Apply(kv.Batch{Revision: 1 << 40, Events: []kv.Event{{Kind: kv.Deleted, Key: f.cache.Prefix() + "ns/a", Revision: 1 << 40}}})
-	if err := f.cache.Await(t.Context(), 1<<40); err != nil { // it is being decrypted
+	if err := f.cache.Await(t.Context(), 1<<40); err != nil { // while it is decrypted
 		t.Fatal(err)
 	}
 	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{ResourceVersion: "0"}, &example.Pod{}); !storage.IsNotFound(err) {
-		t.Fatalf("the cache has it still: %v", err)
+		t.Fatalf("the cache still has it: %v", err)
 	}
 	got := &example.Pod{}
 	if err := f.Get(t.Context(), podKey("a"), storage.GetOptions{}, got); err != nil || got.ResourceVersion != created.ResourceVersion {

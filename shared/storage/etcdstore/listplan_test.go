@@ -9,8 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// TestPlanList has the table of API concepts, "Resource versions": semantics for
-// get and list.
+// TestPlanList follows the table of API concepts, "Resource versions": semantics for get
+// and list.
 func TestPlanList(t *testing.T) {
 	const prefix = "/registry/pods/"
 	token := func(rv int64) string {

@@ -8,8 +8,8 @@ const (
 	firstPage = 500
 	// maxPage bounds the keys of a page, also where a client asks for more.
 	maxPage = 10000
-	// pageBytes is what a page should weigh; etcd and this process hold a page
-	// in memory several times.
+	// pageBytes is the size to aim at for a page; etcd and this process hold a page in
+	// memory several times.
 	pageBytes = 16 << 20
 )
 

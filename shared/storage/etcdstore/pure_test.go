@@ -72,7 +72,7 @@ func TestPager(t *testing.T) {
 		t.Errorf("pages of a limited list (-want +got):\n%s", diff)
 	}
 	if large := newPager(50000); large.size != maxPage {
-		t.Errorf("for a client that wants 50000 etcd is asked for %d at once", large.size)
+		t.Errorf("with a limit of 50000 etcd is asked for %d keys at once", large.size)
 	}
 	for _, tc := range []struct {
 		name       string
@@ -140,7 +140,7 @@ func TestLeaseSharer(t *testing.T) {
 	}
 	etcd.err = errors.New("no")
 	if _, err := l.lease(t.Context(), time.Second); err == nil {
-		t.Error("a refused lease is no error")
+		t.Error("a refused lease returned no error")
 	}
 }
 
@@ -159,7 +159,7 @@ func TestItems(t *testing.T) {
 	again.Name = "a"
 	it.accept(again)
 	other := &example.Pod{}
-	other.Name = "b" // what a codec returned instead of the place it was given
+	other.Name = "b" // a codec that ignores the object to decode into
 	it.next()
 	it.accept(other)
 	it.next().(*example.Pod).Name = "left over"
@@ -175,7 +175,7 @@ func TestItems(t *testing.T) {
 	empty := &example.PodList{}
 	it, _ = newListItems(empty)
 	if it.finish(); empty.Items == nil {
-		t.Error("an empty list is null")
+		t.Error("an empty list has null items")
 	}
 	if _, err := newListItems(&example.Pod{}); err == nil || !strings.Contains(err.Error(), "Items") {
 		t.Errorf("a pod is taken for a list: %v", err)

@@ -58,28 +58,27 @@ func WithDeleteCollectionWorkers(workers int) Option {
 	return func(g *Getter) { g.deleteWorkers = workers }
 }
 
-// WithCompaction says where the Stores of an etcd learn of compactions, by the
-// servers as in ClientFor.
+// WithCompaction sets the source from which the Stores of an etcd learn of compactions, by
+// its servers as in ClientFor.
 func WithCompaction(source func(servers []string) CompactionSource) Option {
 	return func(g *Getter) { g.compaction = source }
 }
 
-// Caching is what the Stores of one etcd share to answer reads and watches without
-// it.
+// Caching is shared by the Stores of one etcd, to answer reads and watches without it.
 type Caching struct {
 	Space  *bytecache.Space
 	Prober *readindex.Prober
 }
 
-// WithCaching gives each Store a cache, by the servers as in ClientFor and by what
-// all its keys begin with; where source returns nil there is no storage. Without this
-// option Stores have no cache and cannot be watched.
+// WithCaching gives each Store a cache, by the servers as in ClientFor and by the prefix of
+// all its keys; if source returns nil, the resource cannot be stored. Without this option
+// Stores have no cache and cannot be watched.
 func WithCaching(source func(servers []string, prefix string) *Caching) Option {
 	return func(g *Getter) { g.caching = source }
 }
 
-// WithSelectable says where the selectable fields of resources are in their stored
-// bytes. They must be those that the resource's [storage.AttrFunc] gives.
+// WithSelectable sets the positions of selectable fields in the stored bytes of resources.
+// The fields must be those that the resource's [storage.AttrFunc] gives.
 func WithSelectable(selectable map[schema.GroupResource]render.Selectable) Option {
 	return func(g *Getter) { g.selectable = selectable }
 }

@@ -34,7 +34,7 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// strategy is the least a registry needs.
+// strategy is the minimal strategy of a registry.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -50,7 +50,7 @@ func (strategy) Canonicalize(runtime.Object)                                    
 func (strategy) WarningsOnCreate(context.Context, runtime.Object) []string        { return nil }
 func (strategy) WarningsOnUpdate(_ context.Context, _, _ runtime.Object) []string { return nil }
 
-// Validation has one name for two signatures.
+// createStrategy and updateStrategy are two types because Validate has two signatures.
 type (
 	createStrategy struct{ strategy }
 	updateStrategy struct{ strategy }
@@ -63,7 +63,7 @@ func (updateStrategy) ValidateUpdate(_ context.Context, _, _ runtime.Object) fie
 
 var pods = schema.GroupResource{Group: example.GroupName, Resource: "pods"}
 
-// newFactory is a storage factory as an API server makes it.
+// newFactory returns a storage factory configured as in an API server.
 func newFactory(mediaType string, change func(*serverstorage.DefaultStorageFactory)) *serverstorage.DefaultStorageFactory {
 	config := storagebackend.NewDefaultConfig("/registry", nil)
 	config.Transport.ServerList = []string{"http://main"}
@@ -101,8 +101,8 @@ func newRegistry(t *testing.T, options generic.RESTOptionsGetter, namespaced boo
 	return r
 }
 
-// TestStoredBytes: the keys are kube-apiserver's, and the values exactly what the
-// storage codec and the transformer make.
+// TestStoredBytes checks that keys are kube-apiserver's, and that values are exactly the
+// output of the storage codec and the transformer.
 func TestStoredBytes(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.InProcess()
@@ -122,10 +122,10 @@ func TestStoredBytes(t *testing.T) {
 			key: "/registry/pods/ns/%s", begins: "k8s\x00"},
 		{name: "cluster-scoped", mediaType: runtime.ContentTypeProtobuf,
 			key: "/registry/pods/%s", begins: "k8s\x00"},
-		{name: "resource prefix of its own", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
+		{name: "own resource prefix", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
 			change: func(f *serverstorage.DefaultStorageFactory) { f.SetResourceEtcdPrefix(pods, "services/specs") },
 			key:    "/registry/services/specs/ns/%s", begins: "k8s\x00"},
-		{name: "etcd prefix of its own", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
+		{name: "own etcd prefix", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
 			change: func(f *serverstorage.DefaultStorageFactory) { f.SetEtcdPrefix(pods, "/elsewhere") },
 			key:    "/elsewhere/pods/ns/%s", begins: "k8s\x00"},
 		{name: "encrypted at rest", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
@@ -185,8 +185,8 @@ type transformers map[schema.GroupResource]value.Transformer
 
 func (t transformers) TransformerForResource(gr schema.GroupResource) value.Transformer { return t[gr] }
 
-// TestServersOverride: a resource is stored in the etcd its configuration names,
-// and each list of servers has one client.
+// TestServersOverride checks that a resource is stored in the etcd its configuration names,
+// and that each list of servers has one client.
 func TestServersOverride(t *testing.T) {
 	main, other := etcdtest.Start(t).InProcess(), etcdtest.Start(t).InProcess()
 	factory := newFactory(runtime.ContentTypeJSON, func(f *serverstorage.DefaultStorageFactory) {
@@ -226,8 +226,8 @@ func TestServersOverride(t *testing.T) {
 	}
 }
 
-// TestStorageNeedsACache: where caches are wanted, what is in none of them cannot be
-// stored: its watches would be told of nothing.
+// TestStorageNeedsACache checks that with caching a resource outside all caches cannot be
+// stored: its watches would receive nothing.
 func TestStorageNeedsACache(t *testing.T) {
 	none := func([]string, string) *Caching { return nil }
 	options := RESTOptions(newFactory(runtime.ContentTypeJSON, nil), etcdtest.Start(t).InProcess(), WithCaching(none))
@@ -247,7 +247,7 @@ func (t tracker) Set(_ string, stats storage.Stats) { t.counts <- stats.ObjectCo
 func (tracker) Get(string) (storage.Stats, error)   { return storage.Stats{}, nil }
 func (tracker) RunUntil(<-chan struct{})            {}
 
-// TestCounting tells priority and fairness how many objects there are.
+// TestCounting checks that priority and fairness learn the number of objects.
 func TestCounting(t *testing.T) {
 	etcd := etcdtest.Start(t).InProcess()
 	counted := tracker{make(chan int64, 100)}
@@ -278,7 +278,7 @@ func TestCounting(t *testing.T) {
 	}
 }
 
-// TestCounterUsers: a resource is counted until its last Store is gone.
+// TestCounterUsers checks that a resource is counted until its last Store is destroyed.
 func TestCounterUsers(t *testing.T) {
 	c := newCounter()
 	var asked atomic.Int64
@@ -316,8 +316,8 @@ func TestIndexesOf(t *testing.T) {
 	}
 }
 
-// TestEtcdIsClosedWhileItsVersionIsAskedFor: the goroutine that asks is k8s.io/apiserver's,
-// and nobody waits for it.
+// TestEtcdIsClosedWhileItsVersionIsAskedFor closes etcd while k8s.io/apiserver asks for its
+// version, in a goroutine that nobody waits for.
 func TestEtcdIsClosedWhileItsVersionIsAskedFor(t *testing.T) {
 	for range 5 {
 		server := etcdtest.Start(t)

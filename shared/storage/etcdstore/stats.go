@@ -83,7 +83,7 @@ func (e *sizeEstimate) average() int64 {
 	return int64(e.bytes)
 }
 
-// listed takes what a LIST has read.
+// listed learns from the objects that a LIST has read.
 func (e *sizeEstimate) listed(l *lister, recursive bool) {
 	objects := int64(l.examined)
 	if objects == 0 {

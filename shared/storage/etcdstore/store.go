@@ -70,9 +70,9 @@ type Config struct {
 	LeaseObjects int64
 	// Compaction, if set, answers CompactRevision.
 	Compaction CompactionSource
-	// Cache is what reads and watches are answered from, and what updates start with;
-	// CacheOptions says how it is made. Prober must be set with it. Without a cache
-	// reads go to etcd, and a watch is an error.
+	// Cache answers reads and watches, and gives updates the object to begin with.
+	// CacheOptions are the options it was made with. Prober must be set with it. Without a
+	// cache reads go to etcd, and a watch is an error.
 	Cache *bytecache.Cache
 	// Prober asks etcd how new a read of the cache has to be.
 	Prober *readindex.Prober

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 )
 
-// outage is a transformer whose keys cannot be had for a while.
+// outage is a transformer whose keys can be unavailable.
 type outage struct {
 	value.Transformer
 	down atomic.Bool
@@ -28,9 +28,9 @@ func (o *outage) TransformFromStorage(ctx context.Context, data []byte, dataCtx 
 	return o.Transformer.TransformFromStorage(ctx, data, dataCtx)
 }
 
-// TestListOfWhatCannotBeDecrypted: it is an error that names the key, never a list with
-// empty objects, though what is not encrypted may be stored as well.
-func TestListOfWhatCannotBeDecrypted(t *testing.T) {
+// TestListUndecryptable checks that the list fails with an error that names the
+// key, instead of containing empty objects, even if unencrypted objects are stored as well.
+func TestListUndecryptable(t *testing.T) {
 	keys := &outage{Transformer: storagetesting.NewPrefixTransformer(nil, false)}
 	f := newFixture(t, func(c *Config) {
 		c.Transformer = value.NewPrefixTransformers(nil,
@@ -46,7 +46,7 @@ func TestListOfWhatCannotBeDecrypted(t *testing.T) {
 		f.create(t, podNamed(fmt.Sprint("pod-", count)))
 		keys.down.Store(true)
 		f.reload(t)
-		for range 2 { // as it is loaded, and from memory
+		for range 2 { // while it is loaded, then from memory
 			if pods, err := list(); !storage.IsInternalError(err) || !strings.Contains(err.Error(), podKey("pod-1")) {
 				t.Errorf("%d pods: %v, %v, want an internal error", count, pods.Items, err)
 			}

@@ -18,7 +18,7 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// countingReader counts the single reads.
+// countingReader counts reads of single keys.
 type countingReader struct {
 	Reader
 	gets int
@@ -29,7 +29,7 @@ func (r *countingReader) Get(ctx context.Context, key string, o kv.ReadOptions) 
 	return r.Reader.Get(ctx, key, o)
 }
 
-// TestUpdateContention: many writers of one object lose nothing.
+// TestUpdateContention checks that no update is lost when many clients write one object.
 func TestUpdateContention(t *testing.T) {
 	f := newFixture(t)
 	f.create(t, podNamed("a", label("n", "0")))
@@ -67,8 +67,8 @@ func TestUpdateContention(t *testing.T) {
 	}
 }
 
-// TestUpdateSuggestion: a suggestion saves the read of a write, and never the
-// read that confirms an answer.
+// TestUpdateSuggestion checks that a suggestion saves the read before a write, but not the
+// read that confirms a result without a write.
 func TestUpdateSuggestion(t *testing.T) {
 	f := newFixture(t)
 	f.create(t, podNamed("a"))
@@ -132,8 +132,8 @@ func TestUpdateSuggestion(t *testing.T) {
 	}
 }
 
-// TestEncryptionRotation: with a new first key an update that changes nothing
-// still writes, once.
+// TestEncryptionRotation checks that after a new first key an update without changes writes
+// once.
 func TestEncryptionRotation(t *testing.T) {
 	transformer := func(first, second string) value.Transformer {
 		var all []value.PrefixTransformer
@@ -181,8 +181,8 @@ func TestEncryptionRotation(t *testing.T) {
 	}
 }
 
-// TestTimeToLive: a lease may be shared; an update without one makes the object
-// stay.
+// TestTimeToLive checks that leases are shared, and that an update without a time to live
+// makes an object permanent.
 func TestTimeToLive(t *testing.T) {
 	f := newFixture(t)
 	lease := func(name string) int64 {

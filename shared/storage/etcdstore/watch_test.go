@@ -52,8 +52,8 @@ func receive(t testing.TB, w watch.Interface) watch.Event {
 	}
 }
 
-// receiveWhile does something again and again until an event comes. Bookmarks
-// need a store whose revision moves.
+// receiveWhile calls do until an event arrives. Bookmarks need a store whose revision
+// moves.
 func receiveWhile(t testing.TB, w watch.Interface, do func()) watch.Event {
 	t.Helper()
 	timeout := time.After(patience)
@@ -72,7 +72,7 @@ func receiveWhile(t testing.TB, w watch.Interface, do func()) watch.Event {
 	}
 }
 
-// ended waits for a watch to end and returns what it said until then.
+// ended waits for a watch to end and returns its last events.
 func ended(t testing.TB, w watch.Interface) []watch.Event {
 	t.Helper()
 	var events []watch.Event
@@ -90,7 +90,7 @@ func ended(t testing.TB, w watch.Interface) []watch.Event {
 	}
 }
 
-// describe is an event in short: what, which, at which revision.
+// describe formats an event: type, object and revision.
 func describe(e watch.Event) string {
 	pod, ok := e.Object.(*example.Pod)
 	if !ok {
@@ -116,8 +116,8 @@ func expect(t testing.TB, w watch.Interface, want ...string) {
 
 func at(pod *example.Pod) string { return pod.Name + "@" + pod.ResourceVersion }
 
-// TestWatchSelector: an object that leaves the selection is DELETED, as it was,
-// at the revision of the change.
+// TestWatchSelector checks that an object that leaves the selection is DELETED, in its
+// state before, at the revision of the change.
 func TestWatchSelector(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	before := f.create(t, podNamed("before"))
@@ -141,7 +141,8 @@ func TestWatchSelector(t *testing.T) {
 	}
 }
 
-// TestWatchOneObject does not see its neighbours, one of which has a longer name.
+// TestWatchOneObject checks that a watch of one object sees no other, one of which has a
+// longer name.
 func TestWatchOneObject(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	w, err := f.Watch(t.Context(), podKey("a"), storage.ListOptions{ResourceVersion: "1", Predicate: storage.Everything})
@@ -154,7 +155,7 @@ func TestWatchOneObject(t *testing.T) {
 	expect(t, w, "ADDED "+at(f.create(t, podNamed("a"))))
 }
 
-// TestWatchLargeRevision: an expired lease deletes a thousand keys at once.
+// TestWatchLargeRevision deletes a thousand keys in one revision, as an expired lease does.
 func TestWatchLargeRevision(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	lease, err := f.etcd.Grant(t.Context(), 600)
@@ -197,7 +198,7 @@ func TestWatchLargeRevision(t *testing.T) {
 	}
 }
 
-// TestWatchExpired: 410 as an event, then the end.
+// TestWatchExpired checks that 410 comes as an event and ends the watch.
 func TestWatchExpired(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
@@ -224,13 +225,13 @@ func TestWatchExpired(t *testing.T) {
 			}
 		})
 	}
-	t.Run("what is left can be watched", func(t *testing.T) {
+	t.Run("after the compacted revision", func(t *testing.T) {
 		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: newest.ResourceVersion})
 		expect(t, w, "MODIFIED "+at(f.update(t, "a", label("n", "3"))))
 	})
 }
 
-// TestWatchFromTheFuture leaves out what comes before its version.
+// TestWatchFromTheFuture checks that events before the watch's version are left out.
 func TestWatchFromTheFuture(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	first := f.create(t, podNamed("a"))
@@ -283,7 +284,8 @@ func TestInitialEvents(t *testing.T) {
 	})
 }
 
-// TestBookmarks follow the revision of etcd, not only that of the resource.
+// TestBookmarks checks that bookmarks follow the revision of etcd, not only that of the
+// resource.
 func TestBookmarks(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	f.watches.BookmarkInterval = 20 * time.Millisecond
@@ -336,7 +338,7 @@ func TestBookmarks(t *testing.T) {
 		for {
 			e := receive(t, plain)
 			if e.Type == watch.Bookmark {
-				t.Fatal("a bookmark came unasked")
+				t.Fatal("an unwanted bookmark")
 			}
 			if e.Type == watch.Deleted {
 				return
@@ -345,11 +347,11 @@ func TestBookmarks(t *testing.T) {
 	})
 }
 
-// TestWatchEnds: whichever way, its goroutine and its channel end with it.
+// TestWatchEnds checks that the goroutine and the channel of a watch end with it.
 func TestWatchEnds(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	f.create(t, podNamed("a"))
-	// What one watch has started for all stays.
+	// Goroutines that all watches share are started before the count.
 	keep := f.watch(t, t.Context(), storage.ListOptions{})
 	receive(t, keep)
 	f.update(t, "a", label("n", "0"))
@@ -370,7 +372,7 @@ func TestWatchEnds(t *testing.T) {
 					ctx, cancel := context.WithCancel(t.Context())
 					w := f.watch(t, ctx, storage.ListOptions{Predicate: storage.SelectionPredicate{AllowWatchBookmarks: true}})
 					if unread {
-						// More than the buffers hold, so that it is blocked sending.
+						// More than the buffers hold, so that the watch is blocked sending.
 						for range 2 * resultBuffer {
 							f.update(t, "a", label("n", strconv.FormatInt(time.Now().UnixNano(), 36)))
 						}
@@ -392,7 +394,7 @@ func TestWatchEnds(t *testing.T) {
 	})
 }
 
-// TestSlowWatcher holds up nobody else, and misses nothing itself.
+// TestSlowWatcher checks that a slow watcher delays nobody else and misses nothing.
 func TestSlowWatcher(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
@@ -406,8 +408,7 @@ func TestSlowWatcher(t *testing.T) {
 	expect(t, slow, want...)
 }
 
-// TestWatchSurvivesRestart: etcd goes away and comes back, the watch goes on
-// without a gap.
+// TestWatchSurvivesRestart checks that a watch continues without a gap when etcd returns.
 func TestWatchSurvivesRestart(t *testing.T) {
 	f := newFixture(t)
 	f.Store = newStore(t, f.server.Dial(t), withCache(t))
@@ -419,8 +420,8 @@ func TestWatchSurvivesRestart(t *testing.T) {
 	expect(t, w, "MODIFIED "+at(f.update(t, "a", label("n", "2"))))
 }
 
-// TestWatchCannotRead an object: the watch ends with an error that says so, and
-// sends nothing after it.
+// TestWatchCannotRead checks that an unreadable object ends the watch with an error, and
+// that nothing follows it.
 func TestWatchCannotRead(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
@@ -435,14 +436,14 @@ func TestWatchCannotRead(t *testing.T) {
 	}
 }
 
-// TestWatchNeedsACache: there is no other source of events.
+// TestWatchNeedsACache checks that an uncached Store refuses watches.
 func TestWatchNeedsACache(t *testing.T) {
 	everything := storage.ListOptions{Recursive: true, Predicate: storage.Everything}
 	if _, err := newFixture(t).Watch(t.Context(), "/pods", everything); err == nil || !strings.Contains(err.Error(), "has no cache") {
 		t.Errorf("without a cache: %v", err)
 	}
-	// Only a key that names no object is below the resource's prefix and not below its
-	// collection's.
+	// The key of one object is always below its collection's prefix; only a key that names
+	// none can be outside.
 	f := newFixture(t, withCache(t), func(c *Config) { c.ResourcePrefix = "/pods" })
 	if _, err := f.Watch(t.Context(), "/pods", storage.ListOptions{Predicate: storage.Everything}); err == nil || !strings.Contains(err.Error(), "below /registry/pods/") {
 		t.Errorf("beside the cache: %v", err)
