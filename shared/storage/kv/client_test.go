@@ -17,7 +17,7 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// TestClient runs over gRPC and in one process, which must not differ.
+// TestClient runs over gRPC and in process, with the same results.
 func TestClient(t *testing.T) {
 	server := etcdtest.Start(t)
 	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
@@ -29,11 +29,11 @@ func TestClient(t *testing.T) {
 			t.Run("pages", func(t *testing.T) { testPages(t, c, prefix+"pages/") })
 			t.Run("watch", func(t *testing.T) { testWatch(t, c, prefix+"watch/") })
 			t.Run("progress", func(t *testing.T) { testProgress(t, c, prefix+"progress/") })
-			t.Run("a previous value is fetched", func(t *testing.T) { testFetchPrevious(t, c, prefix+"previous/") })
-			t.Run("a watch from the future", func(t *testing.T) { testFuture(t, c, prefix+"future/") })
-			t.Run("a large revision is one batch", func(t *testing.T) { testLargeRevision(t, c, prefix+"large/") })
-			t.Run("no goroutine outlives its watch", func(t *testing.T) { testNoLeak(t, c, prefix+"leak/") })
-			t.Run("progress is believed only of itself", func(t *testing.T) { testStaleProgress(t, c, prefix+"stale/") })
+			t.Run("missing previous value", func(t *testing.T) { testFetchPrevious(t, c, prefix+"previous/") })
+			t.Run("watch from a future revision", func(t *testing.T) { testFuture(t, c, prefix+"future/") })
+			t.Run("large revision in one batch", func(t *testing.T) { testLargeRevision(t, c, prefix+"large/") })
+			t.Run("no goroutine leak", func(t *testing.T) { testNoLeak(t, c, prefix+"leak/") })
+			t.Run("progress before the start", func(t *testing.T) { testStaleProgress(t, c, prefix+"stale/") })
 			t.Run("compacted history", func(t *testing.T) { testCompacted(t, c, prefix+"compacted/") })
 		})
 	}
@@ -70,7 +70,7 @@ func testWrites(t *testing.T, c *Client, prefix string) {
 	}
 	absent, err := c.Delete(ctx, key, updated.Revision)
 	if err != nil || absent.Done || absent.Current != nil {
-		t.Fatalf("delete what is gone: %+v, %v", absent, err)
+		t.Fatalf("delete an absent key: %+v, %v", absent, err)
 	}
 	lease, err := c.Grant(ctx, 1500*time.Millisecond)
 	if err != nil {
@@ -118,7 +118,7 @@ func testReads(t *testing.T, c *Client, prefix string) {
 	var observed int
 	watched := New(c.Etcd(), WithObserver(func(context.Context, time.Duration) { observed++ }))
 	if _, err := watched.Get(ctx, key, ReadOptions{}); err != nil || observed != 1 {
-		t.Errorf("the observer was told of %d reads, want 1: %v", observed, err)
+		t.Errorf("the observer counted %d reads, want 1: %v", observed, err)
 	}
 }
 
@@ -223,8 +223,8 @@ func awaitProgress(t *testing.T, c *Client, s *Stream, revision int64) {
 	}
 }
 
-// testFuture: it gets only what is after its revision, and is told of progress before
-// that.
+// testFuture checks that the watch receives only events after its revision, and progress
+// before they come.
 func testFuture(t *testing.T, c *Client, prefix string) {
 	now, err := c.Revision(t.Context(), prefix)
 	if err != nil {
@@ -241,7 +241,8 @@ func testFuture(t *testing.T, c *Client, prefix string) {
 	awaitProgress(t, c, never, elsewhere.Revision)
 }
 
-// testStaleProgress: etcd may tell a new watch of progress from before it was set up.
+// testStaleProgress checks that progress from before the start of a watch is ignored: etcd
+// may send it.
 func testStaleProgress(t *testing.T, c *Client, prefix string) {
 	now, err := c.Revision(t.Context(), prefix)
 	if err != nil {
@@ -252,7 +253,7 @@ func testStaleProgress(t *testing.T, c *Client, prefix string) {
 		t.Helper()
 		batch, err := s.Accept(resp)
 		if err != nil || batch.Progress != want {
-			t.Errorf("%s: %+v, %v, want it believed: %t", name, batch, err, want)
+			t.Errorf("%s: %+v, %v, want it used: %t", name, batch, err, want)
 		}
 	}
 	progress := Response{WatchResponse: clientv3.WatchResponse{Header: etcdserverpb.ResponseHeader{Revision: now + 100}}}
@@ -262,8 +263,8 @@ func testStaleProgress(t *testing.T, c *Client, prefix string) {
 	accept("from after the acknowledgement", progress, true)
 }
 
-// testFetchPrevious: an event without its previous value gets it, if it is not
-// compacted.
+// testFetchPrevious checks that an event without its previous value gets it, unless the
+// revision is compacted.
 func testFetchPrevious(t *testing.T, c *Client, prefix string) {
 	first := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("1")})
 	second := mustPut(t, c, Put{Key: prefix + "a", Value: []byte("2"), Expected: first.Revision})
@@ -271,13 +272,13 @@ func testFetchPrevious(t *testing.T, c *Client, prefix string) {
 	resp := Response{WatchResponse: clientv3.WatchResponse{Events: []*clientv3.Event{put(prefix+"a", "2", first.Revision, second.Revision, nil)}}}
 	batch, err := s.Accept(resp)
 	if err != nil || len(batch.Events) != 1 || string(batch.Events[0].Previous) != "1" {
-		t.Errorf("batch %+v, %v, want the value before fetched", batch, err)
+		t.Errorf("batch %+v, %v, want the previous value", batch, err)
 	}
 }
 
 func testLargeRevision(t *testing.T, c *Client, prefix string) {
-	// 100 keys of 64 KiB, deleted by the end of one lease: with the previous
-	// values several times what one gRPC message should carry.
+	// 100 keys of 64 KiB are deleted when their lease is revoked: with the previous values,
+	// several times the size of a gRPC message.
 	value := bytes.Repeat([]byte("x"), 64<<10)
 	lease, err := c.Grant(t.Context(), time.Minute)
 	if err != nil {

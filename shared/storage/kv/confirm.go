@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// MaxConfirmed is how many keys ModRevisions may ask about: etcd takes so many
-// operations in one transaction (--max-txn-ops).
+// MaxConfirmed bounds the keys of a call to ModRevisions: etcd takes as many operations in
+// one transaction (--max-txn-ops).
 const MaxConfirmed = 128
 
 // ModRevisions returns the mod revision of each key, 0 where there is none, and

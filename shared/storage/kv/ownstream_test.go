@@ -10,7 +10,7 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// An etcd in which nothing happens confirms the revision at which the watch began.
+// An idle etcd confirms the revision at which the watch began.
 func TestProgressOfAnIdleEtcd(t *testing.T) {
 	server := etcdtest.Start(t)
 	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
@@ -18,7 +18,8 @@ func TestProgressOfAnIdleEtcd(t *testing.T) {
 			c := New(etcd)
 			key := "/" + name + "/a"
 			first := mustPut(t, c, Put{Key: key, Value: []byte("1")})
-			// A change elsewhere is between the watch's start and the present.
+			// A change of another key lies between the watch's start and the current
+			// revision.
 			present := mustPut(t, c, Put{Key: "/elsewhere" + key, Value: []byte("1")})
 			s := c.Watch(t.Context(), WatchOptions{Key: key, After: first.Revision})
 			again := time.NewTicker(progressInterval)

@@ -17,8 +17,8 @@ import (
 	"triune.dev/shared/testing/etcdtest"
 )
 
-// Ranges that tell at different times are put together in order, and no revision is
-// told before all of it is there.
+// Batches of ranges that arrive at different times are merged in order, and no revision is
+// delivered before all its events are there.
 func TestOrder(t *testing.T) {
 	event := func(key string, revision int64) Event { return Event{Key: key, Revision: revision} }
 	for _, tc := range []struct {
@@ -27,12 +27,12 @@ func TestOrder(t *testing.T) {
 		want  []Batch
 	}{
 		{
-			name:  "what one range tells waits for the others",
+			name:  "events of one range wait for the others",
 			given: []Batch{{Events: []Event{event("a", 12)}, Revision: 12}, {Revision: 15, Progress: true}, {Revision: 15, Progress: true}, {Revision: 15, Progress: true}},
 			want:  []Batch{{Revision: 10}, {Revision: 10}, {Revision: 12, Events: []Event{event("a", 12)}}, {Revision: 15, Progress: true}},
 		},
 		{
-			name: "a range that lags behind comes first",
+			name: "a lagging range comes first",
 			given: []Batch{
 				{Events: []Event{event("a", 14)}, Revision: 14}, {Events: []Event{event("b", 11), event("b", 13)}, Revision: 13},
 				{Events: []Event{event("c", 12)}, Revision: 12}, {Revision: 14, Progress: true}, {Revision: 14, Progress: true}, {Revision: 14, Progress: true},
@@ -50,7 +50,7 @@ func TestOrder(t *testing.T) {
 			want: []Batch{{Revision: 10}, {Revision: 10}, {Revision: 11, Events: []Event{event("a", 11), event("b", 11)}}},
 		},
 		{
-			name:  "an answer counts once where nothing has happened",
+			name:  "progress without events is delivered once",
 			given: []Batch{{Revision: 10, Progress: true}, {Revision: 10, Progress: true}, {Revision: 10, Progress: true}},
 			want:  []Batch{{Revision: 10, Progress: true}, {Revision: 10}, {Revision: 10}},
 		},
@@ -66,13 +66,13 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// rangesOf are every other of some prefixes, of which the first and the third are read by
-// a watch of ranges.
+// rangesOf returns every other one of some prefixes; the first and the third are in one
+// watch of ranges.
 func rangesOf(prefix string) []KeyRange {
 	return []KeyRange{PrefixKeys(prefix + "a/"), PrefixKeys(prefix + "c/"), {Key: prefix + "e/", End: prefix + "g"}}
 }
 
-func held(ranges []KeyRange, key string) bool {
+func inRanges(ranges []KeyRange, key string) bool {
 	for _, r := range ranges {
 		if key >= r.Key && key < r.End {
 			return true
@@ -81,9 +81,9 @@ func held(ranges []KeyRange, key string) bool {
 	return false
 }
 
-// scribble makes random changes below a prefix: puts, deletions of ranges, and
-// transactions on several keys. It returns the last revision.
-func scribble(ctx context.Context, etcd *clientv3.Client, prefix string, n int, random *rand.Rand) (last int64, err error) {
+// writeRandomly makes changes below a prefix: puts, deletions of ranges, and transactions
+// on several keys. It returns the last revision.
+func writeRandomly(ctx context.Context, etcd *clientv3.Client, prefix string, n int, random *rand.Rand) (last int64, err error) {
 	group := func() string { return prefix + string('a'+rune(random.IntN(7))) }
 	key := func() string { return fmt.Sprintf("%s/%d", group(), random.IntN(5)) }
 	for i := range n {
@@ -110,8 +110,8 @@ func scribble(ctx context.Context, etcd *clientv3.Client, prefix string, n int, 
 	return last, nil
 }
 
-// follow reads a stream until it has reached a revision, and checks that each batch ends
-// where it says.
+// follow reads a stream until a revision, and checks that no event of a batch is after its
+// revision.
 func follow(t *testing.T, c *Client, s *Stream, until int64) []Event {
 	t.Helper()
 	var all []Event
@@ -146,14 +146,14 @@ func follow(t *testing.T, c *Client, s *Stream, until int64) []Event {
 	return all
 }
 
-// compare compares what a watch of ranges tells with what one watch of everything does.
-// Within a revision the order may differ.
+// compare compares the events of a watch of ranges with those of a single watch of
+// everything. Within a revision the order may differ.
 func compare(t *testing.T, ranges []KeyRange, everything, got []Event, until int64) {
 	t.Helper()
 	pick := func(events []Event) map[int64]map[string]string {
 		out := map[int64]map[string]string{}
 		for _, e := range events {
-			if !held(ranges, e.Key) || e.Revision > until {
+			if !inRanges(ranges, e.Key) || e.Revision > until {
 				continue
 			}
 			if out[e.Revision] == nil {
@@ -167,14 +167,14 @@ func compare(t *testing.T, ranges []KeyRange, everything, got []Event, until int
 		t.Errorf("events by revision (-one watch +ranges):\n%s", diff)
 	}
 	for _, e := range got {
-		if !held(ranges, e.Key) {
+		if !inRanges(ranges, e.Key) {
 			t.Errorf("%s is in no range", e.Key)
 		}
 	}
 }
 
-// A watch of several ranges tells what one of everything does, revision by revision: of
-// the past, and of what happens while it is read.
+// A watch of several ranges delivers the same events as a single watch of everything,
+// revision by revision, from the past and while they happen.
 func TestWatchOfRanges(t *testing.T) {
 	server := etcdtest.Start(t)
 	for name, etcd := range map[string]*clientv3.Client{"gRPC": server.Dial(t), "in process": server.InProcess()} {
@@ -182,7 +182,7 @@ func TestWatchOfRanges(t *testing.T) {
 			prefix := "/" + name + "/"
 			random := rand.New(rand.NewPCG(1, 2))
 			before := mustPut(t, New(etcd), Put{Key: prefix + "a/0", Value: []byte("first")})
-			if _, err := scribble(t.Context(), etcd, prefix, 300, random); err != nil {
+			if _, err := writeRandomly(t.Context(), etcd, prefix, 300, random); err != nil {
 				t.Fatal(err)
 			}
 			one, some := New(etcd), New(etcd)
@@ -191,7 +191,7 @@ func TestWatchOfRanges(t *testing.T) {
 			var writing errgroup.Group
 			var last int64
 			writing.Go(func() (err error) {
-				last, err = scribble(t.Context(), etcd, prefix, 300, random)
+				last, err = writeRandomly(t.Context(), etcd, prefix, 300, random)
 				return err
 			})
 			early := follow(t, some, parts, before.Revision+100)
@@ -207,11 +207,11 @@ func TestWatchOfRanges(t *testing.T) {
 	}
 }
 
-// An etcd in which nothing happens answers a watch of several ranges again and again.
+// An idle etcd answers each request for progress of a watch of several ranges.
 func TestProgressOfRanges(t *testing.T) {
 	c := New(etcdtest.Start(t).Dial(t))
 	first := mustPut(t, c, Put{Key: "/p/a/0", Value: []byte("1")})
-	// etcd answers no watch that begins after the present.
+	// etcd does not confirm a watch that begins after the current revision.
 	present := mustPut(t, c, Put{Key: "/p/b/1", Value: []byte("1")})
 	s := c.Watch(t.Context(), WatchOptions{Ranges: rangesOf("/p/"), After: first.Revision})
 	for range 3 {
@@ -224,13 +224,13 @@ func TestProgressOfRanges(t *testing.T) {
 	}
 }
 
-// What is compacted for one range is for the stream, and another connection ends it.
+// A compaction in one range ends the stream of all ranges, as does a new connection.
 func TestRangesEndTogether(t *testing.T) {
 	server := etcdtest.Start(t)
 	etcd := server.Dial(t)
 	c := New(etcd)
 	first := mustPut(t, c, Put{Key: "/p/a/0", Value: []byte("1")})
-	last, err := scribble(t.Context(), etcd, "/p/", 50, rand.New(rand.NewPCG(3, 4)))
+	last, err := writeRandomly(t.Context(), etcd, "/p/", 50, rand.New(rand.NewPCG(3, 4)))
 	if err != nil {
 		t.Fatal(err)
 	}

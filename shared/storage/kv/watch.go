@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Kind tells what happened to a key.
+// Kind is the kind of a change to a key.
 type Kind int
 
 const (

@@ -62,7 +62,7 @@ func TestParse(t *testing.T) {
 			}},
 		},
 		{
-			name: "what lacks its previous value is named",
+			name: "keys without a previous value are listed",
 			resp: clientv3.WatchResponse{Header: header(9), Events: []*clientv3.Event{
 				put("a", "1", 6, 6, nil),
 				put("b", "2", 3, 7, nil),
