@@ -57,8 +57,8 @@ func TestPlanWatch(t *testing.T) {
 		{name: "initial events without bookmarks", opts: storage.ListOptions{SendInitialEvents: &yes}, want: plan{list: true}},
 		{name: "no initial events: from now", opts: storage.ListOptions{SendInitialEvents: &no}, want: plan{}},
 		{name: "no initial events, N", version: 7, opts: storage.ListOptions{ResourceVersion: "7", SendInitialEvents: &no}, want: plan{after: 7}},
-		{name: "initial events where they do not exist", opts: storage.ListOptions{SendInitialEvents: &yes, Predicate: bookmarks}, off: true, want: plan{list: true, bookmarks: true}},
-		{name: "no initial events where they do not exist", opts: storage.ListOptions{SendInitialEvents: &no}, off: true, want: plan{list: true}},
+		{name: "initial events, feature off", opts: storage.ListOptions{SendInitialEvents: &yes, Predicate: bookmarks}, off: true, want: plan{list: true, bookmarks: true}},
+		{name: "no initial events, feature off", opts: storage.ListOptions{SendInitialEvents: &no}, off: true, want: plan{list: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := planWatch(tc.version, tc.opts, !tc.off, tc.uncached)

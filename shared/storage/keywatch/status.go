@@ -27,7 +27,7 @@ func (s *Source) Status(err error) *metav1.Status {
 	return &st
 }
 
-// uncachedExpired is what kube-apiserver says where it has no watch cache.
+// uncachedExpired is the message of kube-apiserver without a watch cache.
 const uncachedExpired = "The resourceVersion for the provided watch is too old."
 
 func expiredMessage(wanted, oldest int64) string {

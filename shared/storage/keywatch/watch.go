@@ -133,9 +133,9 @@ func (w *Watch) Initial(yield func(*bytecache.Entry) bool) {
 	w.request.source.Cache.Reads().CountInitialEvents(events)
 }
 
-// Next returns what has changed since the last call, with some of what is not watched,
-// and waits for a change that may concern the watch, for [Watch.Wake], or for a bookmark to
-// be due. History that cannot be read at the moment is asked for again for a while.
+// Next returns the changes since the last call, some of them to keys outside the watch. It
+// waits for a change that may concern the watch, for [Watch.Wake], or for a bookmark to be
+// due. If history cannot be read, Next tries again for a while.
 //
 // Errors: a *bytecache.ExpiredError, which the client is told; the context's; or that
 // of an unavailable source. Such a watch ends without an ERROR event, so that the client
@@ -173,7 +173,7 @@ func (w *Watch) retry(ctx context.Context, err error) (bytecache.Changes, error)
 	}
 }
 
-// PushTo has what Next would return handed to p while Next waits, as far as p takes it; see
+// PushTo makes the cursor hand changes to p while Next waits, as far as p takes them; see
 // [bytecache.Pusher]. It is called before Next.
 func (w *Watch) PushTo(p bytecache.Pusher) {
 	w.pusher = p
