@@ -28,8 +28,8 @@ func takeover(epoch uint64, last message) *sequencer {
 	return s
 }
 
-// told returns the events that a verifier accepts.
-func told(v *verifier, messages ...message) (got []string, err error) {
+// accepted returns the events that a verifier accepts.
+func accepted(v *verifier, messages ...message) (got []string, err error) {
 	for _, m := range messages {
 		s, err := v.accept(&m)
 		if err != nil {
@@ -105,7 +105,7 @@ func TestVerifier(t *testing.T) {
 		{"a successor tells a revision again from its start", []message{reset, a, b1, b2, n1, n2, n3, nc}, whole, false},
 		{"begun within a revision, it knows nothing until its end", []message{b2, b3, progress, c}, []string{"106 c"}, false},
 		{"begun at progress", []message{progress, c}, []string{"106 c"}, false},
-		{"an incomplete revision is not told", []message{reset, a, b1, b2}, []string{"101 a"}, false},
+		{"an incomplete revision is not accepted", []message{reset, a, b1, b2}, []string{"101 a"}, false},
 		{"without progress, which is short-lived", []message{reset, a, b1, b2, b3, c}, whole, false},
 		{"after a reset", []message{a, b1, b2, b3, c, late, d}, append(slices.Clone(whole[1:]), "201 d"), false},
 		{"older progress takes nothing back", []message{reset, a, backwards}, []string{"101 a"}, false},
@@ -118,12 +118,12 @@ func TestVerifier(t *testing.T) {
 		{"another incarnation", []message{reset, a, other}, []string{"101 a"}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := told(&verifier{}, tc.messages...)
+			got, err := accepted(&verifier{}, tc.messages...)
 			if errors.Is(err, errBroken) != tc.broken || err != nil && !tc.broken {
 				t.Errorf("error %v, want broken %t", err, tc.broken)
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
+				t.Errorf("accepted (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -154,7 +154,7 @@ func TestRandomHistoriesAreToldExactlyOnce(t *testing.T) {
 			if i := rnd.IntN(len(messages)); lose {
 				messages = slices.Delete(messages, i, i+1)
 			}
-			checkTold(t, seed, etcd, messages, lose)
+			checkAccepted(t, seed, etcd, messages, lose)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func publishSome(s *sequencer, etcd []kv.Event, rnd *rand.Rand) (out []message) 
 	return out
 }
 
-func checkTold(t *testing.T, seed uint64, etcd []kv.Event, messages []message, lossy bool) {
+func checkAccepted(t *testing.T, seed uint64, etcd []kv.Event, messages []message, lossy bool) {
 	t.Helper()
 	var v verifier
 	var got []kv.Event

@@ -102,7 +102,7 @@ func (f *fleet) startServers(t *testing.T, dir string) {
 		f.urls = append(f.urls, fmt.Sprintf("nats://127.0.0.1:%d", s.part.Port))
 		s.start(t)
 	}
-	f.servers.whole(t)
+	f.servers.waitConnected(t)
 }
 
 // ask gets a monitoring page of a process. It returns nothing if that fails.
@@ -199,8 +199,8 @@ func (p *peers) stall(a, b int, d time.Duration) {
 	time.Sleep(d)
 }
 
-// whole waits until every process is connected to every other.
-func (p *peers) whole(t *testing.T) {
+// waitConnected waits until every process is connected to every other.
+func (p *peers) waitConnected(t *testing.T) {
 	t.Helper()
 	for from := range p.all {
 		for to := range p.all {

@@ -93,7 +93,7 @@ func TestANewConsumerDoesNotContinueTheOldOne(t *testing.T) {
 	passed := b.put(t, "pods/ns/a", "1")
 	f.onStream(delivery{restarted: true})
 	if !f.useEtcd {
-		t.Fatalf("the stream is still the source, at revision %d; %d was never told", f.revision, passed)
+		t.Fatalf("the stream is still the source, at revision %d; %d was never delivered", f.revision, passed)
 	}
 	for f.revision < passed {
 		f.onEtcd(<-f.watch.C())

@@ -80,8 +80,8 @@ func (b *bench) outcome(t *testing.T, w *witness, sink *recorder, v variant, rev
 	return w.diff(t, sink, b.routes, Core, revision)
 }
 
-// sound verifies the chain of the whole stream.
-func (b *bench) sound(t *testing.T) string {
+// checkStream verifies the chain of the whole stream and returns what is wrong.
+func (b *bench) checkStream(t *testing.T) string {
 	t.Helper()
 	js, err := jetstream.New(b.connectNATS(t))
 	if err != nil {
@@ -158,7 +158,7 @@ func leaseExpires(t *testing.T, b *bench, v variant) string {
 	if wrong := b.outcome(t, w, sink, v, last); wrong != "" {
 		return wrong
 	}
-	return b.sound(t)
+	return b.checkStream(t)
 }
 
 // The acknowledgement of a stored message is lost.
@@ -221,7 +221,7 @@ func ackLost(t *testing.T, b *bench, v variant) string {
 		return wrong
 	}
 	eventually(t, "an acknowledgement is lost", func() bool { return answers.Load() >= 60 })
-	return b.sound(t)
+	return b.checkStream(t)
 }
 
 // The relay is paused with messages in flight and loses its lease. A successor is elected and
@@ -299,7 +299,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 		t.Fatal(err)
 	}
 	last := b.put(t, "pods/ns/last", "x")
-	if wrong := b.sound(t); wrong != "" {
+	if wrong := b.checkStream(t); wrong != "" {
 		return wrong
 	}
 	return b.outcome(t, w, sink, v, last)
@@ -638,5 +638,5 @@ func largest(t *testing.T, b *bench, v variant) string {
 	if s := r.Status(); s.Gaps != 0 || s.Refused != 0 {
 		return fmt.Sprintf("status %+v", s)
 	}
-	return b.sound(t)
+	return b.checkStream(t)
 }

@@ -204,9 +204,9 @@ func (w *world) verdict() string {
 		return fmt.Sprintf("the reader does not come back to the stream: reader at %d, etcd at %d, relay %d elected, stream exists %t, dead %t, sequence %d",
 			r.revision, w.etcd.revision, w.etcd.holder, w.stream.exists, w.stream.dead, w.stream.sequence)
 	case len(r.applied) > len(want) || !slices.Equal(r.applied, want[:len(r.applied)]):
-		return fmt.Sprintf("told %v, want %v", r.applied, want)
+		return fmt.Sprintf("applied %v, want %v", r.applied, want)
 	case len(want)-len(r.applied) > 3:
-		return fmt.Sprintf("told only %d of %d", len(r.applied), len(want))
+		return fmt.Sprintf("applied only %d of %d", len(r.applied), len(want))
 	}
 	return ""
 }

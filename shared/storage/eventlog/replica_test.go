@@ -33,7 +33,7 @@ func TestAStreamIsRecreatedWithoutItsOnlyReplica(t *testing.T) {
 		t.Fatal(wrong)
 	}
 	waitSource(t, r, sink, SourceStream)
-	if wrong := b.sound(t); wrong != "" {
+	if wrong := b.checkStream(t); wrong != "" {
 		t.Error(wrong)
 	}
 }

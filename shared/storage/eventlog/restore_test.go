@@ -188,7 +188,7 @@ func restoredFromSnapshot(t *testing.T, bump uint64, newRelays bool) {
 		t.Error(wrong)
 	}
 	m.verify(t)
-	if wrong := f.sound(t); wrong != "" {
+	if wrong := f.checkStream(t); wrong != "" {
 		t.Error(wrong)
 	}
 	f.resumesTruthfully(t, r, pods, kept-10, last, bump)
@@ -200,13 +200,13 @@ func restoredFromSnapshot(t *testing.T, bump uint64, newRelays bool) {
 // resumesTruthfully verifies what a watch from before the restore gets when it resumes.
 func (f *fleet) resumesTruthfully(t *testing.T, r *Reader, prefix string, after, upTo int64, bump uint64) {
 	t.Helper()
-	told, err := since(t, r, prefix, after, upTo)
+	events, err := since(t, r, prefix, after, upTo)
 	var compacted *kv.CompactedError
 	switch {
 	case errors.As(err, &compacted):
 		return
 	case bump > 0 || err != nil:
-		t.Errorf("after %d: %d events, %v, want it to be compacted", after, len(told), err)
+		t.Errorf("after %d: %d events, %v, want it to be compacted", after, len(events), err)
 		return
 	}
 	direct, err := NewReader(ReaderConfig{Etcd: f.dial(t), Routes: f.routes, Tier: Core})
@@ -218,7 +218,7 @@ func (f *fleet) resumesTruthfully(t *testing.T, r *Reader, prefix string, after,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
-		t.Errorf("after %d it is told what etcd does not have:\n%s", after, diff)
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Errorf("after %d the events differ from etcd's history:\n%s", after, diff)
 	}
 }

@@ -27,7 +27,7 @@ func TestFaultsUnderLoad(t *testing.T) {
 	for start, round := time.Now(), 0; round == 0 || time.Since(start) < 10*time.Minute && !testing.Short(); round++ {
 		for _, fault := range faults {
 			if !fault.long || !testing.Short() {
-				run.suffer(t, fault, round)
+				run.inject(t, fault, round)
 			}
 		}
 	}
@@ -191,8 +191,8 @@ func (u *underLoad) watchLeaders(t *testing.T, ctx context.Context, ending *sync
 	})
 }
 
-// suffer injects a fault, waits until everything is well, and verifies the watchers.
-func (u *underLoad) suffer(t *testing.T, f fault, round int) {
+// inject injects a fault, waits until everything is well, and verifies the watchers.
+func (u *underLoad) inject(t *testing.T, f fault, round int) {
 	t.Helper()
 	u.leaders.read()
 	u.load.silence.read()
@@ -201,7 +201,7 @@ func (u *underLoad) suffer(t *testing.T, f fault, round int) {
 	start := time.Now()
 	within(t, leaderLimit, "all streams have leaders after "+f.name, func() bool { return u.leaders.lapped(start) })
 	led := time.Since(start)
-	u.well(t, f.name)
+	u.waitWell(t, f.name)
 	well, leaderless, unwritten := time.Since(start), u.leaders.read(), u.load.silence.read()
 	samples, onEtcd = u.samples.Load()-samples, u.onEtcd.Load()-onEtcd
 	t.Logf("%s: leaders after %.1f s, well after %.1f s, no leader for %.1f s, no write for %.1f s, %.0f %% of the time on etcd", f.name,
@@ -234,9 +234,9 @@ func (u *underLoad) result(name string) *result {
 	return r
 }
 
-// well waits until the streams carry events to the watchers that stay, and all servers and
+// waitWell waits until the streams carry events to the watchers that stay, and all servers and
 // members have everything.
-func (u *underLoad) well(t *testing.T, after string) {
+func (u *underLoad) waitWell(t *testing.T, after string) {
 	t.Helper()
 	for _, r := range u.readers {
 		within(t, hang, "the stream carries events after "+after, func() bool {
@@ -246,8 +246,8 @@ func (u *underLoad) well(t *testing.T, after string) {
 			return before.Source == SourceStream && now.Since.Equal(before.Since) && now.Revision > before.Revision
 		})
 	}
-	u.servers.whole(t)
-	u.members.whole(t)
+	u.servers.waitConnected(t)
+	u.members.waitConnected(t)
 	u.membersLevel(t)
 	u.level(t, hang)
 }
@@ -257,7 +257,7 @@ func (u *underLoad) end(t *testing.T) {
 	t.Helper()
 	u.stop()
 	u.verify(t, u.mustPut(t, "pods/ns/last", "x"))
-	if wrong := u.sound(t); wrong != "" {
+	if wrong := u.checkStream(t); wrong != "" {
 		t.Error(wrong)
 	}
 	if u.resumer.comebacks.Load() == 0 {

@@ -80,15 +80,15 @@ func (a *audit) verify(t *testing.T, upTo int64) {
 	a.load.verify(t, happened, upTo)
 	for _, w := range a.watchers {
 		reaches(w.name, w.recorder)
-		told, wrong := w.take(upTo)
+		got, wrong := w.take(upTo)
 		w.mu.Lock()
 		after := max(a.witness.from, w.resets[0])
 		w.mu.Unlock()
 		if wrong != "" {
 			t.Errorf("%s: %s", w.name, wrong)
 		}
-		if diff := cmp.Diff(lines(happened, a.routes, w.tier, after), lines(told, a.routes, w.tier, after)); diff != "" {
-			t.Errorf("%s: what it was told differs from etcd's history:\n%s", w.name, diff)
+		if diff := cmp.Diff(lines(happened, a.routes, w.tier, after), lines(got, a.routes, w.tier, after)); diff != "" {
+			t.Errorf("%s: the events differ from etcd's history:\n%s", w.name, diff)
 		}
 	}
 }
@@ -269,11 +269,11 @@ func (r *resumer) Apply(b kv.Batch) {
 func (r *resumer) catchUp(after, upTo int64) {
 	var events []kv.Event
 	for _, resource := range r.resources {
-		told, err := r.since(resource, after, upTo)
+		got, err := r.since(resource, after, upTo)
 		if r.missed = err != nil; r.missed {
 			return
 		}
-		events = append(events, told...)
+		events = append(events, got...)
 	}
 	slices.SortFunc(events, func(a, b kv.Event) int { return int(a.Revision - b.Revision) })
 	r.recorder.Apply(kv.Batch{Events: events, Revision: upTo})
