@@ -253,30 +253,30 @@ func TestFieldsAllocateOneMap(t *testing.T) {
 	bare := testing.AllocsPerRun(100, func() {
 		m := make(bytecache.Attributes, len(want))
 		m["metadata.name"] = e.Key
-		kept = m
+		sinkAttributes = m
 	})
-	if got := testing.AllocsPerRun(100, func() { kept, _ = f.OfEntry(e) }); got > bare+1 {
+	if got := testing.AllocsPerRun(100, func() { sinkAttributes, _ = f.OfEntry(e) }); got > bare+1 {
 		t.Errorf("fields allocate %v times, want those of a map (%v) and the address", got, bare)
 	}
-	if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = f.ValueOfEntry(e, "node") }); got > 0 {
+	if got := testing.AllocsPerRun(100, func() { sinkValue, _, _ = f.ValueOfEntry(e, "node") }); got > 0 {
 		t.Errorf("one field allocates %v times", got)
 	}
 }
 
 var (
-	kept    bytecache.Attributes
-	keptOne string
+	sinkAttributes bytecache.Attributes
+	sinkValue      string
 )
 
-// Reproduce with: go test -run '^$' -bench Fields ./encoded
-// services/core has the comparison with decoding.
+// Reproduce with: go test -run '^$' -bench Fields ./shared/storage/render
+// A benchmark in services/core compares it with decoding.
 func BenchmarkFields(b *testing.B) {
 	f := newFields(b, podFields)
 	e := bytecache.NewEntry("/registry/pods/default/web-1", 1, storedPod(b, runningPod()))
 	b.Run("all", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if kept, _ = f.OfEntry(e); kept == nil {
+			if sinkAttributes, _ = f.OfEntry(e); sinkAttributes == nil {
 				b.Fatal("not read")
 			}
 		}
@@ -284,7 +284,7 @@ func BenchmarkFields(b *testing.B) {
 	b.Run("one", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if keptOne, _, _ = f.ValueOfEntry(e, "node"); keptOne == "" {
+			if sinkValue, _, _ = f.ValueOfEntry(e, "node"); sinkValue == "" {
 				b.Fatal("not read")
 			}
 		}

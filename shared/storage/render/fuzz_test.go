@@ -11,8 +11,8 @@ import (
 	"triune.dev/shared/storage/bytecache"
 )
 
-// FuzzFields: whatever a stored pod has for an object, the selectable fields that are read
-// from the bytes are those of the decoded object.
+// FuzzFields checks that for any stored bytes of a pod the selectable fields read from them
+// are those of the decoded object.
 func FuzzFields(f *testing.F) {
 	fields := newFields(f, podFields)
 	raw := func(stored []byte) []byte {
@@ -44,8 +44,8 @@ func FuzzFields(f *testing.F) {
 	})
 }
 
-// FuzzLabels: whatever JSON a client sends for a custom resource, the labels that are read
-// from what is stored of it are those of the decoded object, each of them alone, too.
+// FuzzLabels checks that for any JSON a client sends for a custom resource, the labels read
+// from its stored bytes, together or one by one, are those of the decoded object.
 func FuzzLabels(f *testing.F) {
 	_, codec := widgets(f, bytecache.NewBudget(1<<20))
 	for _, text := range []string{
@@ -65,7 +65,7 @@ func FuzzLabels(f *testing.F) {
 		if !ok {
 			return
 		}
-		// Labels that are no strings are refused before anything is stored.
+		// Labels that are not strings are refused before the object is stored.
 		if _, _, err := unstructured.NestedStringMap(u.Object, "metadata", "labels"); err != nil {
 			return
 		}

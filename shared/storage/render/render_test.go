@@ -210,8 +210,8 @@ func TestLabelsAllocateNothing(t *testing.T) {
 	u.SetLabels(m.Labels)
 	for _, e := range []*bytecache.Entry{entry(t, codec, m, 7), entry(t, customCodec, u, 7)} {
 		var l Labels
-		if got := testing.AllocsPerRun(100, func() { keptOne, _, _ = l.ValueOfEntry(e, "app") }); got > 0 || keptOne != "x" {
-			t.Errorf("one label, %q, allocates %v times", keptOne, got)
+		if got := testing.AllocsPerRun(100, func() { sinkValue, _, _ = l.ValueOfEntry(e, "app") }); got > 0 || sinkValue != "x" {
+			t.Errorf("one label, %q, allocates %v times", sinkValue, got)
 		}
 		if got := testing.AllocsPerRun(100, func() { _, _ = l.Filter(e.Data()) }); got > 0 {
 			t.Errorf("a filter allocates %v times", got)
@@ -411,7 +411,7 @@ func TestMetadataOfDamagedObjects(t *testing.T) {
 		t.Errorf("metadata %q, %v, want %q", got, err, want)
 	}
 	if got, err := v.AppendObject(nil, e, JSON); err == nil {
-		t.Errorf("the whole object is %q", got)
+		t.Errorf("the complete object is %q", got)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestMetadataIsCutFromCachedJSON(t *testing.T) {
 	m.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{}}`)}}}
 	e := entry(t, codec, m, 7)
 	if _, ok := v.partialOfJSON(e, metav1.SchemeGroupVersion); ok {
-		t.Fatal("there is a part of what has not been made")
+		t.Fatal("metadata is cut from JSON that is not cached")
 	}
 	if _, err := v.AppendObject(nil, e, JSON); err != nil {
 		t.Fatal(err)

@@ -191,8 +191,8 @@ func (v *Version) render(to *bytes.Buffer, e *bytecache.Entry, f Format, revisio
 	return nil
 }
 
-// form is what is cached of an entry in a format: the rendered object, or nil and a mark if
-// the stored bytes are sent.
+// form is the cached form of an entry in a format: the rendered object, or nil and a mark
+// if the stored bytes are sent.
 type form struct {
 	rendered []byte
 	mark     mark
