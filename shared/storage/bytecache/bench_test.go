@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Reproduce with: go test -run '^$' -bench . ./bytecache
-// Each figure is of one operation as the name says it; ns/object where it has many.
+// Reproduce with: go test -run '^$' -bench . ./shared/storage/bytecache
+// The unit is one operation named by the benchmark, or ns/object if it has many objects.
 
 func appLabel(n int) func(*Entry) (Attributes, error) {
 	return func(e *Entry) (Attributes, error) {

@@ -31,7 +31,6 @@ func (k *keyService) set(change func()) {
 
 func (k *keyService) open(ctx context.Context, _ string, stored []byte) ([]byte, bool, error) {
 	k.mu.Lock()
-	// hung, if not nil, blocks every decryption until it is closed.
 	hung, err := k.hung, k.err
 	k.mu.Unlock()
 	if hung != nil {

@@ -172,7 +172,6 @@ func meets(t Term, key, value string) bool {
 	return t.Values == nil || slices.Contains(t.Values, has)
 }
 
-// The space has caches for these prefixes, and events also of keys beside them.
 var (
 	// The space has caches for these prefixes, and receives events of other keys, too.
 	prefixes = []string{"/a/", "/ab/", "/b/"}
