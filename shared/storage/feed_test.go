@@ -104,7 +104,7 @@ func TestFeedsThatHaveNotBegun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (feedsCheck{c}).Check(nil); err == nil || !strings.Contains(err.Error(), "all tiers: has not begun") {
-		t.Errorf("before the first word: %v", err)
+		t.Errorf("before etcd's first response: %v", err)
 	}
 	c.feeds[0].caching.Space.Reset(7)
 	if err := (feedsCheck{c}).Check(nil); err != nil {

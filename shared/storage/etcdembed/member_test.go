@@ -115,8 +115,8 @@ var calls = map[string]func(context.Context, *clientv3.Client) error{
 	},
 }
 
-// TestCallsOutliveTheMember: goroutines that nobody waits for call a member while it is being
-// closed, and afterwards. They get errors.
+// TestCallsOutliveTheMember checks that calls fail with errors that goroutines make during
+// and after the end of a member.
 func TestCallsOutliveTheMember(t *testing.T) {
 	rounds := 100
 	if testing.Short() {

@@ -47,7 +47,7 @@ func next(t *testing.T, ch clientv3.WatchChan) clientv3.WatchResponse {
 	case resp := <-ch:
 		return resp
 	case <-time.After(20 * time.Second):
-		t.Fatal("nothing was heard of a watch")
+		t.Fatal("no response of a watch")
 	}
 	return clientv3.WatchResponse{}
 }

@@ -51,9 +51,9 @@ func (s *sink) at() int64 {
 	return s.reached
 }
 
-// TestFallback: with roles, a reader that watches etcd itself has the permissions it needs and
-// gets the changes of its own tier; only core gets Secrets. The same holds after a compaction
-// and after a restart.
+// TestFallback checks that with roles, a reader that watches etcd itself has the
+// permissions it needs and gets the changes of its own tier, and only core gets Secrets.
+// The same holds after a compaction and after a restart.
 func TestFallback(t *testing.T) {
 	server, root := secured(t)
 	sinks := map[eventlog.Tier]*sink{}

@@ -110,8 +110,8 @@ var ways = []struct {
 	}},
 }
 
-// TestPermissions: with the certificate of a tier, the keys of other tiers are inaccessible,
-// except for those that core reads and publishes.
+// TestPermissions checks that the keys of other tiers are inaccessible with the certificate
+// of a tier, except for those that core reads and publishes.
 func TestPermissions(t *testing.T) {
 	server, root := secured(t)
 	for prefix := range prefixes() {
