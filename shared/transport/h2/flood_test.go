@@ -221,8 +221,8 @@ func (c *stuckConn) Close() error {
 	return c.Conn.Close()
 }
 
-// connectDeaf connects a client that stops reading.
-func connectDeaf(t *testing.T, handler http.Handler) *peer {
+// connectStalled connects a client that stops reading.
+func connectStalled(t *testing.T, handler http.Handler) *peer {
 	t.Helper()
 	l := &stuck{release: make(chan struct{})}
 	p := dial(t, start(t, newServer(handler, bounds, l.wrap)))
@@ -257,22 +257,22 @@ func TestControlFrameFloodsAreBounded(t *testing.T) {
 	const limit = 2_000_000
 	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	t.Run("ping", func(t *testing.T) {
-		p := connectDeaf(t, empty)
+		p := connectStalled(t, empty)
 		flood(t, p, limit, func(int) error { return p.framer.WritePing(false, [8]byte{}) })
 	})
 	t.Run("settings", func(t *testing.T) {
-		p := connectDeaf(t, empty)
+		p := connectStalled(t, empty)
 		flood(t, p, limit, func(int) error { return p.framer.WriteSettings() })
 	})
 	t.Run("requests", func(t *testing.T) {
-		p := connectDeaf(t, empty)
+		p := connectStalled(t, empty)
 		block := p.fields(":method", "GET", ":scheme", "https", ":path", "/")
 		flood(t, p, limit, func(i int) error {
 			return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
 		})
 	})
 	t.Run("malformed requests", func(t *testing.T) {
-		p := connectDeaf(t, empty)
+		p := connectStalled(t, empty)
 		block := p.fields(":method", "GET", ":scheme", "https")
 		flood(t, p, limit, func(i int) error {
 			return p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block, EndHeaders: true, EndStream: true})
@@ -306,7 +306,7 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	const streams = 50
 	var written atomic.Int64
 	done := make(chan struct{}, streams)
-	p := connectDeaf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p := connectStalled(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { done <- struct{}{} }()
 		for {
 			n, err := w.Write(make([]byte, 32<<10))

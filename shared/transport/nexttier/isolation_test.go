@@ -51,7 +51,7 @@ func newNeighbourhood(t *testing.T, ours bool) *neighbourhood {
 		b.accepted = func() { n.opened.Add(1) }
 	})
 	p := startProxy(t, testConfig(b.url()))
-	n.alice, n.mallory = startFront(t, p), startFront(t, p, as(someone("mallory")))
+	n.alice, n.mallory = startFront(t, p), startFront(t, p, as(newUser("mallory")))
 	return n
 }
 
@@ -100,7 +100,7 @@ func TestClientsAreIsolated(t *testing.T) {
 	http1 := func(text string) func(n *neighbourhood) {
 		return func(n *neighbourhood) {
 			for range 20 {
-				if res, err := http.ReadResponse(speak(n.t, n.mallory, text), nil); err == nil {
+				if res, err := http.ReadResponse(sendHTTP1(n.t, n.mallory, text), nil); err == nil {
 					_, _ = io.Copy(io.Discard, res.Body)
 					_ = res.Body.Close()
 				}
@@ -201,7 +201,7 @@ func TestClientsAreIsolated(t *testing.T) {
 			}
 		}, attack: func(n *neighbourhood) {
 			for range 20 {
-				speak(n.t, n.mallory, "GET /api HTTP/1.1\r\nHost: x\r\n\r\n")
+				sendHTTP1(n.t, n.mallory, "GET /api HTTP/1.1\r\nHost: x\r\n\r\n")
 			}
 		}},
 	} {
@@ -276,7 +276,7 @@ func TestLongHeadersAre431(t *testing.T) {
 		"with identity": {wordy, "X-1: " + strings.Repeat("x", 1000<<10) + "\r\n", http.StatusRequestHeaderFieldsTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
-			res, err := http.ReadResponse(speak(t, test.f, "POST /api HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"+test.text+"\r\n"), nil)
+			res, err := http.ReadResponse(sendHTTP1(t, test.f, "POST /api HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"+test.text+"\r\n"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -18,8 +18,8 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// greedy acquires as many shares as u can get.
-func greedy(l *limits, u user.Info) (acquired []share) {
+// acquireAll acquires as many shares as u can get.
+func acquireAll(l *limits, u user.Info) (acquired []share) {
 	for {
 		s, ok := l.acquire(u, nil)
 		if !ok {
@@ -29,7 +29,7 @@ func greedy(l *limits, u user.Info) (acquired []share) {
 	}
 }
 
-func someone(name string, groups ...string) user.Info {
+func newUser(name string, groups ...string) user.Info {
 	return &user.DefaultInfo{Name: name, Groups: append(groups, user.AllAuthenticated)}
 }
 
@@ -38,7 +38,7 @@ var stranger = &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.All
 func TestSharesLeaveRoom(t *testing.T) {
 	const alone = 600
 	t.Run("one user", func(t *testing.T) {
-		if n := len(greedy(newLimits(alone), someone("a"))); n != alone {
+		if n := len(acquireAll(newLimits(alone), newUser("a"))); n != alone {
 			t.Errorf("a user alone has %d", n)
 		}
 	})
@@ -46,7 +46,7 @@ func TestSharesLeaveRoom(t *testing.T) {
 		l := newLimits(alone)
 		const users = 300
 		for i := range users {
-			if n := len(greedy(l, someone("u"+strconv.Itoa(i), "system:serviceaccounts:"+strconv.Itoa(i)))); n < 1 {
+			if n := len(acquireAll(l, newUser("u"+strconv.Itoa(i), "system:serviceaccounts:"+strconv.Itoa(i)))); n < 1 {
 				t.Fatalf("user %d has nothing", i)
 			}
 		}
@@ -55,44 +55,44 @@ func TestSharesLeaveRoom(t *testing.T) {
 		l := newLimits(alone)
 		all := 0
 		for i := range 1000 {
-			all += len(greedy(l, someone("u"+strconv.Itoa(i), "system:serviceaccounts:mallory")))
+			all += len(acquireAll(l, newUser("u"+strconv.Itoa(i), "system:serviceaccounts:mallory")))
 		}
 		if all > 3*alone/2 {
 			t.Errorf("a group has %d", all)
 		}
-		if n := len(greedy(l, someone("bob"))); n < alone/3 {
+		if n := len(acquireAll(l, newUser("bob"))); n < alone/3 {
 			t.Errorf("a user of another group has %d", n)
 		}
 	})
 	t.Run("the cluster's machinery", func(t *testing.T) {
 		for _, u := range []user.Info{
-			someone(user.KubeScheduler), someone("system:node:a", user.NodesGroup),
-			someone("system:serviceaccount:kube-system:a", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
+			newUser(user.KubeScheduler), newUser("system:node:a", user.NodesGroup),
+			newUser("system:serviceaccount:kube-system:a", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
 		} {
 			l := newLimits(alone)
 			for i := range 1000 {
-				greedy(l, someone("u"+strconv.Itoa(i)))
+				acquireAll(l, newUser("u"+strconv.Itoa(i)))
 			}
-			if n := len(greedy(l, u)); n != alone {
+			if n := len(acquireAll(l, u)); n != alone {
 				t.Errorf("beside a thousand others %s has %d", u.GetName(), n)
 			}
 		}
 	})
 	t.Run("strangers", func(t *testing.T) {
 		l := newLimits(alone)
-		if n := len(greedy(l, stranger)); n != alone/10 {
+		if n := len(acquireAll(l, stranger)); n != alone/10 {
 			t.Errorf("strangers have %d", n)
 		}
-		if n := len(greedy(l, someone("a"))); n != alone {
+		if n := len(acquireAll(l, newUser("a"))); n != alone {
 			t.Errorf("beside strangers a user has %d", n)
 		}
-		if n := len(greedy(l, someone(tierclient.UserPrefix+"core"))); n != alone/4 {
+		if n := len(acquireAll(l, newUser(tierclient.UserPrefix+"core"))); n != alone/4 {
 			t.Errorf("beside strangers a tier has %d", n)
 		}
 	})
 	t.Run("a tier's own", func(t *testing.T) {
 		l := newLimits(alone)
-		own := someone(tierclient.UserPrefix+"core", user.SystemPrivilegedGroup)
+		own := newUser(tierclient.UserPrefix+"core", user.SystemPrivilegedGroup)
 		for ok := true; ok; {
 			_, ok = l.acquire(own, &apirequest.RequestInfo{Resource: "tokenreviews"})
 		}
@@ -103,18 +103,18 @@ func TestSharesLeaveRoom(t *testing.T) {
 	t.Run("system:masters", func(t *testing.T) {
 		l := newLimits(1)
 		for range 100 {
-			if _, ok := l.acquire(someone("admin", user.SystemPrivilegedGroup), nil); !ok {
+			if _, ok := l.acquire(newUser("admin", user.SystemPrivilegedGroup), nil); !ok {
 				t.Fatal("an administrator is limited")
 			}
 		}
 	})
 	t.Run("what is given back", func(t *testing.T) {
 		l := newLimits(alone)
-		for _, s := range greedy(l, someone("a")) {
+		for _, s := range acquireAll(l, newUser("a")) {
 			s.release()
 		}
 		for i := range 2 * maxCounters {
-			s, ok := l.acquire(someone("u"+strconv.Itoa(i)), nil)
+			s, ok := l.acquire(newUser("u"+strconv.Itoa(i)), nil)
 			if !ok {
 				t.Fatalf("user %d has nothing", i)
 			}
@@ -129,16 +129,16 @@ func TestSharesLeaveRoom(t *testing.T) {
 // The share of a slot is released once, in any order of release and replace.
 func TestSlotIsReleasedOnce(t *testing.T) {
 	l, slow := newLimits(10), newLimits(10)
-	acquired, _ := l.acquire(someone("a"), nil)
+	acquired, _ := l.acquire(newUser("a"), nil)
 	s := slot{current: acquired}
-	later, _ := slow.acquire(someone("a"), nil)
+	later, _ := slow.acquire(newUser("a"), nil)
 	s.replace(later)
 	if l.users.inUse != 0 || slow.users.inUse != 1 {
 		t.Errorf("%d and %d are taken", l.users.inUse, slow.users.inUse)
 	}
 	s.release()
 	s.release()
-	later, _ = slow.acquire(someone("a"), nil)
+	later, _ = slow.acquire(newUser("a"), nil)
 	s.replace(later) // after the release
 	if slow.users.inUse != 0 {
 		t.Errorf("%d are taken", slow.users.inUse)
@@ -149,8 +149,8 @@ func as(u user.Info) func(context.Context) context.Context {
 	return func(ctx context.Context) context.Context { return apirequest.WithUser(ctx, u) }
 }
 
-// speak opens an HTTP/1.1 connection, sends text and leaves the connection open.
-func speak(t *testing.T, f *front, text string) *bufio.Reader {
+// sendHTTP1 opens an HTTP/1.1 connection, sends text and leaves the connection open.
+func sendHTTP1(t *testing.T, f *front, text string) *bufio.Reader {
 	t.Helper()
 	config := f.client.Transport.(*http.Transport).TLSClientConfig.Clone()
 	config.NextProtos = []string{"http/1.1"}
@@ -168,7 +168,7 @@ func speak(t *testing.T, f *front, text string) *bufio.Reader {
 // Uploads that stall after one byte do not block other clients.
 func TestStalledUploadsBlockNoOtherClient(t *testing.T) {
 	const limit, attackers = 40, 60
-	for name, attacker := range map[string]user.Info{"strangers": stranger, "a user": someone("mallory")} {
+	for name, attacker := range map[string]user.Info{"strangers": stranger, "a user": newUser("mallory")} {
 		t.Run(name, func(t *testing.T) {
 			var entered atomic.Int64
 			b := startBackend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -187,7 +187,7 @@ func TestStalledUploadsBlockNoOtherClient(t *testing.T) {
 			p := startProxy(t, c)
 			others, attack := startFront(t, p), startFront(t, p, as(attacker))
 			for range attackers {
-				speak(t, attack, "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+				sendHTTP1(t, attack, "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 			}
 			eventually(t, "the attack has begun", func() bool { return entered.Load() >= limit/10 })
 			for range 50 {
@@ -217,7 +217,7 @@ func TestAnswerBeforeTheBodyOfHTTP1(t *testing.T) {
 			}
 			defer acquired.release()
 		}
-		answers := speak(t, f, "POST /api/v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+		answers := sendHTTP1(t, f, "POST /api/v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
 		res, err := http.ReadResponse(answers, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -241,9 +241,9 @@ func TestUnreadResponsesBlockNoOtherClient(t *testing.T) {
 	c := testConfig(b.url())
 	c.MaxInFlight = 8
 	p := startProxy(t, c)
-	others, attack := startFront(t, p), startFront(t, p, as(someone("mallory")))
+	others, attack := startFront(t, p), startFront(t, p, as(newUser("mallory")))
 	for range c.MaxInFlight {
-		res, err := http.ReadResponse(speak(t, attack, "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"), nil)
+		res, err := http.ReadResponse(sendHTTP1(t, attack, "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestUnreadResponseEndsAtTheDeadline(t *testing.T) {
 		context.AfterFunc(ctx, cancel)
 		return ctx
 	})
-	speak(t, f, "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n")
+	sendHTTP1(t, f, "GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-returned
 }
 
@@ -304,9 +304,9 @@ func BenchmarkLimits(b *testing.B) {
 		}
 	})
 	for name, u := range map[string]user.Info{
-		"user":            someone("alice", "dev"),
-		"service account": someone("system:serviceaccount:kube-system:replicaset-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
-		"administrator":   someone("admin", user.SystemPrivilegedGroup),
+		"user":            newUser("alice", "dev"),
+		"service account": newUser("system:serviceaccount:kube-system:replicaset-controller", "system:serviceaccounts", "system:serviceaccounts:kube-system"),
+		"administrator":   newUser("admin", user.SystemPrivilegedGroup),
 	} {
 		run := func(b *testing.B, l *limits) {
 			acquired, ok := l.acquire(u, info)

@@ -67,7 +67,8 @@ type maintenance struct {
 	lastCredentialsError string // the last one that was logged
 }
 
-// run does what is due. Lookups and probes run in goroutines.
+// run starts the lookups and probes that are due, in goroutines, after it has read the
+// credentials again.
 func (k *maintenance) run(p *Proxy, now time.Time) {
 	switch changed, err := p.credentials.refresh(); {
 	case err != nil && err.Error() != k.lastCredentialsError:
