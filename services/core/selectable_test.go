@@ -422,7 +422,7 @@ func TestSelectableFieldsOfPods(t *testing.T) {
 	})
 }
 
-// Reproduce with: go test -run '^$' -bench SelectableFields .
+// Reproduce with: go test -run '^$' -bench SelectableFields ./services/core
 func BenchmarkSelectableFields(b *testing.B) {
 	c := newFieldsCheck(b, schema.GroupResource{Resource: "pods"}, podStore(b))
 	stored, err := runtime.Encode(c.codec, ordinaryPod())

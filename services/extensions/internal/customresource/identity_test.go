@@ -324,7 +324,7 @@ func FuzzIdentical(f *testing.F) {
 // BenchmarkIdentical compares the proof that an object of 2 kB is sent as it is stored with
 // decoding and encoding it:
 //
-//	go test -run '^$' -bench Identical -cpu 1 ./internal/customresource
+//	go test -run '^$' -bench Identical -cpu 1 ./services/extensions/internal/customresource
 func BenchmarkIdentical(b *testing.B) {
 	j, stored := usualWidget(b)
 	b.Logf("%d bytes", len(stored))
