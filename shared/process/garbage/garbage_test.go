@@ -121,7 +121,7 @@ func TestTune(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := strings.TrimSpace(string(out)), fmt.Sprint(tc.busy, tc.idle, tc.returned); got != want {
-			t.Errorf("%v: more garbage than usual while it is busy and afterwards, and what it left given returned: %s, want %s", tc.env, got, want)
+			t.Errorf("%v: percentage raised while busy, while idle, and unused memory returned: %s, want %s", tc.env, got, want)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestCheck(t *testing.T) {
 				}
 			}
 			if err != nil && strings.Contains(err.Error(), "[+]") {
-				t.Errorf("%q tells of what is well", err)
+				t.Errorf("%q names a check that succeeds", err)
 			}
 		})
 	}

@@ -23,8 +23,8 @@ import (
 //
 //	go test -run '^$' -bench . ./shared/server/reads
 //
-// The handlers alone are measured: no TLS, no handler chain. etcd runs in the same
-// process, so that its part is in the CPU figures.
+// The handlers alone are measured: no TLS, no handler chain. etcd runs in the same process,
+// so its CPU time is included.
 
 // discard is a response that discards its body.
 type discard struct {
@@ -117,7 +117,7 @@ func BenchmarkReads(b *testing.B) {
 		name, path, accept string
 		r                  *resource
 		gzip               bool
-		// touched objects between two requests, which are not measured.
+		// touched is the number of objects that change between two requests, which is not measured.
 		touched  int
 		upstream bool
 	}{

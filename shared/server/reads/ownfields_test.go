@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A field that is there and empty is not one that is missing.
+// An empty field differs from a missing one.
 func TestPackedFields(t *testing.T) {
 	all := map[string]string{"metadata.name": "a", "spec.color": "", "spec.long": strings.Repeat("x", 300), "spec.ü": "ß"}
 	packed := packedFields(packFields(all))
@@ -20,6 +20,6 @@ func TestPackedFields(t *testing.T) {
 		}
 	}
 	if packedFields(packFields(nil)).Has("") {
-		t.Error("nothing has a field")
+		t.Error("the packed form of no fields has a field")
 	}
 }

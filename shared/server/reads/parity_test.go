@@ -83,7 +83,7 @@ func node(name string, i int) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"app": fmt.Sprintf("app-%d", i%5)}}}
 }
 
-// accepts are the encodings that clients ask for.
+// accepts are the Accept headers of the tests.
 var accepts = []string{
 	"", "*/*", "application/json", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json",
 	"application/yaml", "application/json;pretty=1", "text/html", "application/json;as=Nothing;g=meta.k8s.io;v=v1",
@@ -97,8 +97,8 @@ var accepts = []string{
 	"application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 }
 
-// compare asks both servers the same and wants the same answer. It returns ours
-// and whether the fallback has made it.
+// compare sends the same request to both servers and compares the answers. It returns ours,
+// and whether the fallback made it.
 func (r *resource) compare(t *testing.T, path string, header http.Header) (answer, bool) {
 	t.Helper()
 	before := r.fallbacks.Load()
@@ -123,7 +123,7 @@ func (r *resource) compare(t *testing.T, path string, header http.Header) (answe
 	return ours, fell
 }
 
-// settle makes the state of both servers the same: the cache has all of etcd.
+// settle waits until the cache has everything that is in etcd.
 func (r *resource) settle(t testing.TB) int64 {
 	t.Helper()
 	revision, err := r.client.Revision(t.Context(), "/registry/")
@@ -143,8 +143,8 @@ func accept(media string) http.Header {
 	return http.Header{"Accept": {media}}
 }
 
-// TestParity: every combination of parameters and headers gives upstream's answer, to
-// the byte.
+// TestParity checks that every combination of parameters and headers gets upstream's
+// answer, byte by byte.
 func TestParity(t *testing.T) {
 	w := newWorld(t)
 	pods, maps, widgets, nodes, examples := w.pods(t), w.configMaps(t), w.widgets(t), w.nodes(t), w.examples(t)
@@ -239,7 +239,7 @@ func testLists(t *testing.T, r *resource, all, some string, old, now int64) {
 						continue
 					}
 					query := strings.Join([]string{version, selector, limit}, "&")
-					// Each combination in JSON, and in one of the other encodings.
+					// Each combination in JSON, and in one other encoding.
 					one(path, query, "application/json")
 					one(path, query, accepts[(len(version)+len(selector)*3+i)%len(accepts)])
 				}
@@ -258,7 +258,7 @@ func testLists(t *testing.T, r *resource, all, some string, old, now int64) {
 	}
 }
 
-// testPages follows continue tokens; the writes in between must not show.
+// testPages follows continue tokens; writes between two pages must not show.
 func testPages(t *testing.T, r *resource, path, media string) {
 	for _, query := range []string{"limit=7", "limit=7&labelSelector=app", "limit=2&labelSelector=app%3Dapp-1"} {
 		token := ""

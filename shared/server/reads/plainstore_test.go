@@ -27,7 +27,8 @@ func (GetsItself) Get(context.Context, string, *metav1.GetOptions) (runtime.Obje
 
 type EmbedsOneThatGetsItself struct{ *GetsItself }
 
-// Only what reads through to the store unchanged may be served from its bytes.
+// Only a storage whose reads are those of the store, unchanged, is served from stored
+// bytes.
 func TestPlainStore(t *testing.T) {
 	store := func() *registry.Store {
 		return &registry.Store{Storage: registry.DryRunnableStorage{Storage: anyStorage{}}}

@@ -68,8 +68,8 @@ const (
 // for the same requests, while objects change.
 func TestWatchAnswersAsUpstream(t *testing.T) {
 	w := newHistoryWorld(t, bytecache.Config{}).pods(t).watched(t, false)
-	// What is oldest may differ by a few revisions: let all have as many digits, which
-	// the lengths in protobuf depend on.
+	// The oldest revision, which messages name, may differ by a few between the two. Give
+	// all of them as many digits, because lengths in protobuf depend on that.
 	for range 100 {
 		if _, err := w.etcd.Put(t.Context(), "/digits", ""); err != nil {
 			t.Fatal(err)

@@ -136,13 +136,13 @@ type fields = map[fieldpath.APIVersion]*fieldpath.Set
 
 var statusField = fieldpath.NewSet(fieldpath.MakePathOrDie("status"))
 
-// readOnly can be read one by one.
+// readOnly supports only get.
 type readOnly struct {
 	named
 	gets
 }
 
-// status is a subresource that is read and written.
+// status is a subresource with get and update.
 type status struct {
 	named
 	gets

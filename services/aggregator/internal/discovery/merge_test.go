@@ -54,7 +54,7 @@ func TestMerge(t *testing.T) {
 				"a.example.com/v1 Next Current", "b.example.com/v10 Next Current", "b.example.com/v2 Next Current", "b.example.com/v1 Next Current", "b.example.com/v2beta1 Next Current"},
 		},
 		{
-			name: "a remote version takes the place of the next tier's and lifts its group",
+			name: "a remote version replaces the next tier's and raises the priority of its group",
 			knowledge: Input{
 				Remote: []Source{remoteSource("apps", "v1"), remoteSource("high.example.com", "v1")},
 				Next:   []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1", "v1beta1")},
@@ -62,7 +62,7 @@ func TestMerge(t *testing.T) {
 			want: []string{"high.example.com/v1 Remote Current", "apps/v1 Remote Current", "apps/v1beta1 Next Current"},
 		},
 		{
-			name: "nobody takes the place of our own group",
+			name: "our own group is never replaced",
 			knowledge: Input{
 				Own:    []apidiscoveryv2.APIGroupDiscovery{group("own.k8s.io", "v1")},
 				Remote: []Source{remoteSource("own.k8s.io", "v1")},
@@ -70,7 +70,7 @@ func TestMerge(t *testing.T) {
 			want: []string{"own.k8s.io/v1 Next Current"},
 		},
 		{
-			name: "a next tier that is down is stale, with what was expected of it",
+			name: "everything expected of a next tier that is down is stale",
 			knowledge: Input{
 				Own:      []apidiscoveryv2.APIGroupDiscovery{group("own.k8s.io", "v1")},
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
@@ -81,7 +81,7 @@ func TestMerge(t *testing.T) {
 			want: []string{"own.k8s.io/v1 Next Current", "apps/v1 Next Stale", "autoscaling/v2 - Stale", "b.example.com/v1 Remote Current"},
 		},
 		{
-			name: "what was expected of a next tier that answers and does not have it is gone",
+			name: "an expected version is gone if the next tier answers without it",
 			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
 				Expected: []schema.GroupVersion{{Group: "autoscaling", Version: "v2"}},
@@ -89,7 +89,7 @@ func TestMerge(t *testing.T) {
 			want: []string{"apps/v1 Next Current"},
 		},
 		{
-			name: "what was expected is not gone while the last tier has not told the next one",
+			name: "an expected version stays while the next tier has not heard from the last one",
 			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1")},
 				Expected: []schema.GroupVersion{{Group: "apps", Version: "v1"}, {Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
@@ -97,7 +97,7 @@ func TestMerge(t *testing.T) {
 			want: []string{"apps/v1 Next Current", "a.example.com/v1 - Stale", "apiextensions.k8s.io/v1 - Stale"},
 		},
 		{
-			name: "what was expected is gone when the last tier does not have it",
+			name: "an expected version is gone if the last tier does not have it",
 			knowledge: Input{
 				Next:     []apidiscoveryv2.APIGroupDiscovery{group("apps", "v1"), group("apiextensions.k8s.io", "v1")},
 				Expected: []schema.GroupVersion{{Group: "apiextensions.k8s.io", Version: "v1"}, {Group: "a.example.com", Version: "v1"}},
@@ -143,7 +143,7 @@ func TestParseAggregated(t *testing.T) {
 	}
 	r := groups[0].Versions[0].Resources[0]
 	if r.ResponseKind == nil || r.Subresources[0].ResponseKind == nil {
-		t.Error("client-go v0.26.0 dies of a resource without a kind")
+		t.Error("client-go v0.26.0 panics at a resource without a kind")
 	}
 	for name, test := range map[string]struct{ contentType, body string }{
 		"a legacy list":   {"application/json", `{"kind":"APIGroupList"}`},

@@ -40,7 +40,7 @@ func TestServerKeepsItsStreams(t *testing.T) {
 	})
 	first.Close()
 	if err := first.Check(); err == nil {
-		t.Error("a closed server is well")
+		t.Error("a closed server is healthy")
 	}
 
 	second, err := Start(t.Context(), dir)

@@ -323,29 +323,29 @@ func TestRotation(t *testing.T) {
 	s.ensure(Done)
 	old := s.cert("ca", corev1.TLSCertKey)
 	if _, problems := s.ensure(Issue); !strings.Contains(problems, "no authority has a next one") {
-		t.Errorf("a rotation that nobody has been told to trust: %q", problems)
+		t.Errorf("an issue by an authority that nobody trusts yet: %q", problems)
 	}
 	s.want(Trust, "ca", "etcd-ca", "core", "admin", "etcd-core")
-	s.want(Done, "core", "admin", "etcd-core", "ca", "etcd-ca") // thought better of it
+	s.want(Done, "core", "admin", "etcd-core", "ca", "etcd-ca") // the rotation is cancelled
 	s.want(Trust, "ca", "etcd-ca", "core", "admin", "etcd-core")
 	trusting := s.snapshot()
 	s.now = s.now.Add(time.Hour)
 	s.want(Issue, "ca", "etcd-ca", "core", "admin", "etcd-core")
 	next := s.cert("ca", corev1.TLSCertKey)
 	if next.Equal(old) || s.cert("core", corev1.TLSCertKey).CheckSignatureFrom(next) != nil {
-		t.Error("the old authority issues")
+		t.Error("the old authority still issues")
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(trusting["cp-core"].Data[caKey])
 	if _, err := s.cert("admin", corev1.TLSCertKey).Verify(x509.VerifyOptions{Roots: roots, CurrentTime: s.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-		t.Errorf("whoever has read the Secrets of the step before: %v", err)
+		t.Errorf("a reader of the previous step's Secrets: %v", err)
 	}
 	if _, problems := s.ensure(Trust); !strings.Contains(problems, "end it first") {
-		t.Errorf("a rotation in another one: %q", problems)
+		t.Errorf("a rotation during another one: %q", problems)
 	}
 	s.want(Done, "core", "admin", "etcd-core", "ca", "etcd-ca")
 	if bytes.Contains(s.have["cp-core"].Data[caKey], pki.EncodeCertificate(old)) || s.have["cp-ca"].Data[previousKey] != nil {
-		t.Error("the old authority is trusted still")
+		t.Error("the old authority is still trusted")
 	}
 	s.want(Done)
 }
