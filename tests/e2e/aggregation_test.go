@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestSampleAPIServer registers k8s.io/sample-apiserver, unmodified, as a remote
-// APIService and works with its Flunders through the aggregator. The extension
-// server asks us who its callers are (the configuration of the front proxy) and
-// what they may do (SubjectAccessReview).
+// TestSampleAPIServer registers k8s.io/sample-apiserver, unmodified, as a remote APIService
+// and works with its Flunders through the aggregator. The extension server asks Triune who
+// its callers are (by the front-proxy configuration) and what they may do
+// (SubjectAccessReview).
 func TestSampleAPIServer(t *testing.T) {
 	full(t)
 	c := server(t)
@@ -34,8 +34,8 @@ func TestSampleAPIServer(t *testing.T) {
 	k.stdin(apiService(ns, "wardle.example.com", "v1alpha1", port)).run("apply", "-f", "-")
 	t.Cleanup(func() { k.run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
 	k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
-	// Available says that one aggregator has reached the server. Each learns by
-	// itself what it serves, here as in kube-apiserver.
+	// Available says that one aggregator has reached the server. As in kube-apiserver, each
+	// aggregator learns by itself what the server serves.
 	for i, head := 0, c.ServingTiers()[0]; c.Process(head, i) != nil; i++ {
 		eventually(t, patience, func(context.Context) error {
 			o := k.try("api-resources", "--api-group=wardle.example.com", "--cached=false", "--server="+c.ReplicaURL(head, i))
@@ -97,7 +97,7 @@ func TestSampleAPIServer(t *testing.T) {
 		k.fails(`User "alice" cannot list resource "flunders" in API group "wardle.example.com"`, "get", "flunders", "--as=alice")
 		k.run("create", "role", "flunders", "--verb=get,list", "--resource=flunders.wardle.example.com")
 		k.run("create", "rolebinding", "flunders", "--role=flunders", "--user=alice", "--group=testers")
-		eventually(t, 2*patience, func(context.Context) error { // both sides cache a denial
+		eventually(t, 2*patience, func(context.Context) error { // both servers cache a denial
 			if o := k.try("get", "flunders", "--as=alice"); o.code != 0 || !strings.Contains(o.stdout, "one") {
 				return fmt.Errorf("get as alice: %+v", o)
 			}
@@ -127,7 +127,7 @@ func TestSampleAPIServer(t *testing.T) {
 			return nil
 		})
 	})
-	t.Run("after it is taken off", func(t *testing.T) {
+	t.Run("after the APIService is deleted", func(t *testing.T) {
 		k := k.of(t)
 		k.run("delete", "apiservice", "v1alpha1.wardle.example.com")
 		eventually(t, patience, func(context.Context) error {
@@ -139,7 +139,7 @@ func TestSampleAPIServer(t *testing.T) {
 	})
 }
 
-// apiService registers a server on this machine for a group-version.
+// apiService returns the manifest of an APIService for a server on this machine.
 func apiService(ns, group, version string, port int) string {
 	return serviceOf(ns, port) + `---
 apiVersion: apiregistration.k8s.io/v1
@@ -155,9 +155,9 @@ spec:
 `
 }
 
-// serviceOf is a Service that leads to a port of this machine: by a name or, where the
-// servers have an egress proxy and look for endpoints themselves, by an address that only
-// this proxy reaches.
+// serviceOf returns the manifest of a Service that leads to a port of this machine: by name
+// or, if the servers have an egress proxy and resolve endpoints themselves, by an address
+// that only this proxy reaches.
 func serviceOf(ns string, port int) string {
 	if shared.production == nil {
 		return `apiVersion: v1

@@ -23,8 +23,8 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// TestTiersDecideAlike: what the authorizers of core say holds wherever an object is
-// served, with the same reason. ABAC is one that only core can ask.
+// TestTiersDecideAlike checks that the decisions of core's authorizers apply in every tier,
+// with the same reason. Only core can ask ABAC.
 func TestTiersDecideAlike(t *testing.T) {
 	needs(t)
 	policy := writeFile(t, "policy.jsonl", `{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy",`+
@@ -34,7 +34,7 @@ func TestTiersDecideAlike(t *testing.T) {
 	if config.Topology == cluster.Tiers {
 		builtin = cluster.Core
 	}
-	// Node and RBAC are there already.
+	// Node and RBAC are the defaults.
 	config.Flags = map[cluster.Tier][]string{builtin: {"--authorization-mode=ABAC", "--authorization-policy-file=" + policy}}
 	c := cluster.Run(t, config)
 	k := newKubectl(t, c, "default")
@@ -79,8 +79,7 @@ func TestTiersDecideAlike(t *testing.T) {
 	}
 }
 
-// reasonOf returns what the authorizers said of a request that was refused, which ends
-// the message.
+// reasonOf returns the authorizers' reason from the end of the message of a refusal.
 func reasonOf(status string) string {
 	_, after, _ := strings.Cut(status, `"message":"`)
 	message, _, _ := strings.Cut(after, `","reason"`)
@@ -128,12 +127,12 @@ func sendBy(ctx context.Context, client *http.Client, method, url, body string) 
 	return res.StatusCode, string(content), err
 }
 
-// TestContradiction: a tier that was told otherwise than core does not become ready, and
-// names both; told the same, it does.
+// TestContradiction checks that a tier whose flags contradict core's does not become ready
+// and names both values, and that it becomes ready once they agree.
 func TestContradiction(t *testing.T) {
 	needs(t)
 	if cluster.Topology(*target) != cluster.Tiers {
-		return // one process is told once
+		return // one process has one set of flags
 	}
 	config := targetConfig()
 	config.Replicas = 1
@@ -145,8 +144,8 @@ func TestContradiction(t *testing.T) {
 			if err := p.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			told := p.Args
-			p.Args = append(told[:len(told):len(told)], "--anonymous-auth=false")
+			args := p.Args
+			p.Args = append(args[:len(args):len(args)], "--anonymous-auth=false")
 			if err := p.Start(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
@@ -161,7 +160,7 @@ func TestContradiction(t *testing.T) {
 			if err := p.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			p.Args = told
+			p.Args = args
 			if err := c.StartReplica(t.Context(), tier, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -169,8 +168,8 @@ func TestContradiction(t *testing.T) {
 	}
 }
 
-// TestAnonymousIsCores: the tier in front does not let in, in the name of nobody, whom
-// core's flags refuse. The tiers are told alike, but not at the same moment.
+// TestAnonymousIsCores checks that the tier in front does not let in anonymous requests
+// that core's flags refuse. The tiers get the same file, but not at the same moment.
 func TestAnonymousIsCores(t *testing.T) {
 	needs(t)
 	config := targetConfig()
@@ -185,7 +184,7 @@ func TestAnonymousIsCores(t *testing.T) {
 	if err := says(t, nobody, url, http.StatusForbidden, "system:anonymous"); err != nil {
 		t.Error(err)
 	}
-	// But for the probes of this suite.
+	// The probes of this suite stay anonymous.
 	file := writeFile(t, "authentication.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+
 		"anonymous: {enabled: true, conditions: [{path: /readyz}]}\n")
 	p := c.Process(builtin, 0)
@@ -201,8 +200,8 @@ func TestAnonymousIsCores(t *testing.T) {
 	}
 }
 
-// says returns an error unless an answer has a code and a fragment. A server that does
-// not listen yet has neither.
+// says returns an error unless the answer has the code and contains want. A server that
+// does not listen yet has no answer.
 func says(t *testing.T, config *rest.Config, url string, code int, want string) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	everyKind = "all-kinds" // the namespace, and the label suite=all-kinds
 )
 
-// TestEveryStableKind sends one object of every stable built-in kind through
-// its life: apply, read, apply on the server side, no difference, delete.
+// TestEveryStableKind takes one object of every stable built-in kind through its life:
+// apply, read, server-side apply, diff, delete.
 func TestEveryStableKind(t *testing.T) {
 	c := server(t)
 	k := newKubectl(t, c, "")
@@ -50,8 +50,8 @@ func TestEveryStableKind(t *testing.T) {
 	t.Run("read back", func(t *testing.T) { expectAsWritten(t, c, objects) })
 
 	t.Run("apply again changes nothing", func(t *testing.T) {
-		// kubectl sends a patch wherever the server orders or defaults a list
-		// otherwise than the manifest does; the patch must have no effect.
+		// kubectl sends a patch if the server orders or defaults a list differently than
+		// the manifest does; the patch must have no effect.
 		before := resourceVersions(t, c, objects)
 		k.of(t).run("apply", "-f", manifests)
 		if diff := cmp.Diff(before, resourceVersions(t, c, objects)); diff != "" {
@@ -99,7 +99,7 @@ func TestEveryStableKind(t *testing.T) {
 	t.Run("delete", func(t *testing.T) {
 		k := k.of(t)
 		k.run("delete", "--wait=false", "-f", manifests)
-		// Controllers take these finalizers off; here nobody does.
+		// Controllers would remove these finalizers, and none runs here.
 		for _, what := range []string{"pvc/data", "pv/all-kinds", "vac/all-kinds"} {
 			k.run("patch", "-n", everyKind, what, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 		}
@@ -114,7 +114,7 @@ type storedResource struct {
 	verbs []string
 }
 
-// argument names the resource unmistakably to kubectl: Events are in two groups.
+// argument names the resource unambiguously for kubectl: Events are in two groups.
 func (r storedResource) argument() string {
 	if r.gvr.Group == "" {
 		return r.gvr.Resource + "." + r.gvr.Version + "."
@@ -158,12 +158,12 @@ func storedResources(t *testing.T, c *cluster.Cluster) []storedResource {
 	return all
 }
 
-// isForeign tells the groups that tests add from the built-in ones.
+// isForeign reports whether tests have added the group.
 func isForeign(group string) bool {
 	return strings.HasSuffix(group, ".triune.dev") || strings.HasPrefix(group, "gateway.") || strings.HasPrefix(group, "wardle.")
 }
 
-// each calls f with every object as the server has it.
+// each calls f with every object and a function that reads it from the server.
 func each(t *testing.T, c *cluster.Cluster, objects []*unstructured.Unstructured, f func(want *unstructured.Unstructured, get func(context.Context) (*unstructured.Unstructured, error))) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(restConfig(t, c))
@@ -194,7 +194,7 @@ func resourceVersions(t *testing.T, c *cluster.Cluster, objects []*unstructured.
 			t.Error(err)
 			return
 		}
-		// These are written by the server itself, whenever it likes.
+		// The server writes these by itself at any time.
 		if k := want.GetKind(); k != "APIService" && k != "ResourceQuota" {
 			versions[objectID(want)] = o.GetResourceVersion()
 		}

@@ -17,7 +17,8 @@ import (
 	"triune.dev/tests/kms"
 )
 
-// everyProvider encrypts a resource with each provider, and some of each tier.
+// everyProvider returns a configuration that uses each provider for one resource or more,
+// and covers each tier.
 func everyProvider(p *kms.Plugin) string {
 	const plain = "identity: {}"
 	return encryptionConfiguration(
@@ -40,7 +41,7 @@ var (
 	}
 )
 
-// sealedByAll are those of everyProvider.
+// sealedByAll are the resources of everyProvider.
 var sealedByAll = []sealed{
 	sealedSecret, sealedCustom,
 	{GroupVersionResource: core.WithResource("configmaps"), kind: "ConfigMap", under: "/registry/configmaps/", prefix: "k8s:enc:aescbc:v1:one:"},
@@ -67,17 +68,17 @@ var sealedByAll = []sealed{
 	},
 }
 
-// TestEncryptionAtRest: a kube-apiserver on the same etcd, with the same configuration and
-// the same plugin, reads what we write and the other way round, whichever provider encrypts
-// it and whichever tier serves it.
+// TestEncryptionAtRest checks that the server under test and a kube-apiserver on the same
+// etcd, with the same configuration and plugin, read each other's writes, with every
+// provider and in every tier.
 func TestEncryptionAtRest(t *testing.T) {
 	needs(t)
 	dir := t.TempDir()
-	v := newVault(t, everyProvider, 1, talkative(t, dir)...)
+	v := newVault(t, everyProvider, 1, verboseFlags(t, dir)...)
 	v.startReference(t)
 	v.defineSeals(t)
 	namespace := newNamespace(t, v.tested)
-	t.Run("quiet", func(t *testing.T) { v.keepsQuiet(t, namespace, dir) })
+	t.Run("quiet", func(t *testing.T) { v.checkNoLeaks(t, namespace, dir) })
 	for _, s := range sealedByAll {
 		t.Run(s.Resource, func(t *testing.T) {
 			for i, writer := range v.servers() {
@@ -85,7 +86,7 @@ func TestEncryptionAtRest(t *testing.T) {
 			}
 		})
 	}
-	// One seed encrypts many objects: whoever knows it need not ask.
+	// One seed encrypts many objects, so the plugin is rarely asked.
 	if n, most := v.plugin.Decrypted(), 20; n > most {
 		t.Errorf("the plugin was asked to decrypt %d times, want at most %d", n, most)
 	}
@@ -98,7 +99,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 }
 
-// defineSeals makes the custom resource that everyProvider encrypts, and waits until all
+// defineSeals creates the custom resource that everyProvider encrypts, and waits until all
 // servers serve it.
 func (v *vault) defineSeals(t *testing.T) {
 	t.Helper()
@@ -118,8 +119,8 @@ func (v *vault) defineSeals(t *testing.T) {
 	}
 }
 
-// exchange writes an object through one server and through the other one, in turn, and
-// fails unless both read and watch it alike, and etcd has it as it should.
+// exchange writes an object through each of two servers in turn, and checks that both read
+// and watch the same, and that it is stored as it should be.
 func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reader *cluster.Cluster) {
 	t.Helper()
 	ctx := t.Context()
@@ -136,13 +137,13 @@ func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reade
 	}
 	said := func(c *cluster.Cluster, event watch.EventType, word string) {
 		t.Helper()
-		for got := range watches[c].ResultChan() { // what its controllers write does not matter
+		for got := range watches[c].ResultChan() { // ignore writes of controllers
 			o, ok := got.Object.(*unstructured.Unstructured)
 			if ok && got.Type == event && wordOf(o) == word {
 				return
 			}
 			if !ok || got.Type == watch.Deleted {
-				t.Fatalf("%s tells %v, want %s of %s", c.Config.Topology, got, event, word)
+				t.Fatalf("%s sends %v, want %s of %s", c.Config.Topology, got, event, word)
 			}
 		}
 		t.Fatalf("%s ends the watch", c.Config.Topology)
@@ -163,7 +164,7 @@ func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reade
 			if err != nil || wordOf(got) != word {
 				t.Fatalf("%s: %v, %v, want the word %s", c.Config.Topology, got, err, word)
 			}
-			for _, version := range []string{"", "0"} { // the watch has told of it: memory has it
+			for _, version := range []string{"", "0"} { // the event has arrived, so caches have the object
 				list, err := resource.List(ctx, metav1.ListOptions{ResourceVersion: version, FieldSelector: "metadata.name=" + name})
 				if err != nil || len(list.Items) != 1 || wordOf(&list.Items[0]) != word {
 					t.Fatalf("%s: list %v, %v", c.Config.Topology, list, err)

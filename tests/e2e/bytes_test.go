@@ -21,14 +21,13 @@ import (
 	"triune.dev/tests/parity"
 )
 
-// TestStoredBytes writes the same objects through kube-apiserver and through the
-// server under test and compares what is in their etcds: the same keys, the same
-// encoding, the same stored version and content.
+// TestStoredBytes writes the same objects through kube-apiserver and the server under test
+// and compares their etcds: keys, encodings, stored versions and contents.
 func TestStoredBytes(t *testing.T) {
 	full(t)
 	reference := cluster.Run(t, cluster.Config{Topology: cluster.KubeAPIServer})
 	config := swapConfig()
-	config.PKI = reference.PKI // who asked for a certificate is stored with the request
+	config.PKI = reference.PKI // a CertificateSigningRequest contains the certificate of its user
 	tested := cluster.Run(t, config)
 	fill(t, reference)
 	fill(t, tested)
@@ -56,14 +55,14 @@ func TestStoredBytes(t *testing.T) {
 	}
 }
 
-// value is a stored object in the form for comparison.
+// value is a stored object, prepared for comparison.
 type value struct {
-	Encoding string // "json", or what the protobuf envelope says
+	Encoding string // "json", or the type in the protobuf envelope
 	Object   any
 	Lease    bool
 }
 
-// stored reads all of etcd but what is named after a process or a moment.
+// stored reads all of etcd except for keys that are named after a process or a moment.
 func stored(t *testing.T, c *cluster.Cluster) map[string]value {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{c.EtcdURL}, DialTimeout: 10 * time.Second})
@@ -81,7 +80,7 @@ func stored(t *testing.T, c *cluster.Cluster) map[string]value {
 		if isOfAProcess(key) {
 			continue
 		}
-		// A normaliser of its own for each: placeholders are counted from 1.
+		// Each value has its own normaliser, because placeholders are counted from 1.
 		n := &parity.Normaliser{Now: time.Now()}
 		v, err := decodeStored(n, kv.Value)
 		if err != nil {
@@ -97,12 +96,12 @@ func stored(t *testing.T, c *cluster.Cluster) map[string]value {
 func isOfAProcess(key string) bool {
 	return slices.ContainsFunc([]string{
 		"/registry/masterleases/", "/registry/peerserverleases/", "/registry/services/specs/default/kubernetes", "/registry/leases/kube-system/", "compact_rev_key",
-		"/triune/eventlog/", // beside the objects: which process publishes, and into which stream
+		"/triune/eventlog/", // the elected relay and the streams, which are not objects
 		"/registry/services/endpoints/default/kubernetes", "/registry/endpointslices/default/kubernetes",
-		"/registry/apiregistration.k8s.io/apiservices/v1.remote.all-kinds.triune.dev", // when it was last checked
-		"/registry/events/default/", "/registry/events/all-kinds/web.", // what a controller of the server noticed in passing
+		"/registry/apiregistration.k8s.io/apiservices/v1.remote.all-kinds.triune.dev", // the time of the last check
+		"/registry/events/default/", "/registry/events/all-kinds/web.", // depend on the timing of the server's controllers
 		"/registry/configmaps/kube-system/",           // certificates
-		"/registry/ranges/", "/registry/ipaddresses/", // which addresses were free
+		"/registry/ranges/", "/registry/ipaddresses/", // depend on which addresses were free
 	}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) && !strings.HasSuffix(key, "/10.99.0.77")
 }
 
@@ -117,7 +116,7 @@ func decodeStored(n *parity.Normaliser, data []byte) (value, error) {
 	}
 	v := value{Encoding: fmt.Sprintf("protobuf %s %s %q %q", envelope.APIVersion, envelope.Kind, envelope.ContentEncoding, envelope.ContentType)}
 	o, _, err := protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Decode(data, nil, nil)
-	if runtime.IsNotRegisteredError(err) { // of a group that client-go has no types for
+	if runtime.IsNotRegisteredError(err) { // client-go has no types of this group
 		v.Object = len(envelope.Raw) > 0
 		return v, nil
 	}
@@ -132,9 +131,8 @@ func decodeStored(n *parity.Normaliser, data []byte) (value, error) {
 	return v, err
 }
 
-// TestHalfDeadEtcd stops etcd in its tracks, without a connection breaking: what
-// needs it fails in the time that the request has, nothing hangs for good, and
-// everything is back when etcd is.
+// TestHalfDeadEtcd freezes etcd without breaking a connection. Requests that need it fail
+// within their timeouts, nothing hangs for good, and everything recovers with etcd.
 func TestHalfDeadEtcd(t *testing.T) {
 	full(t)
 	c := cluster.Run(t, swapConfig())
@@ -167,7 +165,7 @@ func TestHalfDeadEtcd(t *testing.T) {
 		return nil
 	})
 	k.run("get", "configmap", "before", "after")
-	ready := func(context.Context) error { // of the tier in front, which asks etcd every now and then
+	ready := func(context.Context) error { // readyz of the tier in front, which checks etcd periodically
 		if o := k.try("get", "--raw", "/readyz"); o.code != 0 {
 			return fmt.Errorf("readyz: %s", o.stderr)
 		}

@@ -30,8 +30,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// patience is how long a condition may take that depends on nothing but the
-// servers. It is far more than they need, for machines that are busy.
+// patience is how long a condition may take that depends only on the servers. It is far
+// more than they need, for busy machines.
 const patience = 30 * time.Second
 
 func restConfig(t *testing.T, c *cluster.Cluster) *rest.Config {
@@ -52,9 +52,9 @@ func clientset(t *testing.T, c *cluster.Cluster) *kubernetes.Clientset {
 	return client
 }
 
-// newNamespace creates a namespace named after the test, with the ServiceAccount
-// that pods need and that a controller would make. It is deleted at the end; it
-// goes away for good only where the namespace controller runs.
+// newNamespace creates a namespace named after the test, with the ServiceAccount that pods
+// need, which a controller would create. It is deleted at the end of the test, and
+// finalized only if the namespace controller runs.
 func newNamespace(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	client := clientset(t, c)
@@ -78,7 +78,7 @@ func newNamespace(t *testing.T, c *cluster.Cluster) string {
 	return name
 }
 
-// eventually waits until check agrees; what it last said is in the failure.
+// eventually waits until check returns nil. On a timeout it fails with the last error.
 func eventually(t *testing.T, limit time.Duration, check func(context.Context) error) {
 	t.Helper()
 	last := errors.New("never asked")
@@ -94,23 +94,23 @@ func eventually(t *testing.T, limit time.Duration, check func(context.Context) e
 	}
 }
 
-// command is one client program with its environment.
+// command is a client program with its environment.
 type command struct {
 	t    *testing.T
 	path string
-	args []string // in front of those of each call
+	args []string // precede the arguments of each call
 	env  []string
 	in   string
 }
 
-// output is how one call ended.
+// output is the result of one call.
 type output struct {
 	stdout, stderr string
 	code           int
 }
 
-// newKubectl returns the kubectl of the administrator in a namespace; "" leaves
-// the choice to kubectl. Its home and cache are the test's own.
+// newKubectl returns the administrator's kubectl for a namespace; "" leaves the choice to
+// kubectl. Its home and cache belong to the test.
 func newKubectl(t *testing.T, c *cluster.Cluster, namespace string) command {
 	t.Helper()
 	path, err := tools.Path(t.Context(), "kubectl")
@@ -133,10 +133,10 @@ func (k command) with(env ...string) command {
 	return k
 }
 
-// try runs the program and reports how it ended.
+// try runs the program and returns its result.
 func (k command) try(args ...string) output {
 	k.t.Helper()
-	// Not cut short by the end of the test: it may be called to clean up.
+	// Do not cancel it at the end of the test: it may be a cleanup.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(k.t.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := k.cmd(ctx, args...)
@@ -164,7 +164,7 @@ func (k command) cmd(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run expects success and returns standard output.
+// run returns standard output and fails the test unless the program succeeds.
 func (k command) run(args ...string) string {
 	k.t.Helper()
 	o := k.try(args...)
@@ -174,13 +174,13 @@ func (k command) run(args ...string) string {
 	return o.stdout
 }
 
-// says expects success and that standard output has every one of the fragments.
+// says fails the test unless the program succeeds and prints all fragments.
 func (k command) says(want []string, args ...string) {
 	k.t.Helper()
 	expectFragments(k.t, strings.Join(args, " "), k.run(args...), want)
 }
 
-// fails expects an exit status other than 0 and returns standard error.
+// fails returns standard error and fails the test if the program succeeds.
 func (k command) fails(want string, args ...string) string {
 	k.t.Helper()
 	o := k.try(args...)
@@ -222,7 +222,7 @@ func write(t *testing.T, dir, name, content string) {
 	}
 }
 
-// certificateRequest is a fresh PKCS #10 request, in base64 of its PEM.
+// certificateRequest returns a new PKCS #10 request, in base64 of its PEM.
 func certificateRequest(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,12 +14,12 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// goal is how long controllers may take to reach what was asked for; their own
-// back-off is in it.
+// goal is how long controllers may take to reach their goal state, including their
+// back-off.
 const goal = 90 * time.Second
 
-// TestControllers lets the real controllers, the real scheduler and fake nodes
-// bring workloads to their goal state, and take them away again.
+// TestControllers lets the real controllers, the real scheduler and fake nodes bring
+// workloads to their goal state and remove them again.
 func TestControllers(t *testing.T) {
 	full(t)
 	c := server(t)

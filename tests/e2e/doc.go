@@ -7,24 +7,24 @@
 //	go test ./tests/e2e -target=kube-apiserver  # the reference
 //	go test ./tests/e2e -target=external -kubeconfig=admin.kubeconfig
 //
-// With -flags=production (or production-max-in-flight) every server gets what the
-// manifests of production clusters turn on, and with -external-etcd triune uses an etcd
-// process as kube-apiserver does.
+// With -flags=production (or production-max-in-flight) every server gets the flags that
+// manifests of production clusters set, and with -external-etcd triune uses an etcd process
+// as kube-apiserver does.
 //
-// The reference target shows that the suite asks for nothing that Kubernetes
-// does not do: a test that fails there is wrong. The environment's
-// TRIUNE_TARGET replaces the flag's default.
+// The reference target shows that the suite expects nothing that Kubernetes does not do: a
+// test that fails there is wrong. The environment variable TRIUNE_TARGET replaces the
+// flag's default.
 //
-// The external target is a server that runs already, such as that of
-// docker-compose.yml: tests that start, kill or configure servers of their own are
-// left out, by name and with the reason (external_test.go). It is to be a new server:
-// the suite leaves namespaces behind where no controller deletes them.
+// The external target is a running server, such as that of docker-compose.yml. Tests that
+// start, kill or configure servers of their own are skipped, by name and with the reason
+// (external_test.go). The server should be a new one: the suite leaves namespaces behind
+// where no controller deletes them.
 //
-// With -short only what needs no controllers and no large tools is run. With
-// -disrupt every serving tier is killed with all of its replicas and started
-// again once, in the middle of the suite.
+// With -short only tests run that need neither controllers nor large tools. With -disrupt
+// every serving tier is killed with all of its replicas and started again once, in the
+// middle of the suite.
 //
-// One server is shared by all tests of a run; a test has a namespace of its own
-// and names its cluster-scoped objects after itself. Tests that stop servers for
-// longer than a moment start a cluster for themselves.
+// All tests of a run share one server; each has its own namespace and names its
+// cluster-scoped objects after itself. Tests that stop servers for longer than a moment
+// start their own cluster.
 package e2e

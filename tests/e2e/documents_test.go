@@ -14,12 +14,12 @@ import (
 var (
 	flagName = regexp.MustCompile(`--[a-z][a-z0-9-]+`)
 	codeSpan = regexp.MustCompile("`[^`]+`")
-	// otherProgram matches a code span that is a command of a program that is not ours.
+	// otherProgram matches a code span with a command of another project's program.
 	otherProgram = regexp.MustCompile("^`(etcd|etcdutl|kubectl|make) ")
 )
 
-// TestFlagsInDocumentsExist: a flag that a document names is one that some program
-// of ours has. Shell examples are not looked at: they have other programs' flags.
+// TestFlagsInDocumentsExist checks that every flag that a document names is a flag of one
+// of the programs. It ignores shell examples, which also run other programs.
 func TestFlagsInDocumentsExist(t *testing.T) {
 	root, err := tools.Root()
 	if err != nil {
@@ -76,7 +76,7 @@ func TestFlagsInDocumentsExist(t *testing.T) {
 	}
 }
 
-// outsideFences drops the ``` blocks of a Markdown text.
+// outsideFences returns a Markdown text without its ``` blocks.
 func outsideFences(text string) string {
 	var b strings.Builder
 	fenced := false

@@ -23,8 +23,8 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestEncryptedOnItsWay: what is encrypted in etcd is so in the event log, while
-// readers and watchers get it in the clear.
+// TestEncryptedOnItsWay checks that an object that is encrypted in etcd is encrypted in the
+// event log, too, and that readers and watchers get it decrypted.
 func TestEncryptedOnItsWay(t *testing.T) {
 	needs(t)
 	full(t)
@@ -65,7 +65,7 @@ resources:
 	if _, err := secrets.Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// In etcd: read before it goes.
+	// Read etcd before the object is deleted.
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{c.EtcdURL}, DialTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ resources:
 		t.Fatal(err)
 	}
 	if len(list.Items) != 1 || string(list.Items[0].Data["word"]) != plain+"-2" {
-		t.Fatalf("a list tells %v", list.Items)
+		t.Fatalf("the list has %v", list.Items)
 	}
 	if err := secrets.Delete(ctx, "sealed", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -99,12 +99,12 @@ resources:
 	}{{watch.Added, plain + "-1"}, {watch.Modified, plain + "-2"}, {watch.Deleted, plain + "-2"}} {
 		got := <-events.ResultChan()
 		if object, ok := got.Object.(*corev1.Secret); !ok || got.Type != want.event || string(object.Data["word"]) != want.word {
-			t.Fatalf("a watcher is told %v, want %s of %s", got, want.event, want.word)
+			t.Fatalf("a watcher receives %v, want %s of %s", got, want.event, want.word)
 		}
 	}
 
-	// Three messages of the event log carry it: as created, as changed with what was
-	// before, and as deleted.
+	// Three messages of the event log contain it: its creation, its change with the
+	// previous state, and its deletion.
 	var messages, about int
 	for _, message := range logged(t, c.ReplicaURL(cluster.NATS, 0)) {
 		data := message.Data
@@ -124,7 +124,7 @@ resources:
 	}
 }
 
-// logged is what the streams of all tiers hold.
+// logged returns the messages in the streams of all tiers.
 func logged(t *testing.T, url string) (all []*jetstream.RawStreamMsg) {
 	t.Helper()
 	conn, err := nats.Connect(url)
@@ -148,7 +148,7 @@ func logged(t *testing.T, url string) (all []*jetstream.RawStreamMsg) {
 		for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
 			message, err := stream.GetMsg(t.Context(), seq)
 			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				continue // progress that newer progress has replaced
+				continue // replaced by newer progress
 			}
 			if err != nil {
 				t.Fatal(err)

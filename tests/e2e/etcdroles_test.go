@@ -18,9 +18,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestEtcdRoles: the tiers serve with a user of etcd each, which has no more than its
-// tier's keys, also when each of them has to watch etcd itself; and what one of their
-// certificates is worth to somebody who takes it.
+// TestEtcdRoles checks that each tier works with a user of etcd that has access only to
+// that tier's keys, also when the tier has to watch etcd itself, and what a stolen
+// certificate of such a user allows.
 func TestEtcdRoles(t *testing.T) {
 	needs(t)
 	full(t)
@@ -134,7 +134,7 @@ func awaitAdded(t *testing.T, w watch.Interface, name string) {
 	}
 }
 
-// stolenEtcdKey tries what the certificate of a tier is not good for.
+// stolenEtcdKey checks what the certificate of a tier does not allow.
 func stolenEtcdKey(t *testing.T, c *cluster.Cluster, tier cluster.Tier) {
 	root, err := c.EtcdAs("root")
 	if err != nil {
@@ -161,7 +161,7 @@ func stolenEtcdKey(t *testing.T, c *cluster.Cluster, tier cluster.Tier) {
 		if err == nil {
 			readable++
 		}
-		// A transaction is allowed or refused before it is looked at.
+		// Permissions of a transaction are checked before its conditions.
 		_, err = thief.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(key), "=", -1)).Then(clientv3.OpPut(key, "forged"), clientv3.OpGet(key)).Commit()
 		if allowed := owner == tier || tier == cluster.Core && strings.HasPrefix(key, "/triune/"); allowed != (err == nil) || err != nil && !errors.Is(err, rpctypes.ErrPermissionDenied) {
 			t.Errorf("write %s: %v", key, err)
@@ -182,7 +182,7 @@ func stolenEtcdKey(t *testing.T, c *cluster.Cluster, tier cluster.Tier) {
 	}
 }
 
-// ownerOf says whose key it is; those that every tier may read are nobody's.
+// ownerOf returns the tier that owns a key, "" if every tier may read it.
 func ownerOf(key string) cluster.Tier {
 	first, _, _ := strings.Cut(strings.TrimPrefix(key, "/registry/"), "/")
 	switch {

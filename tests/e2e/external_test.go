@@ -15,8 +15,8 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// What tests ask of a server that only one of their own has, by the name of what
-// they call for it, and why an external server cannot be asked.
+// beyondExternal lists calls that tests can only make with servers of their own, and why an
+// external server does not allow them.
 var beyondExternal = map[string]string{
 	"cluster.Run":       "it starts servers of its own",
 	"cluster.Start":     "it starts servers of its own",
@@ -27,8 +27,8 @@ var beyondExternal = map[string]string{
 	"StartSampleServer": "the server has to reach an extension server on the loopback of this machine",
 }
 
-// leftOut are the tests that an external server does not see, and what they call
-// that it has not. TestLeftOutOfExternal keeps it as short as it can be.
+// leftOut lists the tests that are skipped with an external server, each with the call that
+// is the reason. TestLeftOutOfExternal keeps the list minimal.
 var leftOut = map[string]string{
 	"TestBadStart":                         "CommandLine",
 	"TestAnonymousIsCores":                 "Restart",
@@ -55,7 +55,8 @@ var leftOut = map[string]string{
 	"TestWebhookThatAnswers401":            "startWebhook",
 }
 
-// needs skips a test that an external server cannot be asked, where there is one.
+// needs skips the test if it needs more than an external server allows and the target is
+// one.
 func needs(t *testing.T) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
@@ -64,29 +65,27 @@ func needs(t *testing.T) {
 	}
 }
 
-// somebody is a user who may do nothing.
-type somebody struct{ name, group, token string }
+// tokenUser is a user without permissions.
+type tokenUser struct{ name, group, token string }
 
-// ofToken is alice of the token file, or a ServiceAccount where the server is not
-// ours to give one. k writes to a namespace of the test.
-func ofToken(t *testing.T, c *cluster.Cluster, k command) somebody {
+// newTokenUser returns alice of the token file, or a new ServiceAccount if the target has
+// no such file. k writes to a namespace of the test.
+func newTokenUser(t *testing.T, c *cluster.Cluster, k command) tokenUser {
 	t.Helper()
 	if c.Tokens != "" {
-		return somebody{"alice", "testers", "alice-token"}
+		return tokenUser{"alice", "testers", "alice-token"}
 	}
 	k.run("create", "serviceaccount", "somebody")
 	namespace := k.run("get", "serviceaccount", "somebody", "-o", "jsonpath={.metadata.namespace}")
-	return somebody{
+	return tokenUser{
 		name:  "system:serviceaccount:" + namespace + ":somebody",
 		group: "system:serviceaccounts:" + namespace,
 		token: strings.TrimSpace(k.run("create", "token", "somebody", "--duration=30m")),
 	}
 }
 
-// TestLeftOutOfExternal: the tests that an external server does not see are those
-// whose code, with the functions of this package that it calls, asks for something
-// that only a server of the suite's own has. So none is left out for another reason,
-// and none that needs such a thing is forgotten.
+// TestLeftOutOfExternal derives leftOut from the code: a test is left out if and only if it
+// calls a function of beyondExternal, directly or through functions of this package.
 func TestLeftOutOfExternal(t *testing.T) {
 	calls := callsOfPackage(t)
 	want := map[string]string{}
@@ -120,8 +119,8 @@ func TestLeftOutOfExternal(t *testing.T) {
 	}
 }
 
-// callsOfPackage maps each function of this package to what it calls: the name of
-// the function or method, with the package before it where that is cluster.
+// callsOfPackage maps each function of this package to its calls: the names of functions
+// and methods, qualified if the package is cluster.
 func callsOfPackage(t *testing.T) map[string][]string {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")
@@ -130,7 +129,7 @@ func callsOfPackage(t *testing.T) map[string][]string {
 	}
 	calls := map[string][]string{}
 	for _, name := range files {
-		if name == "main_test.go" { // what the suite does for all tests is no wish of one
+		if name == "main_test.go" { // calls for all tests are not those of one
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
@@ -142,7 +141,7 @@ func callsOfPackage(t *testing.T) map[string][]string {
 			if !ok {
 				continue
 			}
-			name := function.Name.Name // methods of one name are one function here
+			name := function.Name.Name // functions and methods of the same name count as one
 			ast.Inspect(function, func(n ast.Node) bool {
 				call, ok := n.(*ast.CallExpr)
 				if !ok {
@@ -165,7 +164,7 @@ func callsOfPackage(t *testing.T) map[string][]string {
 	return calls
 }
 
-// reached are all calls that a function makes, itself or by others of the package.
+// reached returns all calls of a function, direct and through functions of the package.
 func reached(calls map[string][]string, from string) map[string]bool {
 	all := map[string]bool{}
 	var visit func(string)

@@ -8,9 +8,9 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// TestGatewayAPI installs the definitions of Gateway API, which have large
-// schemas, validation rules and an admission policy, and creates all of the
-// project's own example objects. Both are read from its module.
+// TestGatewayAPI installs the CRDs of Gateway API, which have large schemas, validation
+// rules and an admission policy, and creates the project's own examples. Both are read from
+// its module.
 func TestGatewayAPI(t *testing.T) {
 	full(t)
 	c := server(t)

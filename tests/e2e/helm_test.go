@@ -10,8 +10,8 @@ import (
 
 const chart = "testdata/chart"
 
-// TestHelm takes a chart with a definition, a custom resource and hooks through
-// the life of a release. The hooks are Jobs, so the controllers must run.
+// TestHelm takes a chart with a CRD, a custom resource and hooks through the life of a
+// release. The hooks are Jobs, so the controllers must run.
 func TestHelm(t *testing.T) {
 	full(t)
 	c := server(t)
@@ -76,7 +76,7 @@ func TestHelm(t *testing.T) {
 	})
 }
 
-// newHelm returns helm with a home of its own.
+// newHelm returns helm with its own home.
 func newHelm(t *testing.T, c *cluster.Cluster, namespace string) command {
 	t.Helper()
 	path, err := tools.Path(t.Context(), "helm")

@@ -27,14 +27,14 @@ import (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// flavour is one kind of informer that client-go has.
-type flavour struct {
+// informerKind is a kind of informer in client-go.
+type informerKind struct {
 	name        string
 	contentType string // "" leaves the choice to the client
 	informer    func(t *testing.T, config *rest.Config, namespace string, resync time.Duration) cache.SharedIndexInformer
 }
 
-func flavours() []flavour {
+func informerKinds() []informerKind {
 	typed := func(t *testing.T, config *rest.Config, namespace string, resync time.Duration) cache.SharedIndexInformer {
 		client := kubernetes.NewForConfigOrDie(config)
 		return informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithNamespace(namespace)).Core().V1().ConfigMaps().Informer()
@@ -43,7 +43,7 @@ func flavours() []flavour {
 		client := metadata.NewForConfigOrDie(config)
 		return metadatainformer.NewFilteredSharedInformerFactory(client, resync, namespace, nil).ForResource(configMaps).Informer()
 	}
-	return []flavour{
+	return []informerKind{
 		{"typed json", "application/json", typed},
 		{"typed protobuf", "application/vnd.kubernetes.protobuf", typed},
 		{"metadata", "", partial},
@@ -54,7 +54,7 @@ func flavours() []flavour {
 	}
 }
 
-// seen records what the handlers of an informer were called with.
+// seen records the calls of an informer's handlers.
 type seen struct {
 	mu      sync.Mutex
 	added   []string
@@ -97,7 +97,7 @@ func (s *seen) handlers() cache.ResourceEventHandlerFuncs {
 	}
 }
 
-// until waits for a state of what was seen.
+// until waits until check returns true.
 func (s *seen) until(t *testing.T, what string, check func() bool) {
 	t.Helper()
 	eventually(t, patience, func(context.Context) error {
@@ -112,7 +112,7 @@ func (s *seen) until(t *testing.T, what string, check func() bool) {
 
 func TestInformers(t *testing.T) {
 	c := server(t)
-	for _, f := range flavours() {
+	for _, f := range informerKinds() {
 		t.Run(f.name, func(t *testing.T) {
 			ns := newNamespace(t, c)
 			client := clientset(t, c).CoreV1().ConfigMaps(ns)
@@ -146,14 +146,14 @@ func TestInformers(t *testing.T) {
 	}
 }
 
-// TestInformersOutliveRestarts restarts every serving tier under running
-// informers: they find their way back and miss nothing.
+// TestInformersOutliveRestarts restarts every serving tier while informers run: they
+// reconnect and miss nothing.
 func TestInformersOutliveRestarts(t *testing.T) {
 	c := server(t)
 	ns := newNamespace(t, c)
 	client := clientset(t, c).CoreV1().ConfigMaps(ns)
 	all := map[string]*seen{}
-	for _, f := range flavours() {
+	for _, f := range informerKinds() {
 		all[f.name] = startInformer(t, c, f, ns)
 	}
 	want := 0
@@ -165,14 +165,14 @@ func TestInformersOutliveRestarts(t *testing.T) {
 			name := fmt.Sprintf("after-%s-%d", tier, i)
 			createAnyway(t, client, name)
 			want++
-			for flavour, s := range all {
-				s.until(t, flavour+" after the restart of "+string(tier), func() bool { return len(s.added) == want })
+			for kind, s := range all {
+				s.until(t, kind+" after the restart of "+string(tier), func() bool { return len(s.added) == want })
 			}
 		}
 	}
 }
 
-func startInformer(t *testing.T, c *cluster.Cluster, f flavour, ns string) *seen {
+func startInformer(t *testing.T, c *cluster.Cluster, f informerKind, ns string) *seen {
 	t.Helper()
 	config := restConfig(t, c)
 	config.ContentType = f.contentType
@@ -204,8 +204,8 @@ func create(t *testing.T, client creator, name string) {
 	}
 }
 
-// createAnyway tries until it succeeds, for a client whose connections are gone
-// and which does not know it yet.
+// createAnyway retries until it succeeds, because the client's connections may have been
+// broken without its knowledge.
 func createAnyway(t *testing.T, client creator, name string) {
 	t.Helper()
 	eventually(t, patience, func(ctx context.Context) error {

@@ -13,12 +13,13 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestKMSOutage: while the plugin hangs or is dead, what has been decrypted is served, other
-// resources do not notice, and the health check tells; a server that starts meanwhile
-// answers for Secrets what kube-apiserver does, and all is well when the plugin is back.
+// TestKMSOutage checks that while the plugin hangs or is down, decrypted objects are
+// served, other resources are not affected, and the health check fails; that a server that
+// starts meanwhile answers for Secrets as kube-apiserver does; and that everything recovers
+// with the plugin.
 func TestKMSOutage(t *testing.T) {
 	full(t)
-	t.Parallel() // health checks remember for 20 s
+	t.Parallel() // health checks cache results for 20 s
 	v := newVault(t, everyProvider, 1)
 	v.startReference(t)
 	v.defineSeals(t)
@@ -75,7 +76,8 @@ func TestKMSOutage(t *testing.T) {
 	})
 }
 
-// serves fails unless a server reads and writes objects of some resources without delay.
+// serves fails the test unless a server reads and writes objects of the given resources
+// without delay.
 func (v *vault) serves(t *testing.T, c *cluster.Cluster, namespace, suffix string, resources ...sealed) {
 	t.Helper()
 	for _, s := range resources {
@@ -103,8 +105,8 @@ func (v *vault) serves(t *testing.T, c *cluster.Cluster, namespace, suffix strin
 	}
 }
 
-// healthy waits until the health check of all replicas says so or the contrary, and
-// readyz with it. After a long outage gRPC waits up to 144 s before it dials a plugin again
+// healthy waits until the KMS health checks and readyz of all replicas succeed, or fail if
+// want is false. After a long outage gRPC waits up to 144 s before it dials a plugin again
 // (120 s and a fifth: its connection backoff).
 func (v *vault) healthy(t *testing.T, c *cluster.Cluster, want bool) {
 	t.Helper()
@@ -115,7 +117,8 @@ func (v *vault) healthy(t *testing.T, c *cluster.Cluster, want bool) {
 					return fmt.Errorf("%s%s: %d %s", url, path, code, body)
 				}
 			}
-			// A restart, which brings no plugin back, would only lose what has been decrypted.
+			// Restarting the server would not bring the plugin back, and would lose the
+			// decrypted objects.
 			if code, body := send(t, restConfig(t, c), http.MethodGet, url+"/livez", ""); code != http.StatusOK {
 				return fmt.Errorf("%s/livez: %d %s", url, code, body)
 			}
@@ -127,8 +130,8 @@ func (v *vault) healthy(t *testing.T, c *cluster.Cluster, want bool) {
 	}
 }
 
-// restartUnready kills all processes that serve and starts them again, and waits until they
-// answer, though not well.
+// restartUnready kills all serving processes and starts them again, and waits until they
+// answer, even if they are not ready.
 func (v *vault) restartUnready(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for _, tier := range c.ServingTiers() {
@@ -147,8 +150,8 @@ func (v *vault) restartUnready(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// refuses fails unless a server answers 500 to every request for what it can neither decrypt
-// nor encrypt. To a LIST kube-apiserver answers 429; see docs/divergences.md.
+// refuses fails the test unless a server answers 500 to every request that needs the
+// plugin. kube-apiserver answers a LIST with 429; see docs/divergences.md.
 func (v *vault) refuses(t *testing.T, c *cluster.Cluster, namespace string) {
 	t.Helper()
 	for _, s := range []sealed{sealedSecret, sealedCustom} {
@@ -165,7 +168,7 @@ func (v *vault) refuses(t *testing.T, c *cluster.Cluster, namespace string) {
 		} {
 			want, key := http.StatusInternalServerError, ""
 			if r.method == http.MethodGet && !strings.HasSuffix(r.path, "kept") {
-				key = s.key(namespace, "kept") // a list has many
+				key = s.key(namespace, "kept") // a list may name any of several keys
 				if c.Config.Topology == cluster.KubeAPIServer && !strings.Contains(r.path, "limit") {
 					want = http.StatusTooManyRequests
 				}

@@ -20,7 +20,7 @@ func TestKubectlApply(t *testing.T) {
 		if got := k.run("get", "-f", file, "-o", "jsonpath={.spec.replicas} {.metadata.labels.new}"); got != "3 label" {
 			t.Errorf("after apply: %q", got)
 		}
-		// What an applier leaves out, it takes away.
+		// Apply removes fields that are no longer in the manifest.
 		k.run("apply", "-f", file)
 		if got := k.run("get", "-f", file, "-o", "jsonpath={.spec.replicas} {.metadata.labels.new}"); got != "2 " {
 			t.Errorf("after apply without the label: %q", got)
@@ -63,7 +63,7 @@ func TestKubectlApply(t *testing.T) {
 		if managers != "you/Apply " {
 			t.Errorf("managers after --force-conflicts: %q, want only you/Apply", managers)
 		}
-		// A manager that owned a field alone removes it by leaving it out.
+		// A field with a single owner is removed when that manager no longer applies it.
 		k.stdin(strings.Replace(theirs, ", b: theirs", "", 1)).run("apply", "--server-side", "--field-manager=you", "-f", "-")
 		if got := k.run("get", "configmap/shared", "-o", "jsonpath={.data}"); got != `{"a":"theirs"}` {
 			t.Errorf("after an apply without b: %s", got)

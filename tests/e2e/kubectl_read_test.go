@@ -108,7 +108,7 @@ func TestKubectlGet(t *testing.T) {
 	})
 }
 
-// watched is a kubectl that prints a line for every event.
+// watched is a running kubectl that prints a line for every event.
 type watched struct {
 	t     *testing.T
 	lines chan string
@@ -140,7 +140,7 @@ func startWatch(t *testing.T, k command, args ...string) watched {
 	return w
 }
 
-// expect waits for the given fragments, in this order, each in a line of its own.
+// expect waits for lines that contain the given fragments, in this order.
 func (w watched) expect(want ...string) {
 	w.t.Helper()
 	timeout := time.After(patience)
@@ -249,12 +249,12 @@ func TestKubectlAuth(t *testing.T) {
 		k.stdin("apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: r, namespace: "+ns+"}\nrules:\n- {apiGroups: [\"\"], resources: [pods], verbs: [get]}\n").says([]string{"reconciled"}, "auth", "reconcile", "-f", "-")
 	})
 	t.Run("users of tokens", func(t *testing.T) {
-		somebody := ofToken(t, c, k.of(t))
+		user := newTokenUser(t, c, k.of(t))
 		k := k.of(t).with("KUBECONFIG=/dev/null")
 		flags := []string{"--server=" + c.URL, "--certificate-authority=" + c.PKI.ClusterCA.CertFile}
-		k.says([]string{somebody.name, somebody.group}, append([]string{"auth", "whoami", "--token=" + somebody.token}, flags...)...)
+		k.says([]string{user.name, user.group}, append([]string{"auth", "whoami", "--token=" + user.token}, flags...)...)
 		k.fails("must be logged in", append([]string{"auth", "whoami", "--token=no-such-token"}, flags...)...)
-		k.fails(`cannot list resource "secrets"`, append([]string{"get", "secrets", "--token=" + somebody.token, "-n", "kube-system"}, flags...)...)
+		k.fails(`cannot list resource "secrets"`, append([]string{"get", "secrets", "--token=" + user.token, "-n", "kube-system"}, flags...)...)
 	})
 	t.Run("certificate", func(t *testing.T) {
 		k := k.of(t)
@@ -269,12 +269,12 @@ func TestKubectlAuth(t *testing.T) {
 func TestKubectlConfig(t *testing.T) {
 	c := server(t)
 	ns := newNamespace(t, c)
-	somebody := ofToken(t, c, newKubectl(t, c, ns))
+	user := newTokenUser(t, c, newKubectl(t, c, ns))
 	config := writeFile(t, "config", "")
 	k := newKubectl(t, c, "").with("KUBECONFIG=" + config)
 	k.run("config", "set-cluster", "here", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile, "--embed-certs=true")
 	k.run("config", "set-credentials", "admin", "--client-certificate="+c.PKI.Admin.CertFile, "--client-key="+c.PKI.Admin.KeyFile, "--embed-certs=true")
-	k.run("config", "set-credentials", "alice", "--token="+somebody.token)
+	k.run("config", "set-credentials", "alice", "--token="+user.token)
 	k.run("config", "set-context", "as-admin", "--cluster=here", "--user=admin", "--namespace="+ns)
 	k.run("config", "set-context", "as-alice", "--cluster=here", "--user=alice", "--namespace="+ns)
 	k.run("config", "use-context", "as-admin")
@@ -282,7 +282,7 @@ func TestKubectlConfig(t *testing.T) {
 	k.run("config", "use-context", "as-alice")
 	k.says([]string{"as-alice"}, "config", "current-context")
 	k.fails("Forbidden", "get", "serviceaccounts")
-	k.says([]string{somebody.name}, "auth", "whoami")
+	k.says([]string{user.name}, "auth", "whoami")
 	k.says([]string{"as-admin", "as-alice"}, "config", "get-contexts")
 	k.says([]string{"here"}, "config", "get-clusters")
 	k.says([]string{"admin", "alice"}, "config", "get-users")

@@ -31,7 +31,7 @@ func TestKubectlCreate(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		args string
-		get  string // what to read afterwards, with the path of a field
+		get  string // the object to read afterwards
 		path string
 		want string
 	}{
@@ -76,7 +76,7 @@ func TestKubectlCreate(t *testing.T) {
 		k.run("create", "serviceaccount", "caller")
 		token := strings.TrimSpace(k.run("create", "token", "caller", "--duration=10m"))
 		caller := "system:serviceaccount:" + ns + ":caller"
-		// Its own identity, not the administrator's: no client certificate.
+		// The token's own identity, without the administrator's client certificate.
 		bare := k.with("KUBECONFIG=/dev/null")
 		bare.says([]string{caller, "system:serviceaccounts:" + ns}, "auth", "whoami", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile, "--token="+token)
 		bare.fails("Forbidden", "get", "pods", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile, "--token="+token)

@@ -28,15 +28,15 @@ var (
 	disrupt  = flag.Bool("disrupt", false, "kill and restart every tier once in the middle of the suite")
 )
 
-// shared is the server of this run, and what has been done to it.
+// shared is the server of this run and its state.
 var shared struct {
 	cluster *cluster.Cluster
-	// production is what the servers were given by -flags; nil without it.
+	// production has the servers behind the flags of -flags; nil without it.
 	production *production
 
 	mu        sync.Mutex
-	started   int // tests that asked for the server
-	disrupted int // tiers that were killed so far
+	started   int // number of tests that called server
+	disrupted int // number of tiers that were killed so far
 }
 
 func TestMain(m *testing.M) {
@@ -88,7 +88,7 @@ func run(m *testing.M) (int, error) {
 	return code, errors.Join(err, os.RemoveAll(c.Dir))
 }
 
-// start starts the server of this run, or finds the one that runs already.
+// start starts the server of this run, or connects to the external one.
 func start(ctx context.Context) (*cluster.Cluster, error) {
 	switch isExternal := cluster.Topology(*target) == cluster.External; {
 	case isExternal && *external == "":
@@ -114,14 +114,14 @@ func start(ctx context.Context) (*cluster.Cluster, error) {
 	return cluster.Start(ctx, config)
 }
 
-// targetConfig is the topology under test, for the shared server and for tests
-// that start one of their own.
+// targetConfig returns the configuration under test, for the shared server and for tests
+// that start their own.
 func targetConfig() cluster.Config {
 	return cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas, ExternalEtcd: *etcd, EtcdRoles: *roles}
 }
 
-// server returns the shared server. With -disrupt, every third test that asks
-// finds one more tier killed and started again.
+// server returns the shared server. With -disrupt, every third call kills one more tier and
+// starts it again.
 func server(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	needs(t)
@@ -146,7 +146,7 @@ func server(t *testing.T) *cluster.Cluster {
 	return c
 }
 
-// full skips a test that is not part of the fast half.
+// full skips a test with -short.
 func full(t *testing.T) {
 	t.Helper()
 	needs(t)
@@ -155,7 +155,7 @@ func full(t *testing.T) {
 	}
 }
 
-// slug makes the name of a test usable as the name of an object.
+// slug returns the name of a test as a valid name of an object.
 func slug(t *testing.T) string {
 	name := strings.ToLower(t.Name())
 	name = strings.NewReplacer("/", "-", "_", "-").Replace(name)

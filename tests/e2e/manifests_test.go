@@ -73,8 +73,8 @@ func newMapper(t *testing.T, c *cluster.Cluster) meta.RESTMapper {
 	return restmapper.NewDiscoveryRESTMapper(groups)
 }
 
-// expectAsWritten reads every object and expects each field of its manifest in
-// it, unchanged; the server may add fields, and write a quantity its own way.
+// expectAsWritten checks that every object has all fields of its manifest, unchanged; the
+// server may add fields, and normalize quantities.
 func expectAsWritten(t *testing.T, c *cluster.Cluster, objects []*unstructured.Unstructured) {
 	t.Helper()
 	each(t, c, objects, func(want *unstructured.Unstructured, get func(context.Context) (*unstructured.Unstructured, error)) {
@@ -92,7 +92,8 @@ func expectAsWritten(t *testing.T, c *cluster.Cluster, objects []*unstructured.U
 	})
 }
 
-// missing lists what of want is not in got. Lists keep order and length.
+// missing lists the parts of want that got lacks. Lists must have the same order and
+// length.
 func missing(want, got any, path string) []string {
 	switch want := want.(type) {
 	case map[string]any:
@@ -134,8 +135,8 @@ func equalQuantities(a, b any) bool {
 	return errX == nil && errY == nil && x.Cmp(y) == 0
 }
 
-// expectGone waits until no object is left. A namespace waits for the namespace
-// controller; where none runs, the test does that controller's last step.
+// expectGone waits until no object is left. If no namespace controller runs, it finalizes
+// namespaces itself.
 func expectGone(t *testing.T, c *cluster.Cluster, objects []*unstructured.Unstructured) {
 	t.Helper()
 	each(t, c, objects, func(want *unstructured.Unstructured, get func(context.Context) (*unstructured.Unstructured, error)) {

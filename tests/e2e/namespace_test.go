@@ -11,9 +11,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestNamespaceWaitsForCustomResources: kube-controller-manager deletes what discovery
-// names, and then the namespace. While nobody can say which custom resources there are
-// it must not finish, or they are left behind in a namespace that does not exist.
+// TestNamespaceWaitsForCustomResources checks that kube-controller-manager, which deletes
+// the resources in discovery and then the namespace, does not finish while the custom
+// resources are unknown. Otherwise they would be left behind without a namespace.
 func TestNamespaceWaitsForCustomResources(t *testing.T) {
 	full(t)
 	switch cluster.Topology(*target) {
@@ -35,8 +35,8 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// doomed makes a namespace of that name with a custom resource in it.
-func doomed(t *testing.T, c *cluster.Cluster) command {
+// newNamespaceWithThing creates the namespace doomed with a custom resource in it.
+func newNamespaceWithThing(t *testing.T, c *cluster.Cluster) command {
 	t.Helper()
 	k := newKubectl(t, c, "doomed")
 	k.stdin(keeps).run("apply", "-f", "-")
@@ -52,8 +52,9 @@ func doomed(t *testing.T, c *cluster.Cluster) command {
 	return k
 }
 
-// gone waits until there is no namespace, and expects that nothing was left in it.
-func gone(t *testing.T, k command) {
+// expectNamespaceGone waits until the namespace is deleted, and checks that nothing was
+// left behind.
+func expectNamespaceGone(t *testing.T, k command) {
 	t.Helper()
 	eventually(t, 3*patience, func(context.Context) error {
 		if out := k.try("get", "namespace", "doomed", "-o", "jsonpath={.status}"); !strings.Contains(out.stderr, "(NotFound)") {
@@ -66,11 +67,11 @@ func gone(t *testing.T, k command) {
 	}
 }
 
-// namespaceWithoutExtensions has every other tier start while the extensions tier is
-// down. A new aggregator finds no APIService that would tell what was served before.
+// namespaceWithoutExtensions starts every other tier while the extensions tier is down. A
+// new aggregator has no APIServices that name the groups served before.
 func namespaceWithoutExtensions(t *testing.T, anew bool) {
 	c := cluster.Run(t, cluster.Config{Topology: cluster.Tiers, EtcdPerTier: true})
-	k := doomed(t, c)
+	k := newNamespaceWithThing(t, c)
 	for _, tier := range []cluster.Tier{cluster.Aggregator, cluster.Core, cluster.Extensions} {
 		c.Kill(tier, 0)
 	}
@@ -93,7 +94,7 @@ func namespaceWithoutExtensions(t *testing.T, anew bool) {
 		t.Fatal(err)
 	}
 	eventually(t, 3*patience, func(context.Context) error {
-		// Only a namespace that is still there has conditions.
+		// Only an existing namespace has conditions.
 		if status := k.run("get", "namespace", "doomed", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceDeletionDiscoveryFailure")].status}`); status != "True" {
 			return fmt.Errorf("NamespaceDeletionDiscoveryFailure is %q", status)
 		}
@@ -102,14 +103,14 @@ func namespaceWithoutExtensions(t *testing.T, anew bool) {
 	if err := c.StartReplica(t.Context(), cluster.Extensions, 0); err != nil {
 		t.Fatal(err)
 	}
-	gone(t, k)
+	expectNamespaceGone(t, k)
 }
 
-// namespaceDuringRestarts kills the server again and again while the namespace is
-// deleted: a server that starts knows its CRDs a moment after it serves.
+// namespaceDuringRestarts kills the server repeatedly while the namespace is deleted: a
+// server that starts serves before it knows its CRDs.
 func namespaceDuringRestarts(t *testing.T) {
 	c := cluster.Run(t, targetConfig())
-	k := doomed(t, c)
+	k := newNamespaceWithThing(t, c)
 	hold := func(finalizers string) {
 		k.run("patch", "keeps.namespace.triune.dev", "one", "--type=merge", "-p", `{"metadata":{"finalizers":`+finalizers+`}}`)
 	}
@@ -117,7 +118,8 @@ func namespaceDuringRestarts(t *testing.T) {
 	if _, err := c.StartControllerManager(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// A controller manager whose server goes while it starts ends; this one has started.
+	// A controller manager exits if the server goes away while it starts; this one has
+	// started.
 	k.run("create", "namespace", "first")
 	k.run("delete", "namespace", "first", "--timeout=60s")
 	k.run("delete", "namespace", "doomed", "--wait=false")
@@ -129,5 +131,5 @@ func namespaceDuringRestarts(t *testing.T) {
 		}
 	}
 	hold("null")
-	gone(t, k)
+	expectNamespaceGone(t, k)
 }

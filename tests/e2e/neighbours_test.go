@@ -24,7 +24,7 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// tenant is somebody who may write ConfigMaps of a namespace and belongs to no group that is
+// tenant is a user who may write ConfigMaps of a namespace and belongs to no group that is
 // exempt from limits.
 type tenant struct {
 	token, configMaps string
@@ -33,11 +33,11 @@ type tenant struct {
 func newTenant(t *testing.T, c *cluster.Cluster, namespace string) tenant {
 	t.Helper()
 	k := newKubectl(t, c, namespace)
-	who := ofToken(t, c, k)
+	who := newTokenUser(t, c, k)
 	k.run("create", "role", "tenant", "--verb=*", "--resource=configmaps")
 	k.run("create", "rolebinding", "tenant", "--role=tenant", "--user="+who.name)
 	x := tenant{who.token, "/api/v1/namespaces/" + namespace + "/configmaps"}
-	// Whoever authorizes may hear of the binding a little later.
+	// Authorizers may learn of the binding a little later.
 	eventually(t, patience, func(context.Context) error {
 		if code, answer := asToken(t, c, x.token, http.MethodGet, x.configMaps, ""); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, answer)
@@ -47,7 +47,7 @@ func newTenant(t *testing.T, c *cluster.Cluster, namespace string) tenant {
 	return x
 }
 
-// works reads and writes while others misbehave, and tries nothing twice, as client-go would.
+// works reads and writes without any retries, unlike client-go.
 func (x tenant) works(t *testing.T, c *cluster.Cluster, times int) {
 	t.Helper()
 	for i := range times {
@@ -62,8 +62,8 @@ func (x tenant) works(t *testing.T, c *cluster.Cluster, times int) {
 	}
 }
 
-// TestStrangersKeepNobodyFromWorking: they need no credential for what they do here, and
-// what they do must be their own connections' concern.
+// TestStrangersKeepNobodyFromWorking checks that clients without credentials cannot affect
+// the connections of others.
 func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 	c := server(t)
 	namespace := newNamespace(t, c)
@@ -93,7 +93,8 @@ func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 		somebody.works(t, c, 200)
 	})
 	t.Run("answers that end a connection", func(t *testing.T) {
-		// Over HTTP/2 a server ends connections of strangers at once, which makes them slow.
+		// Over HTTP/2 a server closes the connections of such clients at once, which slows
+		// them down.
 		config := rest.CopyConfig(anonymous)
 		config.NextProtos = []string{"http/1.1"}
 		stranger, err := rest.HTTPClientFor(config)
@@ -111,7 +112,7 @@ func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					// It may fail: it may be refused, and so may its connection.
+					// The request or its connection may be refused.
 					if res, err := stranger.Do(req); err == nil {
 						_, _ = io.Copy(io.Discard, res.Body)
 						_ = res.Body.Close()
@@ -124,12 +125,12 @@ func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 		stop()
 		wg.Wait()
 		if answered.Load() == 0 {
-			t.Error("no stranger was answered meanwhile")
+			t.Error("no request without credentials was answered")
 		}
 	})
 }
 
-// startWebhook serves on the loopback of this machine until the test ends.
+// startWebhook serves on the loopback address until the test ends.
 func startWebhook(t *testing.T, handler http.Handler) *httptest.Server {
 	t.Helper()
 	s := httptest.NewTLSServer(handler)
@@ -137,7 +138,8 @@ func startWebhook(t *testing.T, handler http.Handler) *httptest.Server {
 	return s
 }
 
-// TestWebhookThatAnswers401 is asked once, and its answer is the client's.
+// TestWebhookThatAnswers401 checks that the webhook is called once, and that the client
+// gets its answer.
 func TestWebhookThatAnswers401(t *testing.T) {
 	c := server(t)
 	namespace := newNamespace(t, c)

@@ -22,7 +22,7 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// The paths that TestOutage asks for, by who owns them.
+// The paths that TestOutage requests, by owner.
 const (
 	ofAggregator = "/apis/apiregistration.k8s.io/v1/apiservices"
 	ofCore       = "/api/v1/namespaces/outage/configmaps"
@@ -31,30 +31,29 @@ const (
 )
 
 const (
-	// promptly is how soon a tier says that another one is away.
+	// promptly is how soon a tier reports that another one is down.
 	promptly = time.Second
-	// impatience is the timeout that requests ask for which may meet a server
-	// that is there and does not answer, and overdue is when they must have
-	// ended, on a machine that is busy.
+	// impatience is the timeout of requests that may reach a server that does not answer,
+	// and overdue is when they must have ended, on a busy machine.
 	impatience = 2 * time.Second
 	overdue    = impatience + 2*time.Second
 )
 
-// site is a control plane of one replica of each tier, each on an etcd of its
-// own, and a remote API server, so that each of them can be away alone.
+// site is a control plane with one replica of each tier, each with its own etcd, and a
+// remote API server, so that each of them can fail alone.
 type site struct {
 	c      *cluster.Cluster
 	client *http.Client // the administrator's
 	plain  *http.Client // without a certificate
 	remote *httptest.Server
 
-	// seen is a token of a ServiceAccount that every tier has been shown, and
-	// unseen one that none has.
+	// seen is a token of a ServiceAccount that every tier has reviewed, and unseen one that
+	// none has.
 	seen, unseen string
 }
 
-// newSite starts one. The extensions tier believes nothing that core said for
-// longer than a moment, the aggregator as long as it does by default.
+// newSite starts a site. Its extensions tier does not use core's answers for longer than a
+// moment, its aggregator as long as it does by default.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{c: cluster.Run(t, cluster.Config{
@@ -78,8 +77,8 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each request has a connection of its own: what is tested is how the tiers
-	// notice that a peer has gone, not how this client does.
+	// Each request has its own connection: the test is about how tiers notice a lost peer,
+	// not about how this client does.
 	client := func(certificates ...tls.Certificate) *http.Client {
 		return &http.Client{Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: certificates},
@@ -92,7 +91,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// startRemote starts an extension API server that has one group-version.
+// startRemote starts an extension API server with one group-version.
 func (s *site) startRemote(t *testing.T) {
 	s.remote = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -111,7 +110,7 @@ func (s *site) startRemote(t *testing.T) {
 	t.Cleanup(func() { s.remote.Close() })
 }
 
-// fill makes an object of every owner, and identities of every kind.
+// fill creates an object in every tier, and tokens of every kind.
 func (s *site) fill(t *testing.T) {
 	t.Helper()
 	k := newKubectl(t, s.c, "outage")
@@ -182,21 +181,21 @@ spec:
 	})
 }
 
-// call is a request to the one replica of a tier, past all others.
+// call is a request to the only replica of a tier, without going through others.
 type call struct {
 	to     cluster.Tier
 	method string // GET if empty
 	path   string
 	accept string
 	body   string
-	// token is shown instead of the administrator's certificate.
+	// token replaces the administrator's certificate.
 	token string
 }
 
-// answer is how a call ended. As an error it tells what was asked.
+// answer is the result of a call. Its error text names the request.
 type answer struct {
 	asked   string
-	code    int // 0 if there was none
+	code    int // 0 without an answer
 	header  http.Header
 	body    string
 	message string // of a metav1.Status
@@ -249,8 +248,8 @@ func (s *site) get(t *testing.T, tier cluster.Tier, path string) answer {
 	return s.ask(t, call{to: tier, path: path})
 }
 
-// works expects that a tier, and those it passes the request on to, answer 200.
-func (s *site) works(t *testing.T, tier cluster.Tier, paths ...string) {
+// wantOK checks that a tier, and those to which it passes requests on, answer 200.
+func (s *site) wantOK(t *testing.T, tier cluster.Tier, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
 		if a := s.get(t, tier, path); a.code != http.StatusOK {
@@ -259,8 +258,8 @@ func (s *site) works(t *testing.T, tier cluster.Tier, paths ...string) {
 	}
 }
 
-// creates expects 201 of a new object with the given name.
-func (s *site) creates(t *testing.T, tier cluster.Tier, path, name string) {
+// wantCreated checks that the creation of an object is answered with 201.
+func (s *site) wantCreated(t *testing.T, tier cluster.Tier, path, name string) {
 	t.Helper()
 	if a := s.create(t, tier, path, name, ""); a.code != http.StatusCreated {
 		t.Errorf("want 201, got %v", a)
@@ -277,19 +276,18 @@ func (s *site) create(t *testing.T, tier cluster.Tier, path, name, token string)
 	return s.ask(t, call{to: tier, method: http.MethodPost, path: path + "?timeout=" + impatience.String(), body: body, token: token})
 }
 
-// away expects the 503 of a tier that speaks for another one.
-func (s *site) away(t *testing.T, missing cluster.Tier, a answer) {
+// wantUnavailable checks for the 503 of a tier that needs another one.
+func (s *site) wantUnavailable(t *testing.T, missing cluster.Tier, a answer) {
 	t.Helper()
 	if a.code != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.message, string(missing)+" tier") || a.took > promptly {
 		t.Errorf("want 503 with Retry-After that names the %s tier within %v, got %v", missing, promptly, a)
 	}
 }
 
-// fails expects an error of the server, in time. A handler that begins to answer
-// at the very end of the request's time is broken off, here as in kube-apiserver
-// (its filter WithTimeoutForNonLongRunningRequests): before that time has passed,
-// no connection may break.
-func (s *site) fails(t *testing.T, a answer) {
+// wantServerError checks for a server error, in time. A response that begins at the very
+// end of the timeout is aborted, as in kube-apiserver
+// (WithTimeoutForNonLongRunningRequests). Before the timeout, no connection may break.
+func (s *site) wantServerError(t *testing.T, a answer) {
 	t.Helper()
 	broken := a.code == 0 && a.took >= impatience
 	if a.code < 500 && !broken || a.took > overdue {
@@ -297,10 +295,10 @@ func (s *site) fails(t *testing.T, a answer) {
 	}
 }
 
-// slow is the path with a timeout that the server has to keep.
+// slow returns the path with a timeout that the server has to respect.
 func slow(path string) string { return path + "?timeout=" + impatience.String() }
 
-// discovered tells how fresh each group is that a tier knows.
+// discovered returns the freshness of each group in a tier's discovery.
 func (s *site) discovered(t *testing.T, tier cluster.Tier) map[string]string {
 	t.Helper()
 	a := s.ask(t, call{to: tier, path: "/apis", accept: "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"})
@@ -325,9 +323,9 @@ func (s *site) discovered(t *testing.T, tier cluster.Tier) map[string]string {
 	return groups
 }
 
-// becomesStale waits until a tier marks a group that it cannot ask about any more;
-// it must never leave it out.
-func (s *site) becomesStale(t *testing.T, tier cluster.Tier, group string) {
+// waitStale waits until a tier marks a group as Stale, and fails if the tier leaves it out
+// of discovery.
+func (s *site) waitStale(t *testing.T, tier cluster.Tier, group string) {
 	t.Helper()
 	eventually(t, patience, func(context.Context) error {
 		switch freshness := s.discovered(t, tier)[group]; freshness {
@@ -342,7 +340,7 @@ func (s *site) becomesStale(t *testing.T, tier cluster.Tier, group string) {
 	})
 }
 
-// unready waits until a check is among those that keep an endpoint red.
+// unready waits until a check is among the failures of an endpoint.
 func (s *site) unready(t *testing.T, tier cluster.Tier, endpoint, check string) {
 	t.Helper()
 	eventually(t, patience, func(context.Context) error {
@@ -354,19 +352,19 @@ func (s *site) unready(t *testing.T, tier cluster.Tier, endpoint, check string) 
 	})
 }
 
-// down kills a process until the end of the test, and then waits until all is
-// well again without any other restart.
-func (s *site) down(t *testing.T, name cluster.Tier) {
+// kill kills a process until the end of the test, then starts it and waits until the site
+// recovers without any other restart.
+func (s *site) kill(t *testing.T, name cluster.Tier) {
 	t.Helper()
 	s.c.Kill(name, 0)
-	t.Cleanup(func() { s.start(t, name); s.whole(t) })
+	t.Cleanup(func() { s.start(t, name); s.waitReady(t) })
 }
 
-// frozen stops a process in its tracks until the end of the test.
-func (s *site) frozen(t *testing.T, name cluster.Tier) {
+// freeze freezes a process until the end of the test.
+func (s *site) freeze(t *testing.T, name cluster.Tier) {
 	t.Helper()
 	s.c.Process(name, 0).Pause()
-	t.Cleanup(func() { s.c.Process(name, 0).Resume(); s.whole(t) })
+	t.Cleanup(func() { s.c.Process(name, 0).Resume(); s.waitReady(t) })
 }
 
 func (s *site) start(t *testing.T, name cluster.Tier) {
@@ -376,14 +374,14 @@ func (s *site) start(t *testing.T, name cluster.Tier) {
 	}
 }
 
-// whole waits until every tier is ready and reaches all that it stands before.
-func (s *site) whole(t *testing.T) {
+// waitReady waits until every tier is ready and reaches the tiers behind it.
+func (s *site) waitReady(t *testing.T) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for ; ; <-tick.C {
-		err := s.ailment(t)
+		err := s.problem(t)
 		if err == nil {
 			return
 		}
@@ -393,7 +391,7 @@ func (s *site) whole(t *testing.T) {
 	}
 }
 
-func (s *site) ailment(t *testing.T) error {
+func (s *site) problem(t *testing.T) error {
 	for _, q := range []call{
 		{to: cluster.Aggregator, path: "/readyz?verbose"},
 		{to: cluster.Core, path: "/readyz?verbose"},
@@ -412,7 +410,7 @@ func (s *site) ailment(t *testing.T) error {
 	return nil
 }
 
-// reviveRemote starts the remote server again where it was.
+// reviveRemote starts the remote server again at its address.
 func (s *site) reviveRemote(t *testing.T, address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -426,13 +424,12 @@ func (s *site) reviveRemote(t *testing.T, address string) {
 	s.remote.StartTLS()
 }
 
-// openWatch is a watch that somebody reads.
+// openWatch is a watch that is being read.
 type openWatch struct {
-	names chan string // of the objects of its events; closed when it has ended
+	names chan string // names of the objects of its events; closed at its end
 }
 
-// watch opens one that begins with the present, and returns once its answer has
-// begun.
+// watch opens a watch from the current state, and returns after its headers have arrived.
 func (s *site) watch(t *testing.T, tier cluster.Tier, path string) openWatch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -463,14 +460,14 @@ func (s *site) watch(t *testing.T, tier cluster.Tier, path string) openWatch {
 	return w
 }
 
-// ends expects that the watch is ended, whichever way.
-func (w openWatch) ends(t *testing.T) {
+// wantEnd checks that the watch ends in some way.
+func (w openWatch) wantEnd(t *testing.T) {
 	t.Helper()
 	w.until(t, "its end", func(_ string, open bool) bool { return !open })
 }
 
-// hears expects an event about an object while the watch is open.
-func (w openWatch) hears(t *testing.T, name string) {
+// wantEvent checks for an event of an object on the open watch.
+func (w openWatch) wantEvent(t *testing.T, name string) {
 	t.Helper()
 	w.until(t, name, func(got string, open bool) bool { return open && got == name })
 }

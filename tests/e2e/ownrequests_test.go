@@ -17,11 +17,11 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// tierUser begins the name under which a tier talks to the others.
+// tierUser is the prefix of the names with which tiers send requests to each other.
 const tierUser = "system:triune:"
 
-// mayWrite are the requests of the tiers to each other that change something, or disclose
-// what somebody may do. What else they ask for is reading.
+// mayWrite lists the requests between tiers that change something, or disclose permissions.
+// All others only read.
 var mayWrite = []string{
 	"create authentication.k8s.io tokenreviews",
 	"create authorization.k8s.io subjectaccessreviews",
@@ -29,9 +29,9 @@ var mayWrite = []string{
 	"patch flowcontrol.apiserver.k8s.io flowschemas/status",
 }
 
-// ownRequests looks at what the tiers have asked each other for in the whole run, as their
-// audit logs tell it: nothing that they may not, nothing that they need not be allowed, and
-// nothing as system:masters.
+// ownRequests checks the requests between the tiers in the whole run, from their audit
+// logs: all are allowed, none needs a right that it should not need, and none is sent as
+// system:masters.
 func ownRequests(c *cluster.Cluster, p *production, log func(format string, args ...any)) error {
 	var problems []error
 	used := map[string]int{}
@@ -50,7 +50,7 @@ func ownRequests(c *cluster.Cluster, p *production, log func(format string, args
 			asked := asked(&event)
 			sender, ok := strings.CutPrefix(event.User.Username, tierUser)
 			if !ok || sender == string(tier) || c.Config.Topology == cluster.Triune && slices.Contains(event.User.Groups, "system:masters") {
-				continue // what a tier asks itself for it may
+				continue // a tier may send any request to itself
 			}
 			used[sender+" asks "+string(tier)+": "+asked]++
 			if slices.Contains(event.User.Groups, "system:masters") {
@@ -79,7 +79,7 @@ func ownRequests(c *cluster.Cluster, p *production, log func(format string, args
 	return errors.Join(problems[:min(len(problems), 20)]...)
 }
 
-// asked is the verb and what it is about, without names.
+// asked returns the verb and the resource of a request, without names.
 func asked(event *auditv1.Event) string {
 	ref := event.ObjectRef
 	if ref == nil {

@@ -30,9 +30,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// production is everything that manifests of production clusters turn on beyond what
-// kubeadm's has, which the suite's servers have always: files, and the servers that an
-// API server then talks to. It is there for the whole run where -flags asks for it.
+// production has the files and servers for the flags of production clusters, beyond those
+// of kubeadm's manifests, which the suite always uses. With -flags it exists for the whole
+// run.
 type production struct {
 	dir       string
 	issuer    *issuer
@@ -41,11 +41,12 @@ type production struct {
 	proxy     *connectProxy
 }
 
-// flagSets are the values of -flags besides "", by what they add to the common part.
+// flagSets maps the values of -flags besides "" to the flags that they add to the common
+// ones.
 var flagSets = map[string][]string{
 	// Priority and fairness, which is the default.
 	"production": nil,
-	// A limit of requests in flight in its place, and kube-apiserver's HTTP/2 server.
+	// A limit of requests in flight instead, and kube-apiserver's HTTP/2 server.
 	"production-max-in-flight": {"--enable-priority-and-fairness=false", "--max-requests-inflight=400", "--max-mutating-requests-inflight=200", "--http2-server=go"},
 }
 
@@ -120,7 +121,7 @@ plugins:
 
 func (p *production) file(name string) string { return filepath.Join(p.dir, name) }
 
-// encryption is a configuration with these keys, of which the first one writes.
+// encryption returns a configuration with these keys; the first one encrypts.
 func encryption(keys ...string) string {
 	var list strings.Builder
 	for _, key := range keys {
@@ -138,7 +139,7 @@ resources:
 `
 }
 
-// auditLog is where the replicas of a tier write their audit log.
+// auditLog returns the audit log that the replicas of a tier share.
 func (p *production) auditLog(tier cluster.Tier) string {
 	return p.file("audit-" + string(tier) + ".log")
 }
@@ -149,7 +150,8 @@ func (p *production) configure(config *cluster.Config, set string) error {
 		config.Flags = map[cluster.Tier][]string{}
 	}
 	for _, tier := range (&cluster.Cluster{Config: *config}).ServingTiers() {
-		// All replicas append to the one file, which none may find missing and begin.
+		// All replicas append to one file, so it must exist before any of them would create
+		// it.
 		if err := os.WriteFile(p.auditLog(tier), nil, 0o600); err != nil {
 			return err
 		}
@@ -167,7 +169,7 @@ func (p *production) configure(config *cluster.Config, set string) error {
 			"--goaway-chance=0.001",
 			"--profiling=true", "--contention-profiling=true",
 		)
-		// What one tier alone has to know of.
+		// These flags are for one tier only.
 		if tier != cluster.Core && tier != cluster.Extensions {
 			flags = append(flags, "--enable-aggregator-routing=true")
 		}
@@ -183,8 +185,7 @@ func (p *production) configure(config *cluster.Config, set string) error {
 	return nil
 }
 
-// TestProduction: each of the flags of a production cluster does its work, whichever
-// tier a request ends in.
+// TestProduction checks the effect of each of the flags, in every tier.
 func TestProduction(t *testing.T) {
 	needs(t)
 	if *flagSet == "" {
@@ -233,7 +234,7 @@ spec:
 		})
 	})
 	t.Run("encryption", func(t *testing.T) {
-		full(t) // the files are looked at once a minute
+		full(t) // files are reloaded once a minute
 		checkRotation(t, c, p)
 	})
 	t.Run("pod security", func(t *testing.T) {
@@ -258,7 +259,7 @@ spec:
 	t.Run("egress", func(t *testing.T) { checkEgress(t, c, p) })
 }
 
-// warnings collects what servers warn of.
+// warnings collects the warnings of servers.
 type warnings struct{ texts []string }
 
 // HandleWarningHeader implements [rest.WarningHandler].
@@ -274,8 +275,8 @@ func raw(t *testing.T, config *rest.Config, path string) string {
 	return string(body)
 }
 
-// checkAudit sends requests that end in each of the tiers, and expects one event of
-// each in the log of one tier and in the webhook.
+// checkAudit sends requests to each of the tiers, and checks that each has one event in the
+// log of one tier and in the webhook.
 func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
 	config := restConfig(t, c)
 	transport, err := rest.TransportFor(config)
@@ -342,8 +343,8 @@ func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
 	}
 }
 
-// checkOwnAudit: what the server itself does is audited, too; here, that it registers the
-// group-version of a CRD.
+// checkOwnAudit checks that the server's own requests are audited, too, such as the
+// registration of the group-version of a CRD.
 func checkOwnAudit(t *testing.T, c *cluster.Cluster, p *production) {
 	eventually(t, patience, func(context.Context) error {
 		for _, tier := range c.ServingTiers() {
@@ -357,7 +358,7 @@ func checkOwnAudit(t *testing.T, c *cluster.Cluster, p *production) {
 	})
 }
 
-// events returns the last events of the requests in an audit log that are about something.
+// events returns the last events in an audit log of the requests that mention about.
 func events(t *testing.T, file, about string) (all []auditv1.Event) {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -393,7 +394,7 @@ func loggedEvents(t *testing.T, file, id, path string) (n int) {
 	return n
 }
 
-// checkOIDC: a user of the issuer is who the token says, in every tier.
+// checkOIDC checks that every tier accepts a user of the issuer.
 func checkOIDC(t *testing.T, c *cluster.Cluster, p *production) {
 	config := rest.AnonymousClientConfig(restConfig(t, c))
 	for path, says := range map[string]string{
@@ -417,7 +418,7 @@ func checkOIDC(t *testing.T, c *cluster.Cluster, p *production) {
 }
 
 // checkRotation rotates the key of Secrets as Kubernetes documents it: the new key
-// writes, all Secrets are written again, and then the old key is not needed any more.
+// encrypts, all Secrets are written again, and the old key is removed.
 func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
 	ctx, client, namespace := t.Context(), clientset(t, c), newNamespace(t, c)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}, StringData: map[string]string{"word": "before"}}
@@ -443,14 +444,14 @@ func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
 	}
 	got, err := client.CoreV1().Secrets(namespace).Get(ctx, "sealed", metav1.GetOptions{})
 	if err != nil || string(got.Data["word"]) != "before" {
-		t.Errorf("what was written with the old key: %q, %v", got.Data["word"], err)
+		t.Errorf("a Secret written with the old key: %q, %v", got.Data["word"], err)
 	}
 }
 
-// reloads matches the counter of configurations of encryption that were read again.
+// reloads matches the counter of reloaded encryption configurations.
 var reloads = regexp.MustCompile(`(?m)^apiserver_encryption_config_controller_automatic_reloads_total\{.*status="success"\} (\S+)`)
 
-// reload replaces a configuration of encryption and waits until every replica has it.
+// reload replaces an encryption configuration and waits until every replica has loaded it.
 func reload(t *testing.T, c *cluster.Cluster, file, content string) {
 	t.Helper()
 	count := func(url string) string {
@@ -471,7 +472,7 @@ func reload(t *testing.T, c *cluster.Cluster, file, content string) {
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// kube-apiserver looks once a minute.
+	// kube-apiserver checks the file once a minute.
 	eventually(t, 90*time.Second, func(context.Context) error {
 		for url, n := range before {
 			if count(url) == n {
@@ -482,8 +483,8 @@ func reload(t *testing.T, c *cluster.Cluster, file, content string) {
 	})
 }
 
-// checkEgress: an extension API server, at an address of its Service, is reached through
-// the proxy of the cluster's network.
+// checkEgress checks that an extension API server at an address of its Service is reached
+// through the egress proxy.
 func checkEgress(t *testing.T, c *cluster.Cluster, p *production) {
 	remote := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

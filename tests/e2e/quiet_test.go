@@ -19,28 +19,29 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// talkative are the flags of servers that log as much as is of use, and audit everything
-// without its content; the audit logs go to dir.
-func talkative(t *testing.T, dir string) []string {
+// verboseFlags returns flags for the highest useful verbosity, and for auditing everything
+// without bodies; the audit logs go to dir.
+func verboseFlags(t *testing.T, dir string) []string {
 	t.Helper()
 	write(t, dir, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
-	write(t, dir, "audit.log", "") // all append to the one file, which none may find missing and begin
+	write(t, dir, "audit.log", "") // all append to one file, which must exist before any of them would create it
 	return []string{"-v=6", "--audit-policy-file=" + filepath.Join(dir, "policy.yaml"), "--audit-log-path=" + filepath.Join(dir, "audit.log")}
 }
 
-// told are the paths by which a server tells of itself.
-var told = []string{
+// diagnosticPaths are the paths at which a server describes itself.
+var diagnosticPaths = []string{
 	"/metrics", "/metrics/slis", "/statusz", "/flagz", "/configz", "/readyz?verbose", "/livez?verbose", "/triune/settings",
 	"/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline", "/debug/flags/v",
 	"/debug/api_priority_and_fairness/dump_priority_levels", "/debug/api_priority_and_fairness/dump_queues", "/debug/api_priority_and_fairness/dump_requests",
 }
 
-// keepsQuiet fails if the content of a Secret, of an encrypted custom resource, or a key is
-// found anywhere but in answers to those who have asked for it.
-func (v *vault) keepsQuiet(t *testing.T, namespace, dir string) {
+// checkNoLeaks fails if the content of a Secret or of an encrypted custom resource, or a
+// key, is found anywhere but in answers to requests for it.
+func (v *vault) checkNoLeaks(t *testing.T, namespace, dir string) {
 	const treasure = "treasure-of-the-sierra-madre"
 	sum := sha256.Sum256([]byte("one"))
-	// A word of a Secret is in base64 as JSON has it; what follows it changes the last letters.
+	// JSON has the content of a Secret in base64; the bytes that follow change the last
+	// characters.
 	hidden := [][]byte{[]byte(treasure), []byte(base64.StdEncoding.EncodeToString([]byte(treasure))[:32]), sum[:], []byte(base64.StdEncoding.EncodeToString(sum[:]))}
 	secret := func(where string, content []byte) {
 		t.Helper()
@@ -53,7 +54,7 @@ func (v *vault) keepsQuiet(t *testing.T, namespace, dir string) {
 	if v.tested.Process(cluster.NATS, 0) == nil {
 		v.handle(t, namespace, treasure)
 	} else {
-		overheard := overhear(t, v.tested.ReplicaURL(cluster.NATS, 0))
+		messages := subscribeAll(t, v.tested.ReplicaURL(cluster.NATS, 0))
 		v.handle(t, namespace, treasure)
 		about := 0
 		for _, m := range logged(t, v.tested.ReplicaURL(cluster.NATS, 0)) {
@@ -65,7 +66,7 @@ func (v *vault) keepsQuiet(t *testing.T, namespace, dir string) {
 		if about == 0 {
 			t.Error("NATS has no message about a Secret")
 		}
-		for _, m := range overheard() {
+		for _, m := range messages() {
 			secret("a message to "+m.Subject, fmt.Appendf(nil, "%s %v %s %s", m.Subject, m.Header, m.Reply, m.Data))
 		}
 	}
@@ -76,12 +77,12 @@ func (v *vault) keepsQuiet(t *testing.T, namespace, dir string) {
 			t.Fatal(err)
 		}
 		if file == filepath.Join(dir, "audit.log") && !bytes.Contains(content, []byte(namespace+"/secrets/kept")) {
-			t.Errorf("%s does not tell of the Secret", file)
+			t.Errorf("%s does not mention the Secret", file)
 		}
 		secret(file, content)
 	}
 	for _, url := range replicaURLs(v.tested) {
-		for _, path := range told {
+		for _, path := range diagnosticPaths {
 			code, body := send(t, restConfig(t, v.tested), http.MethodGet, url+path, "")
 			if path == "/metrics" && code != http.StatusOK {
 				t.Errorf("%s%s: %d", url, path, code)
@@ -91,8 +92,8 @@ func (v *vault) keepsQuiet(t *testing.T, namespace, dir string) {
 	}
 }
 
-// handle writes and reads a word in a Secret and a custom resource in many ways, some of
-// which are refused.
+// handle writes and reads a word in a Secret and a custom resource in many ways, and sends
+// some requests that are refused.
 func (v *vault) handle(t *testing.T, namespace, word string) {
 	t.Helper()
 	k := newKubectl(t, v.tested, namespace)
@@ -134,15 +135,16 @@ func (v *vault) handle(t *testing.T, namespace, word string) {
 		}
 	}
 	k.run("delete", "secrets/kept", "secrets/applied", "seals.vault.triune.dev/applied", "--wait=false")
-	// The last request is in the audit log after the first ones, but not always at once.
+	// Audit events are in the order of requests, but may be written late.
 	_, err = client.Get(context.Background(), "kept", metav1.GetOptions{})
 	if err == nil {
 		t.Error("a Secret that was deleted is there")
 	}
 }
 
-// overhear listens to all subjects of NATS until what it returns is called.
-func overhear(t *testing.T, url string) func() []*nats.Msg {
+// subscribeAll subscribes to all subjects of NATS; the returned function ends that and
+// returns the messages.
+func subscribeAll(t *testing.T, url string) func() []*nats.Msg {
 	t.Helper()
 	conn, err := nats.Connect(url)
 	if err != nil {
@@ -168,7 +170,7 @@ func overhear(t *testing.T, url string) func() []*nats.Msg {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(all) == 0 {
-			t.Error("nothing was overheard")
+			t.Error("no message was received")
 		}
 		return all
 	}

@@ -10,15 +10,15 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// complaint begins the lines of klog that are warnings or errors.
+// complaint matches warnings and errors of klog.
 var complaint = regexp.MustCompile(`^[EWF]\d{4} \d\d:\d\d:\d\d`)
 
-// TestQuietStart: who starts a server for the first time, and sees an error, looks
-// for what is wrong. So there is none if nothing is.
+// TestQuietStart checks that the first start of a healthy server logs no warning or error:
+// an operator would look for the cause.
 func TestQuietStart(t *testing.T) {
 	needs(t)
 	if cluster.Topology(*target) == cluster.KubeAPIServer {
-		return // its words are its own
+		return // kube-apiserver's messages are not ours to test
 	}
 	config := targetConfig()
 	config.Replicas = 1
@@ -44,10 +44,10 @@ func TestQuietStart(t *testing.T) {
 			read++
 			for line := range strings.Lines(string(content)) {
 				if strings.Contains(line, `"shutting down"`) {
-					break // the tiers end in no order, and may say so
+					break // the tiers end in any order, and may log it
 				}
-				// kube-apiserver's words for writing the endpoints of the Service
-				// kubernetes, at each change of them.
+				// kube-apiserver logs this warning whenever it writes the endpoints of the
+				// Service kubernetes.
 				if complaint.MatchString(line) && !strings.Contains(line, "Resetting endpoints for master service") {
 					t.Errorf("%s: %s", filepath.Base(file), line)
 				}

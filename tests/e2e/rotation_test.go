@@ -22,9 +22,9 @@ import (
 	"triune.dev/tests/kms"
 )
 
-// learned waits until every replica of the servers that has asked the plugin at all knows
-// the key that encrypts. Health checks make them ask.
-func (v *vault) learned(t *testing.T, servers ...*cluster.Cluster) {
+// waitForKey waits until every replica that uses the plugin knows the encrypting key.
+// Health checks make them ask.
+func (v *vault) waitForKey(t *testing.T, servers ...*cluster.Cluster) {
 	t.Helper()
 	hash := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(v.plugin.KeyID())))
 	for _, c := range servers {
@@ -47,12 +47,12 @@ func (v *vault) learned(t *testing.T, servers ...*cluster.Cluster) {
 	}
 }
 
-// TestKeyRotation: when the plugin takes a new key, what is written is written with it,
-// what was written before stays readable, and is encrypted anew by an update that changes
-// nothing else; then the old key is of no use any more.
+// TestKeyRotation checks that after a rotation in the plugin, writes use the new key, older
+// objects stay readable and are encrypted again by an update without changes, and the old
+// key is then no longer needed.
 func TestKeyRotation(t *testing.T) {
 	full(t)
-	t.Parallel() // it waits for health checks
+	t.Parallel() // waits for health checks
 	v := newVault(t, everyProvider, *replicas)
 	v.startReference(t)
 	v.defineSeals(t)
@@ -69,7 +69,7 @@ func TestKeyRotation(t *testing.T) {
 	if _, err := v.plugin.Rotate(); err != nil {
 		t.Fatal(err)
 	}
-	v.learned(t, v.servers()...)
+	v.waitForKey(t, v.servers()...)
 	for provider, s := range kinds {
 		for i, writer := range v.servers() {
 			client, name := s.client(t, writer, namespace), fmt.Sprintf("old-%d", i+1)
@@ -99,7 +99,7 @@ func TestKeyRotation(t *testing.T) {
 				if same, err = client.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				before-- // the second one need not write
+				before-- // the second write changes nothing
 			}
 			fresh := fmt.Sprintf("fresh-%d", i)
 			if _, err := client.Create(t.Context(), s.object(fresh, "after"), metav1.CreateOptions{}); err != nil {
@@ -128,12 +128,12 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// TestRotationUnderLoad: the providers of Secrets are replaced in the three steps of
-// docs/security.md while clients read and write. No request fails, and afterwards nothing
-// needs the old provider.
+// TestRotationUnderLoad replaces the providers of Secrets in the three steps of
+// docs/security.md while clients read and write. No request fails, and afterwards the old
+// provider is not needed.
 func TestRotationUnderLoad(t *testing.T) {
 	full(t)
-	t.Parallel() // the file is looked at once a minute
+	t.Parallel() // the file is checked once a minute
 	const plain = "identity: {}"
 	old := localKey("aesgcm", "one")
 	v := newVault(t, func(*kms.Plugin) string { return encryptionConfiguration(encrypted("secrets", old, plain)) }, *replicas)
@@ -172,7 +172,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 	configure(next)
 	load.end(t)
-	// Nor does anybody else.
+	// The kube-apiserver does not need it either.
 	v.startReference(t)
 	for _, c := range v.servers() {
 		for _, version := range []string{"", "0"} {
@@ -184,14 +184,14 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// load are clients that write Secrets of their own, and read them and all.
+// load is a number of clients that write Secrets of their own and read all.
 type load struct {
 	answered atomic.Int64
 	stop     context.CancelFunc
 	clients  sync.WaitGroup
 }
 
-// load starts them. A request that fails fails the test.
+// load starts the clients. A failing request fails the test.
 func (v *vault) load(t *testing.T, namespace string) *load {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

@@ -67,15 +67,15 @@ func (w *auditWebhook) count(id string) int {
 	return w.ended[id]
 }
 
-// beyondProxy is the address of a network that nobody but a connectProxy reaches
-// (RFC 5737). There every port is one of this machine's loopback.
+// beyondProxy is an address of a network that only a connectProxy reaches (RFC 5737). It
+// forwards each of its ports to the same port of the loopback address.
 const beyondProxy = "198.51.100.7"
 
 // connectProxy is an egress proxy that speaks HTTP CONNECT.
 type connectProxy struct{ *httptest.Server }
 
-// newConnectProxy starts one and writes the files that its clients need: the CA, and a
-// certificate of their own that it does not look at.
+// newConnectProxy starts a proxy and writes the files that its clients need: the CA, and a
+// client certificate, which it does not check.
 func newConnectProxy(caFile, certFile, keyFile string) (*connectProxy, error) {
 	p := &connectProxy{}
 	p.Server = httptest.NewTLSServer(p)
@@ -147,7 +147,7 @@ type issuer struct {
 	key    *rsa.PrivateKey
 }
 
-// newIssuer starts one and writes its certificate to caFile.
+// newIssuer starts an issuer and writes its certificate to caFile.
 func newIssuer(caFile string) (*issuer, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -159,7 +159,7 @@ func newIssuer(caFile string) (*issuer, error) {
 }
 
 // ServeHTTP implements [http.Handler]: the two documents of OpenID Connect Discovery 1.0
-// that tokens are verified with.
+// that are needed to verify tokens.
 func (i *issuer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch req.URL.Path {
@@ -182,7 +182,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// token is one of the user, for a minute.
+// token returns a token of the user that is valid for a minute.
 func (i *issuer) token(t *testing.T, user string, groups ...string) string {
 	t.Helper()
 	part := func(v any) string {
@@ -205,7 +205,7 @@ func (i *issuer) token(t *testing.T, user string, groups ...string) string {
 	return signed + "." + encoded(signature)
 }
 
-// collector takes spans over OTLP and counts them.
+// collector receives spans over OTLP and counts them.
 type collector struct {
 	collectortrace.UnimplementedTraceServiceServer
 	address string

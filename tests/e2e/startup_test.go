@@ -20,10 +20,10 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// TestBadStart starts every program of the topology with what it cannot use. It
-// ends with status 1 and one line that names the flag and the value, soon, and
-// without having served anything. kube-apiserver has the same status, and the
-// same words where it has any that name both.
+// TestBadStart starts every program of the topology with invalid flags and files. It must
+// exit soon with status 1 and one line that names the flag and the value, without having
+// served anything. kube-apiserver has the same status, and the same text if that names
+// both.
 func TestBadStart(t *testing.T) {
 	needs(t)
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,10 +56,10 @@ func TestBadStart(t *testing.T) {
 	network := writeFile(t, "network.yaml", fmt.Sprintf(kind, encryption, "resources: [{resources: [secrets], providers: [{kms: {apiVersion: v2, name: a, endpoint: 'tcp://127.0.0.1:1'}}]}]"))
 	for _, tc := range []struct {
 		name  string
-		flags []string // added at the end, so that they win
+		flags []string // appended, so that they take precedence
 		want  []string // fragments of the line
-		core  bool     // a flag that only a server of built-in resources has
-		// kube-apiserver starts, and waits for an etcd for ever.
+		core  bool     // only servers of built-in resources have the flag
+		// kube-apiserver starts, and waits for an etcd forever.
 		hangs bool
 	}{
 		{name: "an unknown flag", flags: []string{"--no-such-flag=7"}, want: []string{"unknown flag: --no-such-flag"}},
@@ -133,7 +133,7 @@ func TestBadStart(t *testing.T) {
 						t.Errorf("it took %v", took)
 					}
 					if program == "kube-apiserver" {
-						return // its words are its own
+						return // kube-apiserver's messages are not ours to test
 					}
 					line := lastLine(stderr)
 					for _, want := range tc.want {
@@ -142,7 +142,7 @@ func TestBadStart(t *testing.T) {
 						}
 					}
 					if strings.Contains(stderr, "goroutine ") || strings.Contains(stderr, "Usage:") || strings.Contains(stderr, "grpc:") {
-						t.Errorf("more than one clear line:\n%s", tail(stderr))
+						t.Errorf("more than one line:\n%s", tail(stderr))
 					}
 				})
 			}
@@ -158,8 +158,7 @@ func programs() []string {
 	return []string{*target}
 }
 
-// startOnce runs a program with flags that would work, followed by others, until
-// it ends by itself.
+// startOnce runs a program with valid flags, followed by others, until it exits.
 func startOnce(t *testing.T, program string, flags []string) (stderr string, code int) {
 	t.Helper()
 	c := shared.cluster
@@ -181,7 +180,7 @@ func startOnce(t *testing.T, program string, flags []string) (stderr string, cod
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A flag that may be repeated would add to the working value.
+	// A repeatable flag would add to the valid value.
 	args := slices.DeleteFunc(c.CommandLine(program, p, dir, port), func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
 		return slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, name+"=") })
@@ -189,7 +188,7 @@ func startOnce(t *testing.T, program string, flags []string) (stderr string, cod
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, flag := range flags {
-		if !strings.HasSuffix(flag, "=") { // which only takes the working value away
+		if !strings.HasSuffix(flag, "=") { // an empty value only removes the valid one
 			args = append(args, flag)
 		}
 	}

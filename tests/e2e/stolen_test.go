@@ -15,9 +15,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestStolenKeysOfTiers: whoever has the keys of the aggregator or of the extensions tier, and
-// of nobody else, can read no Secret, be nobody else and give himself no rights, at whichever
-// tier he tries, and whatever he says in headers.
+// TestStolenKeysOfTiers checks that the keys of the aggregator or of the extensions tier
+// allow nobody to read a Secret, to act as another user, or to gain permissions, in any
+// tier, with any headers.
 func TestStolenKeysOfTiers(t *testing.T) {
 	needs(t)
 	config := cluster.Config{Topology: cluster.Tiers}
@@ -67,7 +67,7 @@ func TestStolenKeysOfTiers(t *testing.T) {
 	}
 	for _, tier := range []string{"aggregator", "extensions"} {
 		for _, pair := range []pki.Pair{c.PKI.Tier[tier], c.PKI.Serving[tier]} {
-			client := holding(t, c, pair)
+			client := clientWith(t, c, pair)
 			for _, at := range []cluster.Tier{cluster.Aggregator, cluster.Core, cluster.Extensions} {
 				for what, header := range says {
 					for _, try := range tries {
@@ -86,18 +86,18 @@ func TestStolenKeysOfTiers(t *testing.T) {
 			}
 		}
 	}
-	// The tiers do work.
+	// The tiers themselves work.
 	if out := k.run("get", "secret", "treasure", "-o", "jsonpath={.data.gold}"); out == "" {
 		t.Error("the administrator cannot read the Secret")
 	}
 }
 
-// judgedJSON is a definition to create.
+// judgedJSON is a CRD to create.
 const judgedJSON = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"loots.court.triune.dev"},` +
 	`"spec":{"group":"court.triune.dev","scope":"Namespaced","names":{"plural":"loots","singular":"loot","kind":"Loot"},` +
 	`"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
 
-// certificate is that of a pair, as it is handed over.
+// certificate returns the certificate of a pair as it is handed over.
 func certificate(t *testing.T, pair pki.Pair) string {
 	t.Helper()
 	content, err := os.ReadFile(pair.CertFile)
@@ -108,8 +108,8 @@ func certificate(t *testing.T, pair pki.Pair) string {
 	return base64.StdEncoding.EncodeToString(block.Bytes)
 }
 
-// holding returns a client that has pair and believes every server.
-func holding(t *testing.T, c *cluster.Cluster, pair pki.Pair) *http.Client {
+// clientWith returns a client that presents pair and accepts any server certificate.
+func clientWith(t *testing.T, c *cluster.Cluster, pair pki.Pair) *http.Client {
 	t.Helper()
 	key, err := pair.Load()
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestMoveIn points Triune at the etcd of a kube-apiserver that has stopped, and
-// TestMoveOut the other way round: each reads everything that the other wrote,
-// can change it, and the first reads the changes.
+// TestMoveIn starts Triune on the etcd of a kube-apiserver that has stopped, and
+// TestMoveOut does the reverse: each reads and changes everything that the other wrote, and
+// the first reads the changes.
 func TestMoveIn(t *testing.T) {
 	full(t)
 	reference := cluster.Config{Topology: cluster.KubeAPIServer}
@@ -36,7 +36,7 @@ func TestMoveOut(t *testing.T) {
 	move(t, swapConfig(), reference)
 }
 
-// swapConfig is the topology under test with its data in an etcd process.
+// swapConfig returns the configuration under test with an etcd process.
 func swapConfig() cluster.Config {
 	config := targetConfig()
 	config.Replicas = 1
@@ -69,8 +69,7 @@ func move(t *testing.T, from, to cluster.Config) {
 	expectSame(t, "read by "+string(from.Topology)+" after "+string(to.Topology)+" has written", changed, everything(t, third))
 }
 
-// fill writes an object of every kind, some by each way of writing, and custom
-// resources.
+// fill writes an object of every kind, by various kinds of requests, and custom resources.
 func fill(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	k := newKubectl(t, c, "")
@@ -82,11 +81,11 @@ func fill(t *testing.T, c *cluster.Cluster) {
 	k.args = []string{"-n", everyKind}
 	k.run("patch", "deployment/web", "--subresource=status", "--type=merge", "-p", `{"status":{"replicas":2,"observedGeneration":1,"conditions":[{"type":"Available","status":"True","reason":"Suite","message":"said so","lastTransitionTime":"2024-01-01T00:00:00Z","lastUpdateTime":"2024-01-01T00:00:00Z"}]}}`)
 	k.run("scale", "things.all-kinds.triune.dev/small", "--replicas=5")
-	k.run("delete", "pvc/data", "--wait=false") // it stays, with a finalizer and a deletion time
+	k.run("delete", "pvc/data", "--wait=false") // its finalizer keeps it, with a deletion time
 	k.run("create", "token", "robot")
 }
 
-// touch changes everything that fill wrote a little.
+// touch changes every object that fill wrote.
 func touch(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(restConfig(t, c))
@@ -104,7 +103,7 @@ func touch(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// listable is every resource that can be listed, of every version.
+// listable returns every resource that can be listed, in every version.
 func listable(t *testing.T, c *cluster.Cluster) []schema.GroupVersionResource {
 	t.Helper()
 	_, lists, err := discovery.NewDiscoveryClientForConfigOrDie(restConfig(t, c)).ServerGroupsAndResources()
@@ -126,7 +125,7 @@ func listable(t *testing.T, c *cluster.Cluster) []schema.GroupVersionResource {
 	return all
 }
 
-// everything is each object there is, in each version, by where it is.
+// everything returns each object in each version, by its path.
 func everything(t *testing.T, c *cluster.Cluster) map[string]map[string]any {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(restConfig(t, c))
@@ -135,7 +134,7 @@ func everything(t *testing.T, c *cluster.Cluster) map[string]map[string]any {
 		var list *unstructured.UnstructuredList
 		eventually(t, patience, func(ctx context.Context) (err error) {
 			list, err = client.Resource(r).List(ctx, metav1.ListOptions{})
-			if apierrors.IsNotFound(err) { // of a definition that is not served yet
+			if apierrors.IsNotFound(err) { // the CRD is not served yet
 				return fmt.Errorf("list %s: %w", r, err)
 			}
 			return err
@@ -147,8 +146,8 @@ func everything(t *testing.T, c *cluster.Cluster) map[string]map[string]any {
 	return all
 }
 
-// expectSame compares all objects, byte for byte as JSON, but those that every
-// server writes for itself when it starts.
+// expectSame compares all objects as JSON, byte by byte, except for those that every server
+// writes when it starts.
 func expectSame(t *testing.T, what string, want, got map[string]map[string]any) {
 	t.Helper()
 	differences := 0
@@ -172,19 +171,19 @@ func expectSame(t *testing.T, what string, want, got map[string]map[string]any) 
 	}
 }
 
-// isServersOwn names what a start of a server writes.
+// isServersOwn reports whether a server writes the object when it starts.
 func isServersOwn(id string, o map[string]any) bool {
 	for _, prefix := range []string{
 		"coordination.k8s.io/v1/leases/kube-system/",                                                // identities
 		"/v1/endpoints/default/kubernetes", "discovery.k8s.io/v1/endpointslices/default/kubernetes", // its address
 		"/v1/configmaps/kube-system/",             // its authorities
-		"/v1/events/", "events.k8s.io/v1/events/", // they end by themselves
+		"/v1/events/", "events.k8s.io/v1/events/", // they expire
 	} {
 		if strings.HasPrefix(id, prefix) && !strings.Contains(id, "all-kinds") {
 			return true
 		}
 	}
-	// Each server's own set, and whether the remote ones answered just now.
+	// Each server has its own set, with the current availability of remote servers.
 	return strings.HasPrefix(id, "apiregistration.k8s.io/")
 }
 

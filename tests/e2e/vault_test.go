@@ -21,20 +21,20 @@ import (
 	"triune.dev/tests/kms"
 )
 
-// vault is an etcd whose content is encrypted, the plugin with the keys, and the servers
-// that use both.
+// vault is an etcd with encrypted content, the plugin with the keys, and the servers that
+// use both.
 type vault struct {
 	plugin *kms.Plugin
 	// file is the EncryptionConfiguration of all servers.
 	file string
 	etcd *clientv3.Client
-	// tested is the server under test, reference a kube-apiserver beside it on the same
-	// etcd, nil until startReference.
+	// tested is the server under test, reference a kube-apiserver on the same etcd; nil
+	// before startReference.
 	tested, reference *cluster.Cluster
 }
 
-// newVault starts the server under test. content makes the EncryptionConfiguration, which
-// is followed; flags are for all tiers.
+// newVault starts the server under test. content returns the EncryptionConfiguration, which
+// servers reload; flags are for all tiers.
 func newVault(t *testing.T, content func(*kms.Plugin) string, replicas int, flags ...string) *vault {
 	t.Helper()
 	v := &vault{}
@@ -74,10 +74,10 @@ func (v *vault) launch(t *testing.T, config cluster.Config, flags ...string) *cl
 	return cluster.Run(t, config)
 }
 
-// servers are the server under test and the reference.
+// servers returns the server under test and the reference.
 func (v *vault) servers() []*cluster.Cluster { return []*cluster.Cluster{v.tested, v.reference} }
 
-// stored returns what etcd has under a key, and since which revision.
+// stored returns the value of a key in etcd and its mod revision.
 func (v *vault) stored(t *testing.T, key string) (value []byte, revision int64) {
 	t.Helper()
 	got, err := v.etcd.Get(t.Context(), key)
@@ -87,8 +87,8 @@ func (v *vault) stored(t *testing.T, key string) (value []byte, revision int64) 
 	return got.Kvs[0].Value, got.Kvs[0].ModRevision
 }
 
-// keyID returns the ID of the key of the plugin under which an object is encrypted by the
-// provider of a name.
+// keyID returns the ID of the plugin's key that encrypts an object, by the name of the
+// provider.
 func (v *vault) keyID(t *testing.T, provider, key string) string {
 	t.Helper()
 	value, _ := v.stored(t, key)
@@ -100,15 +100,15 @@ func (v *vault) keyID(t *testing.T, provider, key string) string {
 	return object.KeyID
 }
 
-// sealed is a resource, and how etcd has it.
+// sealed is a resource that is encrypted, and how it is stored.
 type sealed struct {
 	schema.GroupVersionResource
 	kind string
-	// fields are those of an object besides its metadata; nil stands for none.
+	// fields returns the fields of an object besides its metadata; nil stands for none.
 	fields func(name string) map[string]any
-	// under is where etcd has its objects, which begin with prefix.
+	// under is the directory of its objects in etcd; their values begin with prefix.
 	under, prefix string
-	cluster       bool // it has no namespace
+	cluster       bool // cluster-scoped
 }
 
 func (s sealed) key(namespace, name string) string {
@@ -118,7 +118,7 @@ func (s sealed) key(namespace, name string) string {
 	return s.under + namespace + "/" + name
 }
 
-// object is one that has a word in an annotation.
+// object returns an object with a word in an annotation.
 func (s sealed) object(name, word string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{}}
 	if s.fields != nil {
@@ -140,22 +140,22 @@ func (s sealed) client(t *testing.T, c *cluster.Cluster, namespace string) dynam
 	return resource.Namespace(namespace)
 }
 
-// wordOf is the word of an object that sealed.object made.
+// wordOf returns the word of an object of sealed.object.
 func wordOf(o *unstructured.Unstructured) string { return o.GetAnnotations()["vault.triune.dev/word"] }
 
-// localKey is a provider with one key of 32 bytes.
+// localKey returns a provider with one key of 32 bytes.
 func localKey(provider, name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("%s: {keys: [{name: %s, secret: %s}]}", provider, name, base64.StdEncoding.EncodeToString(sum[:]))
 }
 
-// kmsKey is a provider that asks a plugin.
+// kmsKey returns a provider that uses a plugin.
 func kmsKey(p *kms.Plugin, name string) string {
 	return fmt.Sprintf("kms: {apiVersion: v2, name: %s, endpoint: %q, timeout: 1s}", name, p.Endpoint)
 }
 
-// encrypted is the entry of an EncryptionConfiguration for a resource; its first provider
-// writes.
+// encrypted returns the entry of an EncryptionConfiguration for a resource; the first
+// provider encrypts.
 func encrypted(resource string, providers ...string) string {
 	return "- resources: [" + resource + "]\n  providers:\n  - " + strings.Join(providers, "\n  - ") + "\n"
 }
@@ -174,7 +174,7 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// replicaURLs are the addresses of all serving processes.
+// replicaURLs returns the addresses of all serving processes.
 func replicaURLs(c *cluster.Cluster) (urls []string) {
 	for _, tier := range c.ServingTiers() {
 		for i := 0; c.Process(tier, i) != nil; i++ {
@@ -184,7 +184,7 @@ func replicaURLs(c *cluster.Cluster) (urls []string) {
 	return urls
 }
 
-// logFiles are the logs of all processes of a cluster.
+// logFiles returns the logs of all processes of a cluster.
 func logFiles(t *testing.T, c *cluster.Cluster) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.Dir, "logs", "*.log"))
