@@ -1,5 +1,5 @@
-// Package hooks is what webhooks of tests have in common: a server over HTTPS that Kubernetes
-// reaches by address or as a Service, and answers that no webhook should give.
+// Package hooks has the common parts of the tests' webhooks: an HTTPS server that
+// Kubernetes reaches by address or as a Service, and responses that are no valid reviews.
 package hooks
 
 import (
@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/util/cert"
 )
 
-// Certificate is what servers show, and the bundle by which they are believed.
+// Certificate is the serving certificate of webhooks, with the CA bundle that verifies it.
 type Certificate struct {
 	pair tls.Certificate
 	// CA is in PEM.
 	CA []byte
 }
 
-// NewCertificate makes a certificate for the loopback address, localhost, and names.
+// NewCertificate makes a certificate for the loopback address, localhost and names.
 func NewCertificate(names ...string) (*Certificate, error) {
 	certificate, key, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, names)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Certificate) Serve(handler http.Handler) *httptest.Server {
 	return server
 }
 
-// NoReviews are what a webhook may send that is no review, by name.
+// NoReviews are invalid responses of a webhook, by name.
 var NoReviews = map[string]func(http.ResponseWriter){
 	"error":     func(w http.ResponseWriter) { http.Error(w, "the webhook is broken", http.StatusInternalServerError) },
 	"forbidden": func(w http.ResponseWriter) { http.Error(w, "who are you", http.StatusForbidden) },

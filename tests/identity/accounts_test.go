@@ -18,10 +18,10 @@ import (
 	"triune.dev/tests/tokens"
 )
 
-// accountIssuer is --service-account-issuer of package cluster.
+// accountIssuer is the --service-account-issuer that package cluster sets.
 const accountIssuer = "https://kubernetes.default.svc.cluster.local"
 
-// account makes a namespace with a ServiceAccount "worker" on a server.
+// account creates a namespace with a ServiceAccount "worker" on a server.
 func account(t *testing.T, s *server, namespace string) *corev1.ServiceAccount {
 	t.Helper()
 	ctx := t.Context()
@@ -35,7 +35,7 @@ func account(t *testing.T, s *server, namespace string) *corev1.ServiceAccount {
 	return made
 }
 
-// request asks for a token of the worker.
+// request requests a token of the worker.
 func request(t *testing.T, s *server, namespace string, spec authenticationv1.TokenRequestSpec) string {
 	t.Helper()
 	made, err := s.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "worker", &authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
@@ -45,8 +45,8 @@ func request(t *testing.T, s *server, namespace string, spec authenticationv1.To
 	return made.Status.Token
 }
 
-// expect fails unless the server soon takes a token for the user, in all tiers, or refuses
-// it with 401 if user is "". What has just been deleted is remembered for ten seconds.
+// expect fails unless all tiers of the server soon accept a token as that of the user, or
+// refuse it with 401 if user is "". Deleted objects are remembered for ten seconds.
 func (s *server) expect(t *testing.T, token, user string) (who authenticationv1.UserInfo) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -63,10 +63,10 @@ func (s *server) expect(t *testing.T, token, user string) (who authenticationv1.
 	return who
 }
 
-// TestBoundTokens: a token of a ServiceAccount is good as long as what it is bound to
-// exists, and for the audiences it was made for.
+// TestBoundTokens checks that a token of a ServiceAccount is valid as long as the object
+// that it is bound to exists, and for the audiences that it was issued for.
 func TestBoundTokens(t *testing.T) {
-	t.Parallel() // what is deleted is waited for
+	t.Parallel() // waits for deletions to take effect
 	const namespace, worker = "bound", "system:serviceaccount:bound:worker"
 	for _, s := range servers() {
 		t.Run(string(s.cluster.Config.Topology), func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestBoundTokens(t *testing.T) {
 			s.expect(t, bound["Pod"], "")
 			s.expect(t, bound["Secret"], "")
 			s.expect(t, free, worker)
-			// An account of the same name is another one.
+			// A new account with the same name is a different account.
 			if err := client.ServiceAccounts(namespace).Delete(ctx, "worker", metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -133,8 +133,8 @@ func TestBoundTokens(t *testing.T) {
 	}
 }
 
-// TestForgedAccounts: what is signed with the right key, and says what is not so, is 401;
-// a token of a Secret is good as long as it stands there.
+// TestForgedAccounts checks that a token signed with the right key but with false claims is
+// 401, and that a token of a Secret is valid as long as the Secret contains it.
 func TestForgedAccounts(t *testing.T) {
 	t.Parallel()
 	const namespace, worker = "forged", "system:serviceaccount:forged:worker"
@@ -197,7 +197,7 @@ func TestForgedAccounts(t *testing.T) {
 					t.Errorf("%s: %+v, %v, want 401", name, a, err)
 				}
 			}
-			legacy["iat"] = at(0) // another token than the one that was refused a moment ago
+			legacy["iat"] = at(0) // differs from the token that was refused a moment ago
 			token := sign(key, legacy)
 			secret := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "worker", corev1.ServiceAccountUIDKey: string(made.UID)}},
@@ -215,8 +215,8 @@ func TestForgedAccounts(t *testing.T) {
 	}
 }
 
-// TestIssuerDocuments: a stranger verifies a token with nothing but the documents that the
-// server publishes (OpenID Connect Discovery 1.0).
+// TestIssuerDocuments verifies a token with nothing but the documents that the server
+// publishes (OpenID Connect Discovery 1.0), as a relying party does.
 func TestIssuerDocuments(t *testing.T) {
 	for _, s := range servers() {
 		account(t, s, "published")

@@ -10,9 +10,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// judge is the webhook as it stands in the configuration: it judges the users whose names
-// begin with "judged:", about everything but their own reviews.
-func judge(failurePolicy string) string {
+// webhookAuthorizer returns the webhook's entry in the configuration. It decides about
+// users whose names begin with "judged:", except for their own reviews.
+func webhookAuthorizer(failurePolicy string) string {
 	return fmt.Sprintf(`- type: Webhook
   name: judge
   webhook:
@@ -29,21 +29,21 @@ func judge(failurePolicy string) string {
 `, failurePolicy, file("authorization.kubeconfig"))
 }
 
-// authorization is a configuration in which Node and RBAC follow others.
+// authorization returns a configuration in which Node and RBAC follow others.
 func authorization(others ...string) string {
 	return "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n" +
 		strings.Join(others, "") + "- {type: Node, name: node}\n- {type: RBAC, name: rbac}\n"
 }
 
-// collections has one of each tier.
+// collections has a collection of each tier.
 var collections = []string{
 	"/api/v1/namespaces/default/configmaps",
 	"/apis/apiregistration.k8s.io/v1/apiservices",
 	"/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
 
-// TestAuthorizationWebhook: what the webhook says holds in every tier, with its reason;
-// where it says nothing of use, its failure policy does.
+// TestAuthorizationWebhook checks that the webhook's decision applies in every tier, with
+// its reason, and that its failure policy applies if it does not answer properly.
 func TestAuthorizationWebhook(t *testing.T) {
 	for name, code := range map[string]int{
 		"allowed":     http.StatusNotFound,
@@ -70,25 +70,26 @@ func TestAuthorizationWebhook(t *testing.T) {
 		}
 	})
 	t.Run("error", func(t *testing.T) {
-		full(t) // it is tried again and again, for seconds
+		full(t) // retried for seconds
 		for _, path := range collections {
 			judgedBy(t, path+"/error", http.StatusInternalServerError)
 		}
 	})
-	t.Run("paths that are no resources", func(t *testing.T) {
+	t.Run("non-resource paths", func(t *testing.T) {
 		for _, path := range []string{"/metrics", "/nothing", "/api", "/apis"} {
-			both(t, credential{token: "hook-judged"}, http.MethodGet, path, "", http.StatusForbidden)
+			sendBoth(t, credential{token: "hook-judged"}, http.MethodGet, path, "", http.StatusForbidden)
 		}
 	})
-	t.Run("others are not its business", func(t *testing.T) {
+	t.Run("other users", func(t *testing.T) {
 		for _, path := range collections {
-			both(t, credential{token: "hook-as:other"}, http.MethodGet, path+"/allowed", "", http.StatusForbidden)
-			both(t, credential{token: "hook-masters"}, http.MethodGet, path+"/denied", "", http.StatusNotFound)
+			sendBoth(t, credential{token: "hook-as:other"}, http.MethodGet, path+"/allowed", "", http.StatusForbidden)
+			sendBoth(t, credential{token: "hook-masters"}, http.MethodGet, path+"/denied", "", http.StatusNotFound)
 		}
 	})
 }
 
-// judgedBy fails unless the user whom the webhook judges gets the code for a path.
+// judgedBy fails unless a request for path by the user whom the webhook decides about has
+// the given code.
 func judgedBy(t *testing.T, path string, code int) {
 	t.Helper()
 	judged(t, servers(), path, code)
@@ -98,11 +99,11 @@ func judged(t *testing.T, pair []*server, path string, code int) {
 	t.Helper()
 	carol := credential{token: "hook-judged"}
 	if code != http.StatusInternalServerError {
-		alike(t, pair, carol, http.MethodGet, path, "", code)
+		sendPair(t, pair, carol, http.MethodGet, path, "", code)
 		return
 	}
-	// What an error is about is told by whoever met it: timers differ, and a tier that asks
-	// core hears only that the answer is no (docs/divergences.md).
+	// The text of an error depends on where it happened: timers differ, and a tier that
+	// asks core only gets the decision (docs/divergences.md).
 	for _, s := range pair {
 		a, err := s.send(t.Context(), carol, http.MethodGet, path, "")
 		want := code
@@ -115,8 +116,8 @@ func judged(t *testing.T, pair []*server, path string, code int) {
 	}
 }
 
-// TestSelectorAuthorization: the webhook knows which objects a list selects, and so may
-// allow the list of some.
+// TestSelectorAuthorization checks that the webhook gets the selectors of a list, and so
+// can allow lists of certain objects.
 func TestSelectorAuthorization(t *testing.T) {
 	for _, path := range collections {
 		for query, code := range map[string]int{
@@ -132,15 +133,15 @@ func TestSelectorAuthorization(t *testing.T) {
 			"?labelSelector=owner%3Dmine&x=1":      http.StatusOK,
 			"?labelSelector=((":                    http.StatusForbidden,
 		} {
-			both(t, credential{token: "hook-judged"}, http.MethodGet, path+query, "", code)
+			sendBoth(t, credential{token: "hook-judged"}, http.MethodGet, path+query, "", code)
 		}
 	}
 }
 
-// TestAuthorizationIsReloaded: authorizers change with the file; a file that cannot be
-// used changes nothing.
+// TestAuthorizationIsReloaded checks that authorizers follow the file, and that an invalid
+// file changes nothing.
 func TestAuthorizationIsReloaded(t *testing.T) {
-	t.Cleanup(func() { reload(t, "authorization", authorization(judge("Deny")), "success") })
+	t.Cleanup(func() { reload(t, "authorization", authorization(webhookAuthorizer("Deny")), "success") })
 	await := func(name string, code int) {
 		t.Helper()
 		for _, path := range collections {
@@ -158,15 +159,15 @@ func TestAuthorizationIsReloaded(t *testing.T) {
 	await("allowed", http.StatusNotFound)
 	reload(t, "authorization", authorization(), "success")
 	await("allowed", http.StatusForbidden)
-	reload(t, "authorization", authorization(strings.Replace(judge("NoOpinion"), "'judged:'", "'judged:c'", 1)), "success")
+	reload(t, "authorization", authorization(strings.Replace(webhookAuthorizer("NoOpinion"), "'judged:'", "'judged:c'", 1)), "success")
 	await("allowed", http.StatusNotFound)
-	good := authorization(judge("Deny"))
+	good := authorization(webhookAuthorizer("Deny"))
 	for name, bad := range map[string]string{
 		"no YAML":                    "authorizers: [",
 		"an unknown field":           good + "password: secret\n",
 		"an expression that is none": strings.ReplaceAll(good, "request.user", "request.("),
 		"no authorizers":             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: []\n",
-		"the same name twice":        authorization(judge("Deny"), judge("Deny")),
+		"the same name twice":        authorization(webhookAuthorizer("Deny"), webhookAuthorizer("Deny")),
 		"no such kubeconfig":         strings.ReplaceAll(good, "authorization.kubeconfig", "absent.kubeconfig"),
 		"nothing":                    "",
 	} {

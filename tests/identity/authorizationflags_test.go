@@ -20,24 +20,24 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// court is an authorization webhook that knows both versions of reviews, remembers them,
-// and changes its mind.
-type court struct {
+// recordingWebhook is an authorization webhook for both versions of reviews. It records
+// them, and its decision can be changed.
+type recordingWebhook struct {
 	*webhooks
 	mu sync.Mutex
-	// asked are the reviews that have come, by the name of what they are about.
+	// asked has the recorded reviews, by the name of their object.
 	asked map[string][]authorizationv1.SubjectAccessReview
-	// pardoned is what is allowed of that which is called "appeal".
-	pardoned bool
+	// appealAllowed is the decision about objects with the name "appeal".
+	appealAllowed bool
 }
 
-func newCourt() *court {
-	c := &court{webhooks: newWebhooks(), asked: map[string][]authorizationv1.SubjectAccessReview{}}
+func newRecordingWebhook() *recordingWebhook {
+	c := &recordingWebhook{webhooks: newWebhooks(), asked: map[string][]authorizationv1.SubjectAccessReview{}}
 	c.Config.Handler = http.HandlerFunc(c.serve)
 	return c
 }
 
-func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
+func (c *recordingWebhook) serve(rw http.ResponseWriter, req *http.Request) {
 	// The versions differ in the name of one field.
 	var review struct {
 		authorizationv1.SubjectAccessReview
@@ -59,7 +59,7 @@ func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
 	if a := heard.Spec.ResourceAttributes; a != nil && heard.Spec.User == users["judged"].User.Username {
 		c.mu.Lock()
 		c.asked[a.Name] = append(c.asked[a.Name], heard)
-		pardoned := c.pardoned
+		appealAllowed := c.appealAllowed
 		c.mu.Unlock()
 		if send := hooks.NoReviews[a.Name]; send != nil {
 			send(rw)
@@ -67,7 +67,7 @@ func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
 		}
 		switch a.Name {
 		case "appeal":
-			status.Allowed, status.Reason = pardoned, "so it is"
+			status.Allowed, status.Reason = appealAllowed, "so it is"
 		case "allowed":
 			status.Allowed = true
 		case "denied":
@@ -78,30 +78,30 @@ func (c *court) serve(rw http.ResponseWriter, req *http.Request) {
 	reply(rw, heard)
 }
 
-func (c *court) pardon(yes bool) {
+func (c *recordingWebhook) allowAppeals(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pardoned = yes
+	c.appealAllowed = yes
 }
 
-// reviews takes the reviews that have come about what has a name.
-func (c *court) reviews(name string) []authorizationv1.SubjectAccessReview {
+// reviews removes and returns the recorded reviews about a name.
+func (c *recordingWebhook) reviews(name string) []authorizationv1.SubjectAccessReview {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer delete(c.asked, name)
 	return c.asked[name]
 }
 
-// TestAuthorizationWebhookByFlags: the same webhook as in an AuthorizationConfiguration can
-// be given by flags, after Node and RBAC, in either version of reviews. What it says holds
-// in every tier, and is remembered as long as the flags say.
+// TestAuthorizationWebhookByFlags checks that the webhook can also be configured by flags,
+// after Node and RBAC, for either version of reviews, and that its decisions apply in every
+// tier and are cached as long as the flags say.
 func TestAuthorizationWebhookByFlags(t *testing.T) {
 	for _, version := range []string{"v1", "v1beta1"} {
 		t.Run(version, func(t *testing.T) {
 			if version != "v1" {
 				full(t)
 			}
-			c := newCourt()
+			c := newRecordingWebhook()
 			t.Cleanup(c.Close)
 			kubeconfig := filepath.Join(t.TempDir(), "webhook.kubeconfig")
 			if err := os.WriteFile(kubeconfig, []byte(c.kubeconfig("/")), 0o600); err != nil {
@@ -116,12 +116,12 @@ func TestAuthorizationWebhookByFlags(t *testing.T) {
 					"--authorization-webhook-cache-authorized-ttl=3s", "--authorization-webhook-cache-unauthorized-ttl=1s")
 				config.Without = nil // Node and RBAC come first
 			})
-			judgeByFlags(t, pair, c, version)
+			testWebhookByFlags(t, pair, c, version)
 		})
 	}
 }
 
-func judgeByFlags(t *testing.T, pair []*server, c *court, version string) {
+func testWebhookByFlags(t *testing.T, pair []*server, c *recordingWebhook, version string) {
 	for name, code := range map[string]int{"allowed": http.StatusNotFound, "denied": http.StatusForbidden, "other": http.StatusForbidden} {
 		for _, path := range collections {
 			c.reviews(name)
@@ -130,7 +130,7 @@ func judgeByFlags(t *testing.T, pair []*server, c *court, version string) {
 			if len(heard) != 2 {
 				t.Fatalf("%s/%s: the webhook is asked %d times, want once by each server", path, name, len(heard))
 			}
-			for i := range heard { // the same of both
+			for i := range heard { // both servers send the same
 				if diff := gocmp.Diff(heard[0], heard[i]); diff != "" || heard[i].APIVersion != "authorization.k8s.io/"+version {
 					t.Errorf("%s/%s: the webhook is asked %+v (-kube-apiserver +tested):\n%s", path, name, heard[i], diff)
 				}
@@ -160,17 +160,17 @@ func judgeByFlags(t *testing.T, pair []*server, c *court, version string) {
 			}
 		}
 	}
-	c.pardon(true)
+	c.allowAppeals(true)
 	await(http.StatusNotFound)
 	c.reviews("appeal")
 	began := time.Now()
 	for range 5 {
 		await(http.StatusNotFound)
 	}
-	// Each server may ask again about each collection when three seconds are over.
+	// Each server may ask again about each collection after three seconds.
 	if n, most := len(c.reviews("appeal")), len(collections)*len(pair)*(1+int(time.Since(began).Seconds())/3); n > most {
-		t.Errorf("the webhook is asked %d times within the time it is believed for, want at most %d", n, most)
+		t.Errorf("the webhook is asked %d times although its decision is cached, want at most %d", n, most)
 	}
-	c.pardon(false)
+	c.allowAppeals(false)
 	await(http.StatusForbidden)
 }

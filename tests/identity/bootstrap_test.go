@@ -27,9 +27,9 @@ import (
 
 const tokenID, tokenSecret = "joiner", "0123456789abcdef"
 
-// TestJoin lets a node join as kubeadm does: it knows a bootstrap token, reads with nothing
-// else who the cluster is, believes it by the signature of that token, asks with it for a
-// certificate that kube-controller-manager approves and signs, and is the node by that.
+// TestJoin lets a node join as kubeadm does: with only a bootstrap token it reads the
+// cluster's identity, verifies it by the signature with that token, requests a certificate
+// that kube-controller-manager approves and signs, and then authenticates with it.
 func TestJoin(t *testing.T) {
 	full(t)
 	s, ctx := site.tested, t.Context()
@@ -79,7 +79,7 @@ func TestJoin(t *testing.T) {
 	s.expect(t, tokenID+"."+tokenSecret, "")
 }
 
-// prepareJoin makes what kubeadm makes in a new cluster.
+// prepareJoin creates what kubeadm creates in a new cluster.
 func prepareJoin(t *testing.T, admin *kubernetes.Clientset, info string) {
 	t.Helper()
 	ctx, create := t.Context(), metav1.CreateOptions{}
@@ -119,15 +119,15 @@ func prepareJoin(t *testing.T, admin *kubernetes.Clientset, info string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // nobody is let in to it for other tests
+	t.Cleanup(func() { // other tests expect it to be forbidden
 		if err := admin.RbacV1().RoleBindings(metav1.NamespacePublic).Delete(context.WithoutCancel(ctx), "cluster-info", metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// signedBy returns an error unless signature, a JSON Web Signature without its content
-// (RFC 7515, appendix F), is that of the bootstrap token.
+// signedBy returns an error unless signature, a JSON Web Signature without its content (RFC
+// 7515, appendix F), was made with the bootstrap token.
 func signedBy(signature, content string) error {
 	head, tail, ok := strings.Cut(signature, "..")
 	if !ok {
@@ -141,7 +141,7 @@ func signedBy(signature, content string) error {
 	return err
 }
 
-// signedRequest asks for a client certificate, and waits until it is approved and signed.
+// signedRequest requests a client certificate, and waits until it is approved and signed.
 func signedRequest(t *testing.T, client kubernetes.Interface, subject pkix.Name) *tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -154,7 +154,7 @@ func signedRequest(t *testing.T, client kubernetes.Interface, subject pkix.Name)
 	}
 	requests := client.CertificatesV1().CertificateSigningRequests()
 	var made *certificatesv1.CertificateSigningRequest
-	eventually(t, func(ctx context.Context) error { // the rights are new
+	eventually(t, func(ctx context.Context) error { // the permissions are new
 		made, err = requests.Create(ctx, &certificatesv1.CertificateSigningRequest{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "join-"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{

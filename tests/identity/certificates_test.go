@@ -18,20 +18,20 @@ import (
 	"time"
 )
 
-// authority signs certificates.
+// authority is a CA that signs certificates.
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 }
 
-// clusterAuthority is that of client certificates.
+// clusterAuthority returns the CA of client certificates.
 func clusterAuthority(t *testing.T) authority {
 	t.Helper()
 	pair := load(t, site.pki.ClusterCA)
 	return authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
 }
 
-// newAuthority is one that no server knows.
+// newAuthority returns a CA that no server knows.
 func newAuthority(t *testing.T) authority {
 	t.Helper()
 	template := &x509.Certificate{
@@ -54,7 +54,7 @@ func newAuthority(t *testing.T) authority {
 	return authority{certificate, key}
 }
 
-// client issues a client certificate, as change would have it.
+// client issues a client certificate; change may modify it.
 func (a authority) client(t *testing.T, subject pkix.Name, change func(*x509.Certificate)) *tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -76,17 +76,17 @@ func (a authority) client(t *testing.T, subject pkix.Name, change func(*x509.Cer
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// TestClientCertificates: the common name of a certificate is the user, and what the
-// authority has not signed, or not for this, is 401.
+// TestClientCertificates checks that the common name of a certificate is the user, and that
+// a certificate with another signer or purpose is 401.
 func TestClientCertificates(t *testing.T) {
 	ca, other := clusterAuthority(t), newAuthority(t)
 	frank := pkix.Name{CommonName: "frank", Organization: []string{"a", "b"}}
-	got := everywhere(t, credential{certificate: ca.client(t, frank, nil)}, "frank")
+	got := expectUser(t, credential{certificate: ca.client(t, frank, nil)}, "frank")
 	if len(got.Groups) != 3 || got.Groups[0] != "a" || got.Groups[1] != "b" {
 		t.Errorf("groups %q", got.Groups)
 	}
-	everywhere(t, credential{certificate: ca.client(t, pkix.Name{CommonName: "Fränk <&>%2e"}, nil)}, "Fränk <&>%2e")
-	nobody(t, credential{certificate: ca.client(t, pkix.Name{CommonName: "system:anonymous"}, nil)})
+	expectUser(t, credential{certificate: ca.client(t, pkix.Name{CommonName: "Fränk <&>%2e"}, nil)}, "Fränk <&>%2e")
+	expectAnonymousRefused(t, credential{certificate: ca.client(t, pkix.Name{CommonName: "system:anonymous"}, nil)})
 	for name, certificate := range map[string]*tls.Certificate{
 		"no common name":       ca.client(t, pkix.Name{Organization: []string{"system:masters"}}, nil),
 		"no subject":           ca.client(t, pkix.Name{}, func(c *x509.Certificate) { c.DNSNames = []string{"frank"} }),
@@ -99,22 +99,22 @@ func TestClientCertificates(t *testing.T) {
 		"of a front proxy":     load(t, site.pki.FrontProxyClient),
 		"of a server":          load(t, site.pki.Serving["aggregator"]),
 	} {
-		t.Run(name, func(t *testing.T) { everywhere(t, credential{certificate: certificate}, "") })
+		t.Run(name, func(t *testing.T) { expectUser(t, credential{certificate: certificate}, "") })
 	}
 	t.Run("beside a token", func(t *testing.T) {
-		everywhere(t, credential{certificate: other.client(t, frank, nil), token: "hook-as:tokened"}, "tokened")
-		everywhere(t, credential{certificate: ca.client(t, frank, nil), token: "hook-as:tokened"}, "frank")
-		everywhere(t, credential{certificate: ca.client(t, frank, nil), token: "no-such-token"}, "frank")
-		everywhere(t, credential{certificate: other.client(t, frank, nil), token: "no-such-token"}, "")
+		expectUser(t, credential{certificate: other.client(t, frank, nil), token: "hook-as:tokened"}, "tokened")
+		expectUser(t, credential{certificate: ca.client(t, frank, nil), token: "hook-as:tokened"}, "frank")
+		expectUser(t, credential{certificate: ca.client(t, frank, nil), token: "no-such-token"}, "frank")
+		expectUser(t, credential{certificate: other.client(t, frank, nil), token: "no-such-token"}, "")
 	})
 }
 
-// TestClientAuthorityIsReloaded: an authority that is added to the file is believed, and
-// one that is taken out of it is not any more, on connections that are open, too.
+// TestClientAuthorityIsReloaded checks that a CA is trusted once it is in the file, and no
+// longer trusted once it is removed, also on open connections.
 func TestClientAuthorityIsReloaded(t *testing.T) {
 	added := newAuthority(t)
 	grace := credential{certificate: added.client(t, pkix.Name{CommonName: "grace"}, nil)}
-	everywhere(t, grace, "")
+	expectUser(t, grace, "")
 	before, err := os.ReadFile(file("clients.crt"))
 	if err != nil {
 		t.Fatal(err)
@@ -130,14 +130,14 @@ func TestClientAuthorityIsReloaded(t *testing.T) {
 				return err
 			})
 		}
-		everywhere(t, grace, user)
+		expectUser(t, grace, user)
 	}
 	t.Cleanup(func() { overwrite(t, "clients.crt", before) })
 	overwrite(t, "clients.crt", bytes.Join([][]byte{before, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: added.certificate.Raw})}, nil))
 	await("grace")
 	overwrite(t, "clients.crt", before)
 	await("")
-	// Nothing that can be used changes nothing.
+	// A file without certificates changes nothing.
 	overwrite(t, "clients.crt", []byte("no certificate\n"))
-	everywhere(t, credential{certificate: load(t, site.pki.Admin)}, "kubernetes-admin")
+	expectUser(t, credential{certificate: load(t, site.pki.Admin)}, "kubernetes-admin")
 }

@@ -1,11 +1,11 @@
-// Package identity proves who is believed to be whom: each strategy of authentication and
-// authorization with its real counterpart (OpenID Connect issuers, webhooks over HTTPS, an
-// authenticating proxy, certificate authorities, kube-controller-manager), and with what
-// is expired, forged, misdirected, or broken.
+// Package identity tests who is authenticated and authorized: each strategy with its real
+// counterpart (OpenID Connect issuers, webhooks over HTTPS, an authenticating proxy,
+// certificate authorities, kube-controller-manager), and with credentials that are expired,
+// forged, misdirected or broken.
 //
-// kube-apiserver is started beside the servers under test, with the same flags and the
-// same files, and both are asked the same. An answer is right if it is what the test says,
-// in every tier, and what kube-apiserver answers.
+// kube-apiserver runs beside the servers under test, with the same flags and files, and
+// gets the same requests. An answer is right if it is what the test says, in every tier,
+// and equals kube-apiserver's.
 //
 //	go test ./tests/identity -target=triune          # the default
 //	go test ./tests/identity -target=tiers -replicas=2

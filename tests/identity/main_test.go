@@ -24,9 +24,9 @@ var (
 	replicas = flag.Int("replicas", cluster.Replicas(1), "replicas of every tier of the tiers topology")
 )
 
-// site is what the servers of this run talk to, and what they were told.
+// site is the environment of the servers of this run.
 var site struct {
-	// dir holds the files that all of them read.
+	// dir has the configuration files of all servers.
 	dir string
 	pki *pki.PKI
 	// one and two are issuers of the AuthenticationConfiguration.
@@ -36,7 +36,7 @@ var site struct {
 	reference, tested *server
 }
 
-// servers are the reference and the servers under test.
+// servers returns the reference and the servers under test.
 func servers() []*server { return []*server{site.reference, site.tested} }
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer os.RemoveAll(site.dir)
-	if err := furnish(); err != nil {
+	if err := startPeers(); err != nil {
 		return 1, err
 	}
 	var starting errgroup.Group
@@ -96,8 +96,9 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// furnish starts what the servers talk to, and writes their files.
-func furnish() (err error) {
+// startPeers starts the issuers, webhooks and other peers of the servers, and writes the
+// configuration files.
+func startPeers() (err error) {
 	if site.pki, err = pki.Ensure(file("pki"), pki.Options{Clients: []pki.Client{
 		{Name: "portal", CommonName: "portal", Authority: pki.FrontProxyCA},
 		{Name: "gate", CommonName: "gate", Authority: pki.FrontProxyCA},
@@ -119,7 +120,7 @@ func furnish() (err error) {
 	for name, content := range map[string]string{
 		"clients.crt":               string(clients),
 		"authentication.yaml":       authentication(issuers()...),
-		"authorization.yaml":        authorization(judge("Deny")),
+		"authorization.yaml":        authorization(webhookAuthorizer("Deny")),
 		"authentication.kubeconfig": site.webhooks.kubeconfig("/authenticate"),
 		"authorization.kubeconfig":  site.webhooks.kubeconfig("/authorize"),
 	} {
@@ -132,7 +133,7 @@ func furnish() (err error) {
 
 func file(name string) string { return filepath.Join(site.dir, name) }
 
-// configured is what servers of a topology are started with.
+// configured returns the configuration of the servers of a topology.
 func configured(topology cluster.Topology) cluster.Config {
 	config := cluster.Config{
 		Topology: topology, Replicas: *replicas, PKI: site.pki,
@@ -149,7 +150,7 @@ func configured(topology cluster.Topology) cluster.Config {
 			"--requestheader-uid-headers=X-Portal-Uid",
 			"--requestheader-extra-headers-prefix=X-Portal-Extra-",
 		}
-		// What the other tiers ask core about.
+		// The other tiers ask core about these.
 		if tier != cluster.Aggregator && tier != cluster.Extensions {
 			flags = append(flags,
 				"--authentication-token-webhook-config-file="+file("authentication.kubeconfig"),

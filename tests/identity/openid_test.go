@@ -16,11 +16,11 @@ import (
 	"triune.dev/tests/tokens"
 )
 
-// openPaths are those on which nobody need say who they are: the probes of this suite, and
-// what a node that joins reads first.
+// openPaths are the paths that allow anonymous requests: the probes of this suite, and what
+// a joining node reads first.
 var openPaths = []string{"/livez", "/readyz", "/api/v1/namespaces/kube-public/configmaps/cluster-info"}
 
-// authentication is a configuration with these issuers.
+// authentication returns a configuration with these issuers.
 func authentication(issuers ...string) string {
 	var conditions []string
 	for _, path := range openPaths {
@@ -33,10 +33,10 @@ jwt:
 ` + strings.Join(issuers, "")
 }
 
-// issuers are what the servers start with.
+// issuers returns the issuers with which the servers start.
 func issuers() []string { return []string{issuerOne("one:"), issuerTwo()} }
 
-// issuerOne maps claims by expressions, and has rules for them.
+// issuerOne returns an issuer that maps claims by expressions and has validation rules.
 func issuerOne(prefix string) string {
 	return fmt.Sprintf(`- issuer:
     url: %s
@@ -56,7 +56,7 @@ func issuerOne(prefix string) string {
 `, site.one.URL, site.one.CA(), prefix, prefix)
 }
 
-// issuerTwo maps claims by their names.
+// issuerTwo returns an issuer that maps claims by their names.
 func issuerTwo() string {
 	return fmt.Sprintf(`- issuer: {url: %s, audiences: [triune], certificateAuthority: %q}
   claimMappings:
@@ -65,7 +65,7 @@ func issuerTwo() string {
 `, site.two.URL, site.two.CA())
 }
 
-// tokenOf is a token of an issuer.
+// tokenOf returns a token of an issuer.
 func tokenOf(t *testing.T, issuer *tokens.Issuer, claims map[string]any) credential {
 	t.Helper()
 	token, err := issuer.Token(claims)
@@ -75,7 +75,7 @@ func tokenOf(t *testing.T, issuer *tokens.Issuer, claims map[string]any) credent
 	return credential{token: token}
 }
 
-// carol are the claims of a user of issuer one, with changes; nil takes a claim away.
+// carol returns the claims of a user of issuer one, with changes; nil removes a claim.
 func carol(changes map[string]any) map[string]any {
 	claims := map[string]any{
 		"sub": "carol", "aud": "triune", "tenant": "acme", "roles": "driver,wheelwright", "employee": "e-7", "office": map[string]any{"floor": 3},
@@ -85,7 +85,7 @@ func carol(changes map[string]any) map[string]any {
 	return claims
 }
 
-// dave are the claims of a user of issuer two, with changes.
+// dave returns the claims of a user of issuer two, with changes.
 func dave(changes map[string]any) map[string]any {
 	claims := map[string]any{"sub": "d", "aud": []string{"else", "triune"}, "email": "dave@example.com", "email_verified": true, "groups": []string{"a", "b"}}
 	maps.Copy(claims, changes)
@@ -93,10 +93,10 @@ func dave(changes map[string]any) map[string]any {
 	return claims
 }
 
-// TestIssuers: users of two issuers are who their tokens say, by expressions and by the
-// names of claims.
+// TestIssuers checks the users of two issuers, one with expressions and one with names of
+// claims.
 func TestIssuers(t *testing.T) {
-	got := everywhere(t, tokenOf(t, site.one, carol(nil)), "one:carol")
+	got := expectUser(t, tokenOf(t, site.one, carol(nil)), "one:carol")
 	want := authenticationv1.UserInfo{
 		Username: "one:carol", UID: "e-7", Groups: []string{"one:driver", "one:wheelwright", "system:authenticated"},
 		Extra: map[string]authenticationv1.ExtraValue{"example.com/floor": {"3"}},
@@ -105,16 +105,16 @@ func TestIssuers(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("carol (-want +got):\n%s", diff)
 	}
-	got = everywhere(t, tokenOf(t, site.two, dave(nil)), "two:dave@example.com")
+	got = expectUser(t, tokenOf(t, site.two, dave(nil)), "two:dave@example.com")
 	if want := []string{"two:a", "two:b", "system:authenticated"}; !gocmp.Equal(got.Groups, want) {
 		t.Errorf("groups of dave: %q, want %q", got.Groups, want)
 	}
-	everywhere(t, tokenOf(t, site.one, carol(map[string]any{"aud": "triad"})), "one:carol")
-	everywhere(t, tokenOf(t, site.one, carol(map[string]any{"sub": "Ünïcødé <&>%2e"})), "one:Ünïcødé <&>%2e")
+	expectUser(t, tokenOf(t, site.one, carol(map[string]any{"aud": "triad"})), "one:carol")
+	expectUser(t, tokenOf(t, site.one, carol(map[string]any{"sub": "Ünïcødé <&>%2e"})), "one:Ünïcødé <&>%2e")
 }
 
-// TestBadTokens: what is expired, forged, misdirected or not what the rules of its issuer
-// want is 401 in every tier, and never anonymous.
+// TestBadTokens checks that a token that is expired, forged, misdirected or breaks the
+// rules of its issuer is 401 in every tier, and never anonymous.
 func TestBadTokens(t *testing.T) {
 	hour := time.Hour
 	at := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
@@ -148,18 +148,18 @@ func TestBadTokens(t *testing.T) {
 		"nobody's":                   {token: "no-such-token"},
 		"beside a good one":          {token: "no-such-token", headers: map[string]string{"Authorization": "Bearer " + tokenOf(t, site.one, carol(nil)).token}},
 	} {
-		t.Run(name, func(t *testing.T) { everywhere(t, c, "") })
+		t.Run(name, func(t *testing.T) { expectUser(t, c, "") })
 	}
 }
 
-// resigned is a token of carol under another header and signature.
+// resigned returns a token of carol with another header and signature.
 func resigned(t *testing.T, header, signature string) string {
 	t.Helper()
 	parts := strings.Split(tokenOf(t, site.one, carol(nil)).token, ".")
 	return encoded([]byte(header)) + "." + parts[1] + "." + signature
 }
 
-// tampered is a token of carol that says to be another's.
+// tampered returns a token of carol with another user's name.
 func tampered(t *testing.T) string {
 	t.Helper()
 	parts := strings.Split(tokenOf(t, site.one, carol(nil)).token, ".")
@@ -170,28 +170,29 @@ func tampered(t *testing.T) string {
 	return parts[0] + "." + encoded(claims) + "." + parts[2]
 }
 
-// TestKeysRotate: a token of a new key is good at once, and from then on one of the old
-// key, which nobody has shown before, is not.
+// TestKeysRotate checks that a token of a new key is accepted at once, and that afterwards
+// one of the old key, which no server has cached, is refused.
 func TestKeysRotate(t *testing.T) {
-	// Not one that a test before has sent within the same second, and that is remembered.
+	// It must differ from tokens of the same second that earlier tests have sent, which are
+	// cached.
 	old := tokenOf(t, site.one, carol(map[string]any{"nonce": "before the rotation"}))
 	if err := site.one.Rotate(); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range servers() {
-		for _, url := range s.replicas() { // each reads the keys when it meets one that it does not know
+		for _, url := range s.replicas() { // each replica fetches the keys when it meets an unknown one
 			a, err := s.sendTo(t.Context(), url, tokenOf(t, site.one, carol(nil)), http.MethodGet, "/api", "")
 			if err != nil || a.Code != http.StatusOK {
 				t.Errorf("%s: %+v, %v", url, a, err)
 			}
 		}
 	}
-	everywhere(t, tokenOf(t, site.one, carol(nil)), "one:carol")
-	everywhere(t, old, "")
+	expectUser(t, tokenOf(t, site.one, carol(nil)), "one:carol")
+	expectUser(t, old, "")
 }
 
-// TestAuthenticationIsReloaded: issuers come and go with the file, without a restart; a
-// file that cannot be used changes nothing.
+// TestAuthenticationIsReloaded checks that issuers follow the file without a restart, and
+// that an invalid file changes nothing.
 func TestAuthenticationIsReloaded(t *testing.T) {
 	t.Cleanup(func() { reload(t, "authentication", authentication(issuers()...), "success") })
 	reload(t, "authentication", authentication(issuerOne("uno:")), "success")
@@ -206,7 +207,7 @@ func TestAuthenticationIsReloaded(t *testing.T) {
 				return err
 			})
 		}
-		everywhere(t, c, user)
+		expectUser(t, c, user)
 	}
 	await(tokenOf(t, site.one, carol(nil)), "uno:carol")
 	await(tokenOf(t, site.two, dave(nil)), "")
@@ -223,28 +224,28 @@ func TestAuthenticationIsReloaded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reload(t, "authentication", bad, "failure")
-			everywhere(t, tokenOf(t, site.one, carol(nil)), "uno:carol")
-			everywhere(t, tokenOf(t, site.two, dave(nil)), "")
+			expectUser(t, tokenOf(t, site.one, carol(nil)), "uno:carol")
+			expectUser(t, tokenOf(t, site.two, dave(nil)), "")
 		})
 	}
 }
 
-// TestAnonymousByPath: who shows nothing is let in to the paths of the configuration, and
-// to no other; who shows something wrong is let in nowhere.
+// TestAnonymousByPath checks that a request without a credential is allowed on the paths of
+// the configuration only, and one with an invalid credential on none.
 func TestAnonymousByPath(t *testing.T) {
 	for _, path := range []string{"/livez", "/readyz"} {
-		both(t, credential{}, http.MethodGet, path, "", http.StatusOK)
-		both(t, credential{token: "wrong"}, http.MethodGet, path, "", http.StatusUnauthorized)
+		sendBoth(t, credential{}, http.MethodGet, path, "", http.StatusOK)
+		sendBoth(t, credential{token: "wrong"}, http.MethodGet, path, "", http.StatusUnauthorized)
 	}
-	both(t, credential{}, http.MethodGet, "/api/v1/namespaces/kube-public/configmaps/cluster-info", "", http.StatusForbidden)
+	sendBoth(t, credential{}, http.MethodGet, "/api/v1/namespaces/kube-public/configmaps/cluster-info", "", http.StatusForbidden)
 	for _, path := range []string{
 		"/", "/healthz", "/livez/", "/livez/ping", "/livez/../api", "//livez", "/livez%2f", "/LIVEZ", "/version", "/api", "/apis", "/openapi/v2", "/nothing",
 		"/api/v1/namespaces", "/api/v1/namespaces/kube-public/configmaps", "/apis/none.example/v1/things", "/metrics",
 		"/apis/apiregistration.k8s.io/v1/apiservices", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 	} {
-		both(t, credential{}, http.MethodGet, path, "", http.StatusUnauthorized)
+		sendBoth(t, credential{}, http.MethodGet, path, "", http.StatusUnauthorized)
 	}
-	everywhere(t, credential{}, "")
-	everywhere(t, credential{headers: map[string]string{"Impersonate-User": "kubernetes-admin"}}, "")
-	everywhere(t, credential{headers: map[string]string{"X-Portal-User": "kubernetes-admin", "X-Remote-User": "kubernetes-admin", "X-Portal-Group": "system:masters"}}, "")
+	expectUser(t, credential{}, "")
+	expectUser(t, credential{headers: map[string]string{"Impersonate-User": "kubernetes-admin"}}, "")
+	expectUser(t, credential{headers: map[string]string{"X-Portal-User": "kubernetes-admin", "X-Remote-User": "kubernetes-admin", "X-Portal-Group": "system:masters"}}, "")
 }

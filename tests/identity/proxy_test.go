@@ -14,11 +14,12 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
-// TestAuthenticatingProxy: a proxy with header names of its own says who its clients are.
+// TestAuthenticatingProxy checks a proxy that asserts its clients with configured header
+// names.
 func TestAuthenticatingProxy(t *testing.T) {
 	portal := load(t, site.pki.Clients["portal"])
 	as := func(headers map[string]string) credential { return credential{certificate: portal, headers: headers} }
-	got := everywhere(t, as(map[string]string{
+	got := expectUser(t, as(map[string]string{
 		"X-Portal-User": "carol", "X-Portal-Uid": "7", "X-Portal-Group": "a|b", "X-Portal-Extra-Scopes": "view|edit", "X-Portal-Extra-Example.com%2fFloor": "3",
 	}), "carol")
 	want := authenticationv1.UserInfo{
@@ -28,8 +29,8 @@ func TestAuthenticatingProxy(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	everywhere(t, as(map[string]string{"X-Remote-User": "carol"}), "carol")
-	got = everywhere(t, as(map[string]string{"X-Portal-User": "carol", "X-Remote-User": "mallory", "X-Portal-Group": "a", "X-Remote-Group": "b"}), "mallory")
+	expectUser(t, as(map[string]string{"X-Remote-User": "carol"}), "carol")
+	got = expectUser(t, as(map[string]string{"X-Portal-User": "carol", "X-Remote-User": "mallory", "X-Portal-Group": "a", "X-Remote-Group": "b"}), "mallory")
 	if want := []string{"b", "a", "system:authenticated"}; !slices.Equal(got.Groups, want) {
 		t.Errorf("groups %q, want %q", got.Groups, want)
 	}
@@ -41,20 +42,20 @@ func TestAuthenticatingProxy(t *testing.T) {
 		"no user":                            as(map[string]string{"X-Portal-Group": "system:masters"}),
 		"an empty user":                      as(map[string]string{"X-Portal-User": ""}),
 	} {
-		t.Run(name, func(t *testing.T) { everywhere(t, c, "") })
+		t.Run(name, func(t *testing.T) { expectUser(t, c, "") })
 	}
 	t.Run("nobody", func(t *testing.T) {
-		nobody(t, as(map[string]string{"X-Portal-User": "system:anonymous", "X-Portal-Group": "system:unauthenticated"}))
+		expectAnonymousRefused(t, as(map[string]string{"X-Portal-User": "system:anonymous", "X-Portal-Group": "system:unauthenticated"}))
 	})
 	t.Run("headers of clients", func(t *testing.T) {
-		got := everywhere(t, credential{
+		got := expectUser(t, credential{
 			token:   "hook-judged",
 			headers: map[string]string{"X-Portal-User": "admin", "X-Portal-Group": "system:masters", "X-Remote-Group": "system:masters", "X-Portal-Extra-A": "b"},
 		}, "judged:carol")
 		if slices.Contains(got.Groups, "system:masters") {
 			t.Errorf("groups %q", got.Groups)
 		}
-		admin := everywhere(t, credential{certificate: load(t, site.pki.Admin), headers: map[string]string{"X-Portal-User": "mallory"}}, "kubernetes-admin")
+		admin := expectUser(t, credential{certificate: load(t, site.pki.Admin), headers: map[string]string{"X-Portal-User": "mallory"}}, "kubernetes-admin")
 		if len(admin.Extra["a"]) > 0 {
 			t.Errorf("extra %v", admin.Extra)
 		}
@@ -62,7 +63,7 @@ func TestAuthenticatingProxy(t *testing.T) {
 	t.Run("through a proxy", func(t *testing.T) { throughProxy(t) })
 }
 
-// throughProxy asks by a proxy that knows its users by their passwords.
+// throughProxy sends requests through a proxy that authenticates its users by password.
 func throughProxy(t *testing.T) {
 	var answers []string
 	for _, s := range servers() {

@@ -27,16 +27,16 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// patience is far more than anything takes here, for machines that are busy.
+// patience is far more than any condition takes, for busy machines.
 const patience = 2 * time.Minute
 
-// server is one of the two that are compared.
+// server is one of the two servers that are compared.
 type server struct {
 	cluster *cluster.Cluster
-	// admin is of the group system:masters.
+	// admin belongs to the group system:masters.
 	admin *kubernetes.Clientset
 	roots *x509.CertPool
-	// base holds a certificate of nobody.
+	// base has no credential.
 	base *http.Client
 }
 
@@ -56,7 +56,8 @@ func newServer(c *cluster.Cluster) (*server, error) {
 	return s, nil
 }
 
-// client shows a certificate, whether the server asks for its authority or not.
+// client returns a client that presents a certificate even if the server does not ask for
+// its CA.
 func (s *server) client(certificate *tls.Certificate) *http.Client {
 	config := &tls.Config{RootCAs: s.roots, MinVersion: tls.VersionTLS12}
 	if certificate != nil {
@@ -65,27 +66,27 @@ func (s *server) client(certificate *tls.Certificate) *http.Client {
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DisableKeepAlives: certificate != nil}}
 }
 
-// credential is what a request shows of whose it is.
+// credential is the credential of a request.
 type credential struct {
 	token       string
 	certificate *tls.Certificate
 	headers     map[string]string
 }
 
-// answer is what is compared of one.
+// answer has the parts of an answer that are compared.
 type answer struct {
 	Code            int
 	Reason, Message string
-	// User is set if the answer is that to a SelfSubjectReview.
+	// User is set for answers to a SelfSubjectReview.
 	User authenticationv1.UserInfo
 }
 
-// send sends a request, whose body is JSON.
+// send sends a request with a JSON body.
 func (s *server) send(ctx context.Context, c credential, method, path, body string) (answer, error) {
 	return s.sendTo(ctx, s.cluster.URL, c, method, path, body)
 }
 
-// sendTo sends it to one replica.
+// sendTo sends a request to one replica.
 func (s *server) sendTo(ctx context.Context, url string, c credential, method, path, body string) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url+path, strings.NewReader(body))
 	if err != nil {
@@ -135,17 +136,17 @@ func (s *server) sendTo(ctx context.Context, url string, c credential, method, p
 	return a, nil
 }
 
-// elsewhere are paths that others than core answer, where there are others.
+// elsewhere are paths of other tiers than core.
 var elsewhere = []string{
 	"/apis/apiregistration.k8s.io/v1/apiservices/none-such",
 	"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/none-such",
 }
 
-// sanitized is how messages have a name.
+// sanitized replaces characters of names as Kubernetes does in messages.
 var sanitized = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// identify returns who the server takes a credential for, and an error if its tiers do
-// not agree in that.
+// identify returns the user of a credential, and an error if the tiers of the server
+// disagree.
 func (s *server) identify(ctx context.Context, c credential) (answer, error) {
 	a, err := s.send(ctx, c, http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews", "{}")
 	if err != nil {
@@ -166,9 +167,9 @@ func (s *server) identify(ctx context.Context, c credential) (answer, error) {
 	return a, nil
 }
 
-// everywhere fails unless a credential stands for the user in all tiers of both servers,
-// or is 401 in all of them if user is "". It returns who the user is.
-func everywhere(t *testing.T, c credential, user string) authenticationv1.UserInfo {
+// expectUser fails unless all tiers of both servers accept a credential as that of the
+// user, or refuse it with 401 if user is "". It returns the user.
+func expectUser(t *testing.T, c credential, user string) authenticationv1.UserInfo {
 	t.Helper()
 	var answers []answer
 	for _, s := range servers() {
@@ -190,9 +191,9 @@ func everywhere(t *testing.T, c credential, user string) authenticationv1.UserIn
 	return answers[1].User
 }
 
-// nobody fails unless a credential that says system:anonymous is of no use. kube-apiserver
-// believes it; see docs/divergences.md.
-func nobody(t *testing.T, c credential) {
+// expectAnonymousRefused fails unless a credential that names system:anonymous is refused.
+// kube-apiserver accepts it; see docs/divergences.md.
+func expectAnonymousRefused(t *testing.T, c credential) {
 	t.Helper()
 	for _, path := range append([]string{"/api/v1/namespaces"}, elsewhere...) {
 		for _, s := range servers() {
@@ -207,15 +208,15 @@ func nobody(t *testing.T, c credential) {
 	}
 }
 
-// both sends a request to both servers, and fails unless both answer it alike, with a
-// code.
-func both(t *testing.T, c credential, method, path, body string, code int) answer {
+// sendBoth sends a request to both servers, and fails unless both answer it alike, with the
+// given code.
+func sendBoth(t *testing.T, c credential, method, path, body string, code int) answer {
 	t.Helper()
-	return alike(t, servers(), c, method, path, body, code)
+	return sendPair(t, servers(), c, method, path, body, code)
 }
 
-// alike is both of a reference and tested servers that a test has for itself.
-func alike(t *testing.T, pair []*server, c credential, method, path, body string, code int) answer {
+// sendPair is sendBoth for a reference and tested servers that belong to one test.
+func sendPair(t *testing.T, pair []*server, c credential, method, path, body string, code int) answer {
 	t.Helper()
 	var answers []answer
 	for _, s := range pair {
@@ -234,8 +235,8 @@ func alike(t *testing.T, pair []*server, c credential, method, path, body string
 	return answers[1]
 }
 
-// eventually waits until check agrees; what it said last is in the failure. It may be
-// called to clean up.
+// eventually waits until check returns nil. On a timeout it fails with the last error. It
+// may be called in a cleanup.
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
 	last := errors.New("never asked")
@@ -251,8 +252,8 @@ func eventually(t *testing.T, check func(context.Context) error) {
 	}
 }
 
-// replicas are the addresses of what serves the built-in resources, and reads the
-// configuration of authenticators and authorizers.
+// replicas returns the addresses of the replicas that serve the built-in resources; these
+// read the configurations of authenticators and authorizers.
 func (s *server) replicas() (urls []string) {
 	tier := cluster.Tier(s.cluster.Config.Topology)
 	if s.cluster.Config.Topology == cluster.Tiers {
@@ -264,11 +265,11 @@ func (s *server) replicas() (urls []string) {
 	return urls
 }
 
-// reloads matches the counters of configurations that were read again.
+// reloads matches the counters of reloaded configurations.
 var reloads = regexp.MustCompile(`(?m)^apiserver_(\w+)_config_controller_automatic_reloads_total\{.*status="(\w+)"\} (\S+)`)
 
-// reloaded returns how often replicas have read a configuration ("authentication") again
-// with an outcome ("success"), by address.
+// reloaded returns how often each replica has reloaded a kind of configuration
+// ("authentication") with an outcome ("success"), by address.
 func (s *server) reloaded(t *testing.T, kind, outcome string) map[string]string {
 	t.Helper()
 	counts := map[string]string{}
@@ -296,8 +297,8 @@ func (s *server) reloaded(t *testing.T, kind, outcome string) map[string]string 
 	return counts
 }
 
-// reload replaces the configuration of a kind, and waits until every replica has made
-// something of it: "success" or "failure".
+// reload replaces the configuration of a kind, and waits until every replica has reported
+// the outcome, "success" or "failure".
 func reload(t *testing.T, kind, content, outcome string) {
 	t.Helper()
 	var before []map[string]string
@@ -317,7 +318,7 @@ func reload(t *testing.T, kind, content, outcome string) {
 	}
 }
 
-// overwrite replaces a file at once, as no reader may see half of it.
+// overwrite replaces a file atomically.
 func overwrite(t *testing.T, name string, content []byte) {
 	t.Helper()
 	part := file(name + ".new")
@@ -336,7 +337,7 @@ func load(t *testing.T, pair pki.Pair) *tls.Certificate {
 	return &certificate
 }
 
-// full skips a test that is not part of the fast half.
+// full skips a test with -short.
 func full(t *testing.T) {
 	t.Helper()
 	if testing.Short() {

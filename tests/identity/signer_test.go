@@ -19,8 +19,8 @@ import (
 	"triune.dev/tests/tokens"
 )
 
-// startPair starts a reference and servers under test that end with the test, whose
-// configuration is changed.
+// startPair starts a reference and servers under test with a changed configuration; they
+// end with the test.
 func startPair(t *testing.T, change func(*cluster.Config)) []*server {
 	t.Helper()
 	var pair []*server
@@ -36,7 +36,7 @@ func startPair(t *testing.T, change func(*cluster.Config)) []*server {
 	return pair
 }
 
-// builtin is the tier that serves the built-in resources.
+// builtin returns the tier that serves the built-in resources.
 func builtin(topology cluster.Topology) cluster.Tier {
 	if topology == cluster.Tiers {
 		return cluster.Core
@@ -44,8 +44,8 @@ func builtin(topology cluster.Topology) cluster.Tier {
 	return cluster.Tier(topology)
 }
 
-// TestExternalSigner: without a key of its own the server has tokens signed by a signer
-// (KEP-740), verifies them with the keys that the signer names, and publishes these.
+// TestExternalSigner checks that a server without its own key has tokens signed by a signer
+// (KEP-740), verifies them with the signer's keys, and publishes these.
 func TestExternalSigner(t *testing.T) {
 	signer, err := tokens.NewSigner()
 	if err != nil {
@@ -59,7 +59,7 @@ func TestExternalSigner(t *testing.T) {
 	pair := startPair(t, func(config *cluster.Config) {
 		config.Without = append(config.Without, "--service-account-key-file", "--service-account-signing-key-file")
 		if config.Topology == cluster.Triune {
-			config.Without = append(config.Without, "--service-account-issuer") // it has a default
+			config.Without = append(config.Without, "--service-account-issuer") // the server has a default
 		}
 		tier := builtin(config.Topology)
 		config.Flags[tier] = append(config.Flags[tier], "--service-account-signing-endpoint="+signer.Socket)
@@ -97,13 +97,13 @@ func TestExternalSigner(t *testing.T) {
 		if id := keyOf(t, token); id != second {
 			t.Errorf("%s: a token is signed with %s, want %s", s.cluster.Config.Topology, id, second)
 		}
-		s.expect(t, token, worker) // though its key has not been heard of
+		s.expect(t, token, worker) // although its key is unknown
 		s.expect(t, old[i], worker)
 		s.expect(t, token[:len(token)-8]+"AAAAAAAA", "")
 		s.publishes(t, append(slices.Clone(first), second)...)
 	}
 
-	// A key that is not published any more verifies tokens, and signs none.
+	// A key that is no longer published still verifies tokens.
 	signer.Hide(second, true)
 	for i, s := range pair {
 		s.publishes(t, first...)
@@ -126,10 +126,10 @@ func TestExternalSigner(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, s := range pair {
-		// It is waited for, and whoever runs out of time first says so in words of its own.
+		// Which timeout ends first decides the message.
 		a, err := s.send(t.Context(), credential{certificate: load(t, site.pki.Admin)}, http.MethodPost, tokenPath(namespace)+"?timeout=2s", tokenRequest)
 		if err != nil || a.Code != http.StatusGatewayTimeout {
-			t.Errorf("%s: a token while the signer is away: %+v, %v, want 504", s.cluster.Config.Topology, a, err)
+			t.Errorf("%s: a token while the signer is down: %+v, %v, want 504", s.cluster.Config.Topology, a, err)
 		}
 		s.expect(t, fresh[i], worker)
 		s.publishes(t, second)
@@ -155,17 +155,17 @@ func tokenPath(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/serviceaccounts/worker/token"
 }
 
-// refuse fails unless all servers refuse to issue a token in the same words.
+// refuse fails unless all servers refuse to issue a token, with the same message.
 func refuse(t *testing.T, pair []*server, path string, code int, text string) {
 	t.Helper()
-	a := alike(t, pair, credential{certificate: load(t, site.pki.Admin)}, http.MethodPost, path, tokenRequest, code)
+	a := sendPair(t, pair, credential{certificate: load(t, site.pki.Admin)}, http.MethodPost, path, tokenRequest, code)
 	if !strings.Contains(a.Message, text) {
 		t.Errorf("a token: %+v, want %q", a, text)
 	}
 }
 
-// expectLife fails unless a token that should live for long lives for as long as the signer
-// signs for.
+// expectLife fails unless a token with a long requested life gets the longest life that the
+// signer allows.
 func (s *server) expectLife(t *testing.T, namespace string) {
 	t.Helper()
 	day := int64((24 * time.Hour).Seconds())
@@ -182,7 +182,7 @@ func (s *server) expectLife(t *testing.T, namespace string) {
 	}
 }
 
-// keyOf is the ID of the key that has signed a token.
+// keyOf returns the ID of the key that signed a token.
 func keyOf(t *testing.T, token string) string {
 	t.Helper()
 	parsed, err := jwt.ParseSigned(token)
@@ -192,7 +192,7 @@ func keyOf(t *testing.T, token string) string {
 	return parsed.Headers[0].KeyID
 }
 
-// keyIDs are the IDs of the keys that a replica publishes.
+// keyIDs returns the IDs of the keys that a replica publishes.
 func (s *server) keyIDs(t *testing.T, url string) ([]string, error) {
 	t.Helper()
 	resp, err := s.client(load(t, site.pki.Admin)).Get(url + "/openid/v1/jwks")
@@ -211,7 +211,7 @@ func (s *server) keyIDs(t *testing.T, url string) ([]string, error) {
 	return slices.Sorted(maps.Keys(ids)), nil
 }
 
-// publishes waits until all replicas of a server publish these keys and no others.
+// publishes waits until all replicas of a server publish exactly these keys.
 func (s *server) publishes(t *testing.T, ids ...string) {
 	t.Helper()
 	slices.Sort(ids)

@@ -11,22 +11,22 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// TestTokenWebhook: users are whom the webhook names, and nobody where it does not answer
-// as it should.
+// TestTokenWebhook checks that the webhook's users are accepted, and that any improper
+// answer of the webhook is 401.
 func TestTokenWebhook(t *testing.T) {
 	for name, user := range map[string]string{
 		"judged":      "judged:carol",
-		"masters":     "judged:root", // whoever configures a webhook believes it
+		"masters":     "judged:root", // the webhook is trusted with any user
 		"as:ü<>%2e&":  "ü<>%2e&",
 		"yes-error":   "judged:carol",
 		"no":          "",
 		"no-error":    "",
 		"elsewhere":   "",
-		"no-audience": "judged:carol", // it knows no audiences
+		"no-audience": "judged:carol", // the webhook does not support audiences
 		"no-such":     "",
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := everywhere(t, credential{token: "hook-" + name}, user)
+			got := expectUser(t, credential{token: "hook-" + name}, user)
 			if name != "judged" {
 				return
 			}
@@ -40,16 +40,15 @@ func TestTokenWebhook(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(hooks.NoReviews)) {
 		t.Run("answer "+name, func(t *testing.T) {
 			if name == "error" {
-				full(t) // it is tried again and again, for seconds
+				full(t) // retried for seconds
 			}
-			everywhere(t, credential{token: "hook-" + name}, "")
+			expectUser(t, credential{token: "hook-" + name}, "")
 		})
 	}
-	t.Run("anonymous", func(t *testing.T) { nobody(t, credential{token: "hook-anonymous"}) })
+	t.Run("anonymous", func(t *testing.T) { expectAnonymousRefused(t, credential{token: "hook-anonymous"}) })
 }
 
-// TestSlowTokenWebhook: a token that the webhook does not get done with keeps nobody else
-// waiting.
+// TestSlowTokenWebhook checks that a review that hangs does not delay other requests.
 func TestSlowTokenWebhook(t *testing.T) {
 	full(t)
 	done := make(chan answer)
@@ -62,9 +61,9 @@ func TestSlowTokenWebhook(t *testing.T) {
 			done <- a
 		}()
 	}
-	everywhere(t, credential{token: "hook-as:quick"}, "quick")
+	expectUser(t, credential{token: "hook-as:quick"}, "quick")
 	for range servers() {
-		// A tier that asks core says that it could not ask.
+		// A tier that asks core reports that it could not.
 		if a := <-done; a.Code != http.StatusUnauthorized && a.Code != http.StatusGatewayTimeout && a.Code != http.StatusServiceUnavailable {
 			t.Errorf("a token that hangs: %+v", a)
 		}

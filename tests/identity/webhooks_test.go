@@ -17,8 +17,8 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// webhooks reviews tokens and access over HTTPS, well or badly, as it is told by what it
-// is asked about.
+// webhooks reviews tokens and access over HTTPS. The token or the resource decides whether
+// it answers properly.
 type webhooks struct{ *httptest.Server }
 
 func newWebhooks() *webhooks {
@@ -30,7 +30,7 @@ func newWebhooks() *webhooks {
 	return w
 }
 
-// kubeconfig is how servers reach one of them.
+// kubeconfig returns the kubeconfig with which servers reach a webhook.
 func (w *webhooks) kubeconfig(path string) string {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw})
 	return fmt.Sprintf(`apiVersion: v1
@@ -41,8 +41,8 @@ current-context: webhook
 `, w.URL+path, base64.StdEncoding.EncodeToString(ca))
 }
 
-// users are what tokens stand for that this webhook knows, "hook-" before each; "as:" a
-// name makes it the name of a user.
+// users has the users of the known tokens, which begin with "hook-". A token "hook-as:" and
+// a name stands for that name.
 var users = map[string]authenticationv1.TokenReviewStatus{
 	"judged": {Authenticated: true, User: authenticationv1.UserInfo{
 		Username: "judged:carol", UID: "7", Groups: []string{"wheelwrights"},
@@ -83,7 +83,7 @@ func (w *webhooks) authenticate(rw http.ResponseWriter, req *http.Request) {
 	reply(rw, review)
 }
 
-// authorize judges by the name of the resource, or by the selectors of a list.
+// authorize decides by the name of the resource, or by the selectors of a list.
 func (w *webhooks) authorize(rw http.ResponseWriter, req *http.Request) {
 	var review authorizationv1.SubjectAccessReview
 	if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
@@ -117,7 +117,7 @@ func (w *webhooks) authorize(rw http.ResponseWriter, req *http.Request) {
 	reply(rw, review)
 }
 
-// selects reports whether a list is of what is labelled or named as "mine".
+// selects reports whether a list selects objects with the label or the name "mine".
 func selects(a *authorizationv1.ResourceAttributes) bool {
 	if a.FieldSelector != nil && slices.ContainsFunc(a.FieldSelector.Requirements, func(r metav1.FieldSelectorRequirement) bool {
 		return r.Key == "metadata.name" && r.Operator == metav1.FieldSelectorOpIn && slices.Equal(r.Values, []string{"mine"})

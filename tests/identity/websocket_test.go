@@ -12,8 +12,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// TestWebSocketBearer: browsers, which cannot set headers, show a token among the protocols
-// of a WebSocket; it does not come back to them.
+// TestWebSocketBearer checks that a token may be sent as a subprotocol of a WebSocket,
+// because browsers cannot set headers, and that it is not echoed.
 func TestWebSocketBearer(t *testing.T) {
 	const prefix = "base64url.bearer.authorization.k8s.io."
 	good := prefix + encoded([]byte("hook-masters"))
@@ -25,7 +25,7 @@ func TestWebSocketBearer(t *testing.T) {
 			prefix + encoded([]byte("no-such-token")) + ", base64.binary.k8s.io": "401 ",
 			prefix + "!!, base64.binary.k8s.io":                                  "401 ",
 			good + ", " + good + ", base64.binary.k8s.io":                        "401 ",
-			good:                   "401 ", // a server must choose one, and this is none
+			good:                   "401 ", // the server must choose a subprotocol, and the token is none
 			"base64.binary.k8s.io": "401 ",
 		} {
 			var answers []string
@@ -42,7 +42,7 @@ func TestWebSocketBearer(t *testing.T) {
 	}
 }
 
-// upgrade asks for a WebSocket and returns the status and the protocol that was chosen.
+// upgrade requests a WebSocket and returns the status and the chosen protocol.
 func (s *server) upgrade(t *testing.T, path, protocols string) string {
 	t.Helper()
 	address := strings.TrimPrefix(s.cluster.URL, "https://")

@@ -1,5 +1,5 @@
-// Package kms is a key management service for tests: a KMS v2 plugin on a Unix socket whose
-// keys are its own, and which can rotate them, hang, die and come back.
+// Package kms is a key management service for tests: a KMS v2 plugin on a Unix socket with
+// its own keys, which can rotate them, hang, stop and start again.
 package kms
 
 import (
@@ -22,20 +22,21 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// Plugin encrypts with AES-GCM under the newest of its keys, and decrypts with any that it
-// has not forgotten. Its methods may be called concurrently, but for Stop, Start and Close.
+// Plugin encrypts with AES-GCM and the newest of its keys, and decrypts with all keys that
+// were not forgotten. Its methods may be called concurrently, except for Stop, Start and
+// Close.
 type Plugin struct {
-	// Endpoint is its name in an EncryptionConfiguration: unix:///...
+	// Endpoint is its endpoint in an EncryptionConfiguration: unix:///...
 	Endpoint string
 
 	dir    string
-	server *grpc.Server // nil while it is dead
+	server *grpc.Server // nil while it is stopped
 	served chan error
 
 	mu      sync.Mutex
 	keys    map[string]cipher.AEAD
 	current string
-	// resumed is closed when a plugin that hangs goes on; nil if it does not hang.
+	// resumed is closed by Resume; nil if the plugin does not hang.
 	resumed   chan struct{}
 	decrypted int
 }
@@ -57,7 +58,7 @@ func New() (*Plugin, error) {
 	return p, nil
 }
 
-// Start brings a plugin back that was stopped, with the keys it had.
+// Start starts a stopped plugin with the keys it had.
 func (p *Plugin) Start() error {
 	listener, err := net.Listen("unix", filepath.Join(p.dir, "kms.sock"))
 	if err != nil {
@@ -69,7 +70,7 @@ func (p *Plugin) Start() error {
 	return nil
 }
 
-// Stop makes it die: connections and calls break off, and the socket is gone.
+// Stop stops the plugin: connections and calls break, and the socket is removed.
 func (p *Plugin) Stop() error {
 	if p.server == nil {
 		return nil
@@ -79,10 +80,10 @@ func (p *Plugin) Stop() error {
 	return <-p.served
 }
 
-// Close ends the plugin for good.
+// Close stops the plugin and removes its directory.
 func (p *Plugin) Close() error { return errors.Join(p.Stop(), os.RemoveAll(p.dir)) }
 
-// Hang makes it take calls without answering them, until Resume.
+// Hang leaves calls unanswered until Resume.
 func (p *Plugin) Hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +92,7 @@ func (p *Plugin) Hang() {
 	}
 }
 
-// Resume undoes Hang. Calls that wait are answered.
+// Resume ends Hang. Pending calls are answered.
 func (p *Plugin) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +102,7 @@ func (p *Plugin) Resume() {
 	}
 }
 
-// wait holds a call while the plugin hangs.
+// wait blocks a call while the plugin hangs.
 func (p *Plugin) wait(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	p.mu.Lock()
 	resumed := p.resumed
@@ -116,7 +117,7 @@ func (p *Plugin) wait(ctx context.Context, req any, _ *grpc.UnaryServerInfo, han
 	return handle(ctx, req)
 }
 
-// Rotate makes a new key the one that encrypts, and returns its ID.
+// Rotate adds a new key, which encrypts from then on, and returns its ID.
 func (p *Plugin) Rotate() (id string, err error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // which never fails
@@ -135,21 +136,21 @@ func (p *Plugin) Rotate() (id string, err error) {
 	return p.current, nil
 }
 
-// KeyID is the ID of the key that encrypts.
+// KeyID returns the ID of the encrypting key.
 func (p *Plugin) KeyID() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.current
 }
 
-// Forget destroys a key, and with it everything that is encrypted under it.
+// Forget destroys a key, so that what it encrypted cannot be decrypted.
 func (p *Plugin) Forget(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.keys[id] = nil
 }
 
-// Decrypted returns how often it was asked to decrypt.
+// Decrypted returns the number of decrypt requests.
 func (p *Plugin) Decrypted() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,21 +23,21 @@ import (
 	externaljwtv1 "k8s.io/externaljwt/apis/v1"
 )
 
-// MaxLife is the longest life of a token that a Signer says it signs.
+// MaxLife is the longest life of a token that a Signer reports.
 const MaxLife = 2 * time.Hour
 
-// Signer signs tokens of ServiceAccounts for API servers that have no key of their own, on
-// a Unix socket. Its methods may be called concurrently, but for Stop, Start and Close.
+// Signer signs tokens of ServiceAccounts on a Unix socket, for API servers without a key.
+// Its methods may be called concurrently, except for Stop, Start and Close.
 type Signer struct {
 	externaljwtv1.UnimplementedExternalJWTSignerServer
-	// Socket is its --service-account-signing-endpoint.
+	// Socket is the value of --service-account-signing-endpoint.
 	Socket string
 
-	server *grpc.Server // nil while it is away
+	server *grpc.Server // nil while it is stopped
 	served chan error
 
 	mu sync.Mutex
-	// keys are all that verify; the last one signs.
+	// keys are the verifying keys; the last one signs.
 	keys    []signingKey
 	changed time.Time
 	signed  int
@@ -46,10 +46,10 @@ type Signer struct {
 type signingKey struct {
 	id      string
 	private *ecdsa.PrivateKey
-	hidden  bool // from those who verify tokens by the published keys
+	hidden  bool // not published
 }
 
-// NewSigner starts one, with one key.
+// NewSigner starts a signer with one key.
 func NewSigner() (*Signer, error) {
 	// The path of a socket has to be short.
 	dir, err := os.MkdirTemp("", "signer-")
@@ -66,7 +66,7 @@ func NewSigner() (*Signer, error) {
 	return s, nil
 }
 
-// Start brings a signer back that was stopped, with the keys it had.
+// Start starts a stopped signer with the keys it had.
 func (s *Signer) Start() error {
 	listener, err := net.Listen("unix", s.Socket)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Signer) Start() error {
 	return nil
 }
 
-// Stop makes it go away.
+// Stop stops the signer.
 func (s *Signer) Stop() error {
 	if s.server == nil {
 		return nil
@@ -88,10 +88,11 @@ func (s *Signer) Stop() error {
 	return <-s.served
 }
 
-// Close ends it for good.
+// Close stops the signer and removes its directory.
 func (s *Signer) Close() error { return errors.Join(s.Stop(), os.RemoveAll(filepath.Dir(s.Socket))) }
 
-// Rotate makes a new key the one that signs, and returns its ID. The others verify.
+// Rotate adds a new key, which signs from then on, and returns its ID. The others still
+// verify.
 func (s *Signer) Rotate() (id string, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -104,7 +105,7 @@ func (s *Signer) Rotate() (id string, err error) {
 	return id, nil
 }
 
-// Forget lets a key verify no token any more.
+// Forget removes a key, so that its tokens are no longer valid.
 func (s *Signer) Forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +113,7 @@ func (s *Signer) Forget(id string) {
 	s.changed = time.Now()
 }
 
-// Hide keeps a key from being published.
+// Hide excludes a key from the published ones, or includes it again.
 func (s *Signer) Hide(id string, hidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Signer) Hide(id string, hidden bool) {
 	s.changed = time.Now()
 }
 
-// Signed returns how many tokens it has signed.
+// Signed returns the number of tokens it has signed.
 func (s *Signer) Signed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +153,8 @@ func (s *Signer) Sign(_ context.Context, req *externaljwtv1.SignJWTRequest) (*ex
 	return &externaljwtv1.SignJWTResponse{Header: header, Signature: base64.RawURLEncoding.EncodeToString(signature)}, nil
 }
 
-// FetchKeys implements [externaljwtv1.ExternalJWTSignerServer]. It is to be asked again
-// after a second.
+// FetchKeys implements [externaljwtv1.ExternalJWTSignerServer]. The keys are valid for a
+// second.
 func (s *Signer) FetchKeys(context.Context, *externaljwtv1.FetchKeysRequest) (*externaljwtv1.FetchKeysResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 )
 
-// Sign returns a JSON Web Token of the claims. key is an RSA or an ECDSA P-256 key; id
-// names it to those who verify, and may be empty.
+// Sign returns a JSON Web Token of the claims. key is an RSA or an ECDSA P-256 key; id is
+// its key ID and may be empty.
 func Sign(key any, id string, claims map[string]any) (string, error) {
 	algorithm := jose.RS256
 	if _, ok := key.(*ecdsa.PrivateKey); ok {
@@ -42,7 +42,7 @@ type Issuer struct {
 	rotation int
 }
 
-// NewIssuer starts one, with one key.
+// NewIssuer starts an issuer with one key.
 func NewIssuer() (*Issuer, error) {
 	i := &Issuer{}
 	if err := i.Rotate(); err != nil {
@@ -52,7 +52,7 @@ func NewIssuer() (*Issuer, error) {
 	return i, nil
 }
 
-// Rotate replaces the key. The old one is not served any more.
+// Rotate replaces the key. The old one is no longer served.
 func (i *Issuer) Rotate() error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -65,13 +65,13 @@ func (i *Issuer) Rotate() error {
 	return nil
 }
 
-// CA returns the certificate that proves the issuer, in PEM.
+// CA returns the CA certificate of the issuer's server, in PEM.
 func (i *Issuer) CA() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
 }
 
-// Token returns a token of the claims, for ten minutes from now and from this issuer
-// where they do not say otherwise.
+// Token returns a token of the claims. By default it is valid for ten minutes from now, and
+// names this issuer.
 func (i *Issuer) Token(claims map[string]any) (string, error) {
 	now := time.Now()
 	all := map[string]any{"iss": i.URL, "iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix()}
@@ -83,7 +83,7 @@ func (i *Issuer) Token(claims map[string]any) (string, error) {
 }
 
 // ServeHTTP implements [http.Handler]: the two documents of OpenID Connect Discovery 1.0
-// by which tokens are verified.
+// that are needed to verify tokens.
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	var document any
