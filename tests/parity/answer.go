@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Answer is what a server said, as it came.
+// Answer is a server's answer as received.
 type Answer struct {
 	Code   int
 	Header http.Header
@@ -30,28 +30,28 @@ type Answer struct {
 	Events [][]byte
 }
 
-// Normal is an answer in the form in which two are compared.
+// Normal is an answer in the form in which answers are compared.
 type Normal struct {
 	Code   int
 	Header map[string][]string
 	Body   any
-	// Newline says whether the body ends with one, as encoders do and
-	// http.Error does.
+	// Newline reports whether the body ends with a newline, as encoders and http.Error
+	// write it.
 	Newline bool
 }
 
-// Headers whose values are unlike on every request. That they are there is
-// compared, and nothing more.
+// presentOnly lists headers whose values differ on every request: only their presence is
+// compared.
 var presentOnly = []string{
 	"Audit-Id", "Date", "Etag", "Last-Modified", "Process-Start-Time-Unix",
 	"X-Kubernetes-Pf-Flowschema-Uid", "X-Kubernetes-Pf-Prioritylevel-Uid",
 }
 
-// Headers that depend on the length of what the normaliser replaces, or on how
-// the connection frames it.
+// unchecked lists headers that depend on the length of replaced values, or on the framing
+// of the connection.
 var unchecked = []string{"Content-Length", "Transfer-Encoding", "Connection"}
 
-// Normal puts the answer into the form for comparison.
+// Normal returns the answer in the form for comparison.
 func (a *Answer) Normal(n *Normaliser) (Normal, error) {
 	out := Normal{Code: a.Code, Header: map[string][]string{}}
 	for name, values := range a.Header {
@@ -113,8 +113,7 @@ func decodeBody(n *Normaliser, contentType string, body []byte) (any, error) {
 	}
 }
 
-// known are the types of client-go, and those that an Accept header can ask for
-// in their place.
+// known has the types of client-go, and those that an Accept header can request instead.
 var known = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(s))
@@ -123,8 +122,8 @@ var known = func() *runtime.Scheme {
 	return s
 }()
 
-// decodeProtobuf reads the envelope and, where client-go knows the type, what is
-// in it. protobuf itself has no null and no empty list that could be mixed up.
+// decodeProtobuf decodes the envelope and, if client-go has the type, its content. Protobuf
+// has no null and no empty list that could be confused.
 func decodeProtobuf(n *Normaliser, body []byte) (any, error) {
 	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
 		return nil, errors.New("read protobuf: the magic number is missing")
@@ -134,7 +133,7 @@ func decodeProtobuf(n *Normaliser, body []byte) (any, error) {
 		return nil, fmt.Errorf("read protobuf: %w", err)
 	}
 	head := fmt.Sprintf("%s, Kind=%s, encoding %q, type %q", envelope.APIVersion, envelope.Kind, envelope.ContentEncoding, envelope.ContentType)
-	// Discovery of the core group does not say its version.
+	// Discovery of the core group does not state its version.
 	unnamed := &schema.GroupVersionKind{Version: "v1", Kind: envelope.Kind}
 	object, _, err := protobuf.NewSerializer(known, known).Decode(body, unnamed, nil)
 	if runtime.IsNotRegisteredError(err) {

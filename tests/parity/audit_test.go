@@ -20,8 +20,8 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// auditPolicy has every level, stages that are left out, and rules by each thing that a rule
-// can name. What the cases do is spread over them.
+// auditPolicy has every level, omitted stages, and rules by everything that a rule can
+// name. The requests of the cases are spread over them.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
@@ -53,9 +53,9 @@ rules:
 `
 
 // TestAudit sends the requests of the written cases to two servers with an audit log and an
-// audit webhook, and compares what the logs say about each of them: as many events of the
-// same stages, whichever tiers a request crossed, with the same content. Logs are rotated
-// meanwhile, and webhooks, which fail now and then, are sent the same events in batches.
+// audit webhook, and compares the events of each request: the same number for the same
+// stages with the same content, no matter how many tiers the request crossed. Logs are
+// rotated meanwhile. The webhooks, which fail now and then, get the same events in batches.
 func TestAudit(t *testing.T) {
 	dir := t.TempDir()
 	policy := filepath.Join(dir, "policy.yaml")
@@ -100,7 +100,7 @@ func TestAudit(t *testing.T) {
 				for j, r := range c.Steps {
 					id := cmp.Or(r.Headers["Audit-Id"], fmt.Sprintf("%s-%d-%d", strings.TrimSuffix(file, ".yaml"), i, j))
 					steps[j] = r.audited(id)
-					if r.Until == "" { // else it is sent as often as it takes
+					if r.Until == "" { // otherwise it is sent an unknown number of times
 						sent[id] = r
 					}
 				}
@@ -120,7 +120,7 @@ func TestAudit(t *testing.T) {
 	if len(sent) == 0 {
 		t.Fatal("no request was sent")
 	}
-	// The last event of a request is written after its answer.
+	// The last event of a request may be written after its answer.
 	var differences map[string]string
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Second) {
 		want, err := readEvents(audited[0], logs, sent)
@@ -155,7 +155,7 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// audited returns the request with an ID by which its events are found.
+// audited returns the request with an audit ID that identifies its events.
 func (r Request) audited(id string) Request {
 	headers := maps.Clone(r.Headers)
 	if headers == nil {
@@ -166,7 +166,7 @@ func (r Request) audited(id string) Request {
 	return r
 }
 
-// send sends a request to both, whatever they answer.
+// send sends a request to both servers and ignores the answers.
 func (p *pair) send(r Request) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
@@ -178,8 +178,8 @@ func (p *pair) send(r Request) {
 	}
 }
 
-// readEvents reads the events of requests from the logs of all tiers, normalised, those of
-// a request in the order of their stages.
+// readEvents reads the normalised events of requests from the logs of all tiers. The events
+// of a request are ordered by stage.
 func readEvents(peer *Peer, logs func(cluster.Tier) string, sent map[string]Request) (map[string][]any, error) {
 	lines := map[string][][]byte{}
 	for _, tier := range peer.Cluster.ServingTiers() {
@@ -217,7 +217,7 @@ func readEvents(peer *Peer, logs func(cluster.Tier) string, sent map[string]Requ
 	return events, nil
 }
 
-// readLogs returns the whole lines of all logs of a directory, of rotated ones first.
+// readLogs returns the complete lines of all logs of a directory, rotated ones first.
 func readLogs(dir string) (lines [][]byte, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	if err != nil {
@@ -229,7 +229,7 @@ func readLogs(dir string) (lines [][]byte, err error) {
 			return nil, err
 		}
 		for line := range bytes.Lines(content) {
-			if line, whole := bytes.CutSuffix(line, []byte("\n")); whole { // else it is being written
+			if line, whole := bytes.CutSuffix(line, []byte("\n")); whole { // otherwise it is still being written
 				lines = append(lines, line)
 			}
 		}
@@ -237,7 +237,7 @@ func readLogs(dir string) (lines [][]byte, err error) {
 	return lines, nil
 }
 
-// stageOf returns the place of an event among those of its request.
+// stageOf returns the position of an event's stage.
 func stageOf(line []byte) int {
 	var event struct {
 		Stage string `json:"stage"`
@@ -250,11 +250,11 @@ func stageOf(line []byte) int {
 
 var continueParameter = regexp.MustCompile(`\bcontinue=[\w-]+`)
 
-// comparableEvent drops from an event what depends on more than its request, and where
-// docs/divergences.md says that the two differ.
+// comparableEvent removes from an event what depends on more than its request, and the
+// differences that docs/divergences.md allows.
 func comparableEvent(peer *Peer, n *Normaliser, event any) any {
 	object, _ := event.(map[string]any)
-	// Tiers that a request came through are proxies on its way.
+	// The tiers on the way of a request are proxies to the next one.
 	if addresses, ok := object["sourceIPs"].([]any); ok {
 		object["sourceIPs"] = slices.Compact(addresses)
 	}
@@ -266,10 +266,11 @@ func comparableEvent(peer *Peer, n *Normaliser, event any) any {
 			return "continue=" + n.continueToken(strings.TrimPrefix(parameter, "continue="))
 		})
 	}
-	// A slow request has annotations about that.
+	// A slow request has annotations about its latency.
 	annotations, _ := object["annotations"].(map[string]any)
 	maps.DeleteFunc(annotations, func(name string, _ any) bool { return strings.HasPrefix(name, "apiserver.latency.k8s.io/") })
-	// The kind of impersonation that is tried first is the one that its user needed last.
+	// The kind of impersonation that is tried first depends on the user's previous
+	// requests.
 	if metadata, _ := object["authenticationMetadata"].(map[string]any); metadata != nil {
 		delete(metadata, "impersonationConstraint")
 		if len(metadata) == 0 {

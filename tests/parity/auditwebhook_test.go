@@ -18,7 +18,7 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// auditWebhook takes audit events, those of each tier at a path of its own.
+// auditWebhook receives audit events; each tier has its own path.
 type auditWebhook struct {
 	url string
 
@@ -38,7 +38,7 @@ func newAuditWebhook(t *testing.T) *auditWebhook {
 	return w
 }
 
-// kubeconfig writes the file that sends a tier's events here.
+// kubeconfig writes the file with which a tier sends its events here.
 func (w *auditWebhook) kubeconfig(t *testing.T, dir string, tier cluster.Tier) string {
 	t.Helper()
 	name := filepath.Join(dir, string(tier)+".kubeconfig")
@@ -81,7 +81,8 @@ func (w *auditWebhook) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// plainEvent returns an event without what an element of a list lacks, its fields in order.
+// plainEvent returns an event without the fields that list elements lack, with sorted
+// fields.
 func plainEvent(event []byte) (string, error) {
 	var fields map[string]any
 	if err := json.Unmarshal(event, &fields); err != nil {
@@ -93,13 +94,13 @@ func plainEvent(event []byte) (string, error) {
 	return string(text), err
 }
 
-// compare fails unless the webhook was sent exactly the events of a tier's logs, each once.
+// compare fails unless the webhook got exactly the events of a tier's logs, each once.
 func (w *auditWebhook) compare(t *testing.T, tier cluster.Tier, logs string) {
 	t.Helper()
 	var diff string
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(500 * time.Millisecond) {
-		// A server audits its own requests all the time: what the webhook has now must be in
-		// the logs that are read after it.
+		// A server audits its own requests all the time, so read the logs after the
+		// webhook's events, which they must contain.
 		w.mu.Lock()
 		got, err := slices.Clone(w.events[tier]), w.err
 		w.mu.Unlock()

@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Case is a sequence of requests that is sent to both servers, with a namespace
-// of its own on each.
+// Case is a sequence of requests that is sent to both servers, in a namespace of its own.
 type Case struct {
 	Name  string    `json:"name"`
 	Steps []Request `json:"steps"`
@@ -27,26 +26,26 @@ type Request struct {
 	// front proxy), or one of matrixClients.
 	User    string            `json:"user,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
-	// Body is sent as it is; Object is sent as JSON, or as protobuf if Protobuf
-	// is set; Generate names a body that is too large to write down.
+	// Body is sent as it is; Object is sent as JSON, or as protobuf if Protobuf is set;
+	// Generate names a generated body that is too large for a file.
 	Body     string `json:"body,omitempty"`
 	Object   any    `json:"object,omitempty"`
 	Protobuf bool   `json:"protobuf,omitempty"`
 	Generate string `json:"generate,omitempty"`
-	// Truncate takes so many bytes off the end of the body.
+	// Truncate removes so many bytes from the end of the body.
 	Truncate int `json:"truncate,omitempty"`
-	// Save keeps fields of the answer in variables: name to path ("metadata.uid").
+	// Save stores fields of the answer in variables: name to path ("metadata.uid").
 	Save map[string]string `json:"save,omitempty"`
-	// Volatile names fields whose values are the server's choice, by path, with
-	// "*" for every item of a list. Each use says why in a comment.
+	// Volatile names fields whose values the server chooses, by path, with "*" for every
+	// item of a list. Each use has a comment with the reason.
 	Volatile []string `json:"volatile,omitempty"`
-	// Events makes this a watch: so many events are read, then it is ended.
+	// Events makes the request a watch: it ends after so many events.
 	Events int `json:"events,omitempty"`
-	// Until is a text that the answer must have: the request is sent again until it has. For
-	// what a server learns a moment after it was written; such a request changes nothing
-	// before.
+	// Until is a text that the answer must contain: the request is repeated until it does.
+	// It is for state that a server learns a moment after it was written; such a request
+	// must not change anything before that.
 	Until string `json:"until,omitempty"`
-	// Unchecked requests only prepare; they must succeed on both sides.
+	// Unchecked requests only prepare; both must succeed.
 	Unchecked bool `json:"unchecked,omitempty"`
 }
 

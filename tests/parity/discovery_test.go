@@ -49,8 +49,8 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-// TestNotModified asks again for what has an entity tag: it is not sent twice,
-// and a stale tag gets the whole document.
+// TestNotModified repeats requests with their ETags: the body is not sent again, and a
+// stale ETag gets the whole document.
 func TestNotModified(t *testing.T) {
 	for path, accept := range map[string]string{
 		"/apis":               aggregatedV2,
@@ -134,7 +134,7 @@ func TestOpenAPI(t *testing.T) {
 			}
 			p := newPair(t)
 			p.sameDocument("/openapi/v3/" + name)
-			// Under its hash a document may be cached for good.
+			// The URL with the hash may be cached forever.
 			p.reference["url"], p.tested["url"] = want[name].ServerRelativeURL, entry.ServerRelativeURL
 			a, err := peers.tested.Send(t.Context(), Request{Do: "GET ${url}"}, p.tested)
 			if err != nil {
@@ -151,8 +151,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// sameDocument compares a large document part by part, so that one difference
-// does not drown the others: paths by their names, definitions by theirs.
+// sameDocument compares a large document part by part, so that one difference does not hide
+// the others: paths and definitions by name.
 func (p *pair) sameDocument(path string) {
 	p.t.Helper()
 	var docs [2]map[string]any
@@ -174,8 +174,8 @@ func (p *pair) sameDocument(path string) {
 	}
 }
 
-// compareParts descends depth levels of objects and reports at most twenty
-// differences; it returns how many there are.
+// compareParts descends depth levels of objects and reports at most twenty differences; it
+// returns their number.
 func compareParts(t *testing.T, where string, want, got map[string]any, depth int) (differences int) {
 	t.Helper()
 	names := slices.Collect(maps.Keys(want))
@@ -216,15 +216,15 @@ type groupVersion struct {
 	resources []metav1.APIResource
 }
 
-// groupVersions is the reference's discovery. What ours lacks, tests that use it
-// find out.
+// groupVersions returns the group-versions of the reference. Tests that use one that Triune
+// lacks will fail.
 func groupVersions(t *testing.T) []groupVersion {
 	t.Helper()
 	paths := []string{"/api/v1"}
 	var groups metav1.APIGroupList
 	get(t, "/apis", &groups)
 	for _, g := range groups.Groups {
-		if strings.HasSuffix(g.Name, ".example") { // of a case that ran before
+		if strings.HasSuffix(g.Name, ".example") { // left by an earlier case
 			continue
 		}
 		for _, v := range g.Versions {

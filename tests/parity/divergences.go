@@ -8,9 +8,9 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// expected turns what kube-apiserver answers into what Triune promises to
-// answer, where docs/divergences.md says that the two differ. Everything it does
-// not name has to be equal. What it leaves out it leaves out on both sides.
+// expected returns the answer that Triune should give instead of kube-apiserver's, by
+// docs/divergences.md. Everything else must be equal. Parts that it removes are removed
+// from both answers.
 func expected(tested cluster.Topology, r Request, reference Normal) Normal {
 	switch {
 	case reference.Code == 404 && reference.Body == "404 page not found\n":
@@ -25,8 +25,8 @@ func expected(tested cluster.Topology, r Request, reference Normal) Normal {
 	return reference
 }
 
-// trusting is what tells extension API servers whom they may believe: the aggregator, too,
-// where it is a process with a certificate of its own.
+// trusting changes the configuration by which extension API servers trust front proxies: if
+// the aggregator is a process with its own certificate, it is trusted, too.
 func trusting(n Normal) Normal {
 	const names, more = "[\"front-proxy-client\"]", "[\"front-proxy-client\",\"system:triune:aggregator\"]"
 	body, _ := n.Body.(map[string]any)
@@ -40,10 +40,9 @@ func trusting(n Normal) Normal {
 	return n
 }
 
-// unknownPath is the answer for a path that no tier knows: kube-apiserver answers
-// some of them with a plain page. The end of the chain always answers with a
-// Status, so that clients can read it, and a request that went through three tiers
-// ends like one that was answered by the first.
+// unknownPath is the answer for a path that no tier knows. kube-apiserver answers some of
+// them with plain text; the last tier always answers with a Status, so that clients can
+// read it, and so that answers do not depend on the number of tiers.
 func unknownPath(r Request, reference Normal) Normal {
 	out := reference
 	out.Header = maps.Clone(reference.Header)
@@ -64,8 +63,8 @@ func unknownPath(r Request, reference Normal) Normal {
 
 const unknownPathMessage = "the server could not find the requested resource"
 
-// index is the list of paths without those of health checks, of which each server
-// has its own, and without the groups that other cases make meanwhile.
+// index is the list of paths without health checks, which differ between servers, and
+// without the groups that other cases create meanwhile.
 func index(n Normal) Normal {
 	body, ok := n.Body.(map[string]any)
 	if !ok {
@@ -86,7 +85,7 @@ func index(n Normal) Normal {
 	return n
 }
 
-// ownPath reports whether a listed path may be that of one server alone.
+// ownPath reports whether a listed path may exist on only one of the servers.
 func ownPath(path string) bool {
 	if strings.HasPrefix(path, "/apis/case-") {
 		return true
@@ -99,8 +98,8 @@ func ownPath(path string) bool {
 	return false
 }
 
-// version leaves out the commit: kube-apiserver's is a placeholder that its build
-// did not replace, and Triune has none of Kubernetes to tell.
+// version removes the commit: kube-apiserver's is a placeholder that its build did not
+// replace, and Triune has no commit of Kubernetes.
 func version(n Normal) Normal {
 	if body, ok := n.Body.(map[string]any); ok {
 		body = maps.Clone(body)

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// generators make the bodies that are too large to write down, for a namespace.
+// generators generate bodies that are too large for a file, for a namespace.
 var generators = map[string]func(namespace string) []byte{
-	// Above the 3 MiB that a request may have.
+	// Above the limit of 3 MiB for requests.
 	"oversized json": func(ns string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"big","namespace":%q},"data":{"x":%q}}`, ns, strings.Repeat("x", 3<<20+1))
 	},
-	// Below it, and above the 1 MiB that a ConfigMap may have.
+	// Below that, and above the limit of 1 MiB for ConfigMaps.
 	"large config map": func(ns string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"big","namespace":%q},"data":{"x":%q}}`, ns, strings.Repeat("x", 1<<20+1))
 	},
-	// Below it and below the 2 MiB of an etcd client, above etcd's own 1.5 MiB:
-	// for kinds without a limit of their own.
+	// Below that and the 2 MiB of an etcd client, but above etcd's own 1.5 MiB: for kinds
+	// without their own limit.
 	"large pod template": func(ns string) []byte {
 		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"PodTemplate","metadata":{"name":"big","namespace":%q},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"a","args":[%q]}]}}}`, ns, strings.Repeat("x", 1600<<10))
 	},
@@ -45,7 +45,7 @@ var generators = map[string]func(namespace string) []byte{
 		op := `{"op":"add","path":"/data/x","value":"1"}`
 		return slicesOf("[", strings.Repeat(op+",", 10_000), op, "]")
 	},
-	// Each copy doubles a field that is dropped in the end.
+	// Each copy doubles a field that is finally removed.
 	"self-copying json patch": func(string) []byte {
 		patch := []string{`{"op":"add","path":"/x","value":{"a":"` + strings.Repeat("x", 1000) + `"}}`}
 		for i := range 14 {

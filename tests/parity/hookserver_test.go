@@ -18,9 +18,9 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// hookServer is what one of the two servers asks before it admits something. It answers as
-// the path says that it is asked on, /<namespace of the case>/<type of webhook>/<name>/<what
-// it does>, and keeps what it was asked.
+// hookServer is the webhooks' server of one of the two servers. It answers as the path
+// says, /<namespace of the case>/<type of webhook>/<name>/<answer>, and records the
+// reviews.
 type hookServer struct {
 	*httptest.Server
 
@@ -41,7 +41,7 @@ func newHookServer(certificate *hooks.Certificate) *hookServer {
 	return s
 }
 
-// take returns the reviews of a case since it was called last.
+// take removes and returns the recorded reviews of a case.
 func (s *hookServer) take(namespace string) []review {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *hookServer) take(namespace string) []review {
 	return taken
 }
 
-// probing webhooks answer with a warning, which shows that their configuration is in force.
+// probing webhooks answer with a warning, which shows that their configuration is active.
 const probing = "probing"
 
 func (s *hookServer) serve(w http.ResponseWriter, req *http.Request) {
@@ -68,7 +68,7 @@ func (s *hookServer) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	if does != probing {
 		header := maps.Clone(req.Header)
-		header.Del("Content-Length") // that of uids and times, too
+		header.Del("Content-Length") // depends on uids and times
 		s.mu.Lock()
 		s.reviews[namespace] = append(s.reviews[namespace], review{req.URL.Path, req.URL.RawQuery, req.Method, header, body})
 		s.mu.Unlock()
@@ -87,14 +87,14 @@ func (s *hookServer) serve(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(answered) // the client may have gone
 }
 
-// hookRequest is what a webhook of a name is asked.
+// hookRequest is a request to a webhook with a name.
 type hookRequest struct {
 	name, kind string
 	*admissionv1.AdmissionRequest
 	http *http.Request
 }
 
-// annotations are those of the object that the request is about.
+// annotations returns the annotations of the object of the request.
 func (r hookRequest) annotations() map[string]string {
 	var object metav1.PartialObjectMetadata
 	if json.Unmarshal(r.Object.Raw, &object) != nil {
@@ -103,7 +103,7 @@ func (r hookRequest) annotations() map[string]string {
 	return object.Annotations
 }
 
-// answered is the review of a response.
+// answered returns a review with the response.
 func (r hookRequest) answered(response *admissionv1.AdmissionResponse) any {
 	if response.UID == "" {
 		response.UID = r.UID
@@ -119,7 +119,7 @@ func (r hookRequest) deny(status *metav1.Status) any {
 	return r.answered(&admissionv1.AdmissionResponse{Result: status})
 }
 
-// patch allows what is asked with a JSON patch.
+// patch allows the request with a JSON patch.
 func (r hookRequest) patch(patch string) any {
 	patchType := admissionv1.PatchTypeJSONPatch
 	return r.answered(&admissionv1.AdmissionResponse{Allowed: true, Patch: []byte(patch), PatchType: &patchType})
@@ -136,7 +136,7 @@ func (r hookRequest) annotate(name, value string) any {
 	return r.patch(fmt.Sprintf(`[{"op":"add","path":"/metadata/annotations","value":%s}]`, encoded))
 }
 
-// warn allows what is asked with warnings.
+// warn allows the request with warnings.
 func (r hookRequest) warn(warnings ...string) any {
 	return r.answered(&admissionv1.AdmissionResponse{Allowed: true, Warnings: warnings})
 }
@@ -157,7 +157,7 @@ func denial(status metav1.Status) func(hookRequest) any {
 	return func(r hookRequest) any { return r.deny(&status) }
 }
 
-// hookAnswers are what webhooks may do.
+// hookAnswers has the answers of webhooks by name.
 var hookAnswers = map[string]func(hookRequest) any{
 	probing:  func(r hookRequest) any { return r.warn("probed by " + r.kind) },
 	"allow":  hookRequest.allow,
@@ -222,7 +222,7 @@ var hookAnswers = map[string]func(hookRequest) any{
 
 func patchTypeOf(t admissionv1.PatchType) *admissionv1.PatchType { return &t }
 
-// once changes what it has not changed yet.
+// once makes a change unless it was made before.
 func once(r hookRequest) any {
 	if _, done := r.annotations()["once-"+r.name]; done {
 		return r.allow()
@@ -230,7 +230,7 @@ func once(r hookRequest) any {
 	return r.annotate("once-"+r.name, "")
 }
 
-// slow answers when nobody waits any longer.
+// slow answers after the timeout.
 func slow(r hookRequest) any {
 	select {
 	case <-r.http.Context().Done():
@@ -239,12 +239,12 @@ func slow(r hookRequest) any {
 	return r.allow()
 }
 
-// wrapped answers in a review of another type.
+// wrapped answers with a review of another type.
 func wrapped(kind, apiVersion string) func(hookRequest) any {
 	return func(r hookRequest) any {
 		return map[string]any{"kind": kind, "apiVersion": apiVersion, "response": map[string]any{"uid": r.UID, "allowed": true}}
 	}
 }
 
-// bundle is how webhooks are believed.
+// bundle returns the CA bundle of the webhooks.
 func bundle(c *hooks.Certificate) string { return base64.StdEncoding.EncodeToString(c.CA) }

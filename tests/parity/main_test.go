@@ -41,7 +41,7 @@ func run(m *testing.M) (code int, err error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// One set of keys for both: certificates and key ids are in some answers.
+	// Both servers use the same keys: certificates and key IDs are in some answers.
 	dir, err := os.MkdirTemp("", "triune-parity-")
 	if err != nil {
 		return 1, err
@@ -61,11 +61,11 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// keys are those of all servers of this run.
+// keys has the keys of all servers of this run.
 var keys *pki.PKI
 
-// startPeers starts kube-apiserver and the server under test, with these flags. Those that
-// have started are returned with an error, too.
+// startPeers starts kube-apiserver and the server under test with these flags. With an
+// error it also returns the servers that have started.
 func startPeers(ctx context.Context, flags func(cluster.Tier) []string) (started [2]*Peer, err error) {
 	var starting errgroup.Group
 	for i, topology := range []cluster.Topology{cluster.KubeAPIServer, cluster.Topology(*target)} {
@@ -92,8 +92,8 @@ func startPeers(ctx context.Context, flags func(cluster.Tier) []string) (started
 	return started, starting.Wait()
 }
 
-// closePeers ends the servers, and writes the end of the tested one's log if there was a
-// failure.
+// closePeers stops the servers, and prints the end of the tested server's log if there was
+// a failure.
 func closePeers(started [2]*Peer, failed func() bool) (err error) {
 	for i, p := range started {
 		if p == nil {

@@ -16,17 +16,18 @@ import (
 	"time"
 )
 
-// Normaliser replaces values that two servers cannot agree on by placeholders.
-// It never removes or adds a field, never changes a type, and keeps the order of
-// lists (but of managed fields, see sortManagers), so null, [], {}, "" and an absent field stay five different things.
+// Normaliser replaces values that differ between any two servers by placeholders. It never
+// removes or adds a field, never changes a type, and keeps the order of lists (except for
+// managed fields, see sortManagers), so that null, [], {}, "" and an absent field remain
+// distinct.
 //
-// Equal values get equal placeholders: a uid that is expected to appear twice
-// (an object and a reference to it) is still checked to do so.
+// Equal values get equal placeholders, so that a uid that should appear twice (in an object
+// and in a reference to it) is checked.
 type Normaliser struct {
-	// Now bounds the times that are replaced: those within a day of it. Older
-	// ones were in a request.
+	// Now determines which times are replaced: those within a day of it. Older times came
+	// from requests.
 	Now time.Time
-	// Hosts are the server's own addresses, as they appear in text.
+	// Hosts are the server's own addresses as they appear in texts.
 	Hosts []string
 	// Volatile are further paths to replace, see [Request.Volatile].
 	Volatile []string
@@ -39,16 +40,16 @@ var (
 	timePattern    = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 	tokenPattern   = regexp.MustCompile(`^ey[\w-]+\.ey[\w-]+\.[\w-]+$`)
 	versionMessage = regexp.MustCompile(`([rR]esource ?[vV]ersion[^0-9]{0,20})(\d+)(?: \((\d+)\)|, current: (\d+))?`)
-	// The address of the flag --advertise-address, with the port of the process.
+	// The address in --advertise-address, with the port of the process.
 	advertised = regexp.MustCompile(`192\.0\.2\.1:\d+`)
 	digits     = regexp.MustCompile(`\d`)
 )
 
-// JSON normalises a document. Two documents are equal to a client if and only
-// if their normal forms are equal.
+// JSON normalises a document. Two documents are equal for a client if and only if their
+// normal forms are equal.
 func (n *Normaliser) JSON(data []byte) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber() // 1 and 1.0 are two things
+	decoder.UseNumber() // 1 and 1.0 differ
 	var v any
 	if err := decoder.Decode(&v); err != nil {
 		return nil, fmt.Errorf("normalise: %w", err)
@@ -59,7 +60,7 @@ func (n *Normaliser) JSON(data []byte) (any, error) {
 	return n.value(v, nil), nil
 }
 
-// value walks in the order of keys, so that placeholders are numbered alike.
+// value visits keys in order, so that placeholders are numbered alike.
 func (n *Normaliser) value(v any, path []string) any {
 	if n.volatile(path) {
 		return placeholder("volatile", v)
@@ -90,9 +91,9 @@ func (n *Normaliser) value(v any, path []string) any {
 	return v
 }
 
-// sortManagers puts managed fields in the order that they have when all of them
-// were written in the same second. Theirs is the one order that depends on the
-// clock: by operation, then time in seconds, then manager.
+// sortManagers sorts managed fields as if all of them had been written in the same second.
+// Theirs is the only order that depends on the clock: by operation, then time in seconds,
+// then manager.
 func sortManagers(entries []any) {
 	key := func(entry any) string {
 		m, ok := entry.(map[string]any)
@@ -104,7 +105,7 @@ func sortManagers(entries []any) {
 	slices.SortStableFunc(entries, func(a, b any) int { return strings.Compare(key(a), key(b)) })
 }
 
-// placeholder keeps the kind of value, so that null is not taken for a name.
+// placeholder keeps the type of a value, so that null differs from a name.
 func placeholder(what string, v any) any {
 	switch v := v.(type) {
 	case nil:
@@ -134,7 +135,7 @@ func (n *Normaliser) text(s string, path []string) string {
 			return "<resourceVersion>"
 		}
 	case "manager":
-		// A server that writes an object itself signs with its program's name.
+		// A server that writes an object itself uses its program's name as the manager.
 		if slices.Contains(programs, s) {
 			return "<server>"
 		}
@@ -157,7 +158,7 @@ var serviceRange = netip.MustParsePrefix("10.0.0.0/24")
 
 func isClusterIP(key string) bool { return key == "clusterIP" || key == "clusterIPs" }
 
-// Text normalises what is not structured: a message, a page, a header.
+// Text normalises unstructured text: a message, a page, a header.
 func (n *Normaliser) Text(s string) string {
 	s = advertised.ReplaceAllString(s, "<advertised>")
 	for _, host := range n.Hosts {
@@ -177,12 +178,12 @@ func (n *Normaliser) Text(s string) string {
 		if err != nil || at.Sub(n.Now).Abs() > 24*time.Hour {
 			return text
 		}
-		// Precision and zone are the format's: MicroTime has six digits.
+		// The precision and the zone depend on the format: MicroTime has six digits.
 		return "<time" + digits.ReplaceAllString(text[len("2006-01-02T15:04:05"):], "0") + ">"
 	})
 	return versionMessage.ReplaceAllStringFunc(s, func(text string) string {
 		m := versionMessage.FindStringSubmatch(text)
-		if len(m[2]) < 2 && m[3] == "" && m[4] == "" { // 0 and 1 were asked for
+		if len(m[2]) < 2 && m[3] == "" && m[4] == "" { // 0 and 1 come from requests
 			return text
 		}
 		out := m[1] + "<resourceVersion>"
@@ -193,7 +194,7 @@ func (n *Normaliser) Text(s string) string {
 	})
 }
 
-// continueToken replaces the revision inside of a token, and nothing else.
+// continueToken replaces only the revision in a token.
 func (n *Normaliser) continueToken(s string) string {
 	data, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil || s == "" {

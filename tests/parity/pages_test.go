@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// page asks both servers for a page, and fails unless status and media type are
-// the same. The bodies differ between any two processes.
+// page requests a page from both servers, and fails unless status and media type are equal.
+// The bodies always differ between two processes.
 func page(t *testing.T, path, accept string) (reference, tested *Answer) {
 	t.Helper()
 	var answers [2]*Answer
@@ -35,8 +35,8 @@ func page(t *testing.T, path, accept string) (reference, tested *Answer) {
 	return want, got
 }
 
-// TestFlagz: every flag of kube-apiserver is on the page of a server that has
-// them all, under its name, and nothing but the values of the two differs.
+// TestFlagz checks that the page of a server with all flags of kube-apiserver lists them
+// all, with only their values differing.
 func TestFlagz(t *testing.T) {
 	type document struct {
 		Kind, APIVersion string
@@ -79,8 +79,8 @@ func TestFlagz(t *testing.T) {
 	})
 }
 
-// TestStatusz: but for the time of the start and the paths of health checks the
-// page is the same.
+// TestStatusz checks that the page is equal except for the start time and the paths of
+// health checks.
 func TestStatusz(t *testing.T) {
 	reference, tested := page(t, "/statusz", "application/json;as=Statusz;v=v1beta1;g=config.k8s.io")
 	var documents [2]map[string]any
@@ -92,7 +92,7 @@ func TestStatusz(t *testing.T) {
 		if started, _ := d["startTime"].(string); started == "" {
 			t.Errorf("no start time in %s", a.Body)
 		}
-		// The toolchain is each build's own.
+		// The Go version depends on the build.
 		maps.DeleteFunc(d, func(key string, _ any) bool {
 			return key == "startTime" || key == "uptimeSeconds" || key == "goVersion"
 		})
@@ -119,7 +119,7 @@ func TestFairnessDumps(t *testing.T) {
 	}
 }
 
-// head is the first line that is not empty.
+// head returns the first non-empty line.
 func head(body []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	return line

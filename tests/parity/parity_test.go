@@ -42,7 +42,7 @@ func TestWrittenCases(t *testing.T) {
 	}
 }
 
-// pair is a conversation with both servers, each with its own variables.
+// pair is a conversation with both servers; each has its own variables.
 type pair struct {
 	t                 *testing.T
 	peers             [2]*Peer // kube-apiserver and the server under test
@@ -52,8 +52,8 @@ type pair struct {
 
 var namespaces atomic.Int64
 
-// newPair starts a conversation. Its namespace has the same name on both sides
-// and is there once it is created.
+// newPair starts a conversation. Its namespace has the same name on both servers and must
+// be created first.
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	return newPairOf(t, [2]*Peer{peers.reference, peers.tested})
@@ -80,7 +80,7 @@ func (p *pair) createNamespace() {
 	p.same(Request{Do: "POST /api/v1/namespaces/${ns}/serviceaccounts", Object: map[string]any{"metadata": map[string]any{"name": "default"}}, Unchecked: true})
 }
 
-// same sends a request to both and reports whether the answers are the same.
+// same sends a request to both servers and reports whether the answers are equal.
 func (p *pair) same(r Request) bool {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
@@ -104,7 +104,7 @@ func (p *pair) same(r Request) bool {
 	return p.compare(r, want, got)
 }
 
-// sendUntil sends a request until the answer is what it waits for.
+// sendUntil repeats a request until the answer contains r.Until.
 func sendUntil(ctx context.Context, peer *Peer, r Request, vars map[string]string) (*Answer, error) {
 	var last *Answer
 	for {
@@ -117,7 +117,7 @@ func sendUntil(ctx context.Context, peer *Peer, r Request, vars map[string]strin
 		}
 		last = a
 		select {
-		case <-ctx.Done(): // which the next request says
+		case <-ctx.Done(): // the next request returns the error
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

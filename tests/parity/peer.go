@@ -25,18 +25,18 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// requestTimeout is longer than any answer takes that is not a fault.
+// requestTimeout is longer than any answer takes without a fault.
 const requestTimeout = 70 * time.Second
 
-// Peer is one of the two servers, with a client for each kind of user. It is
-// safe for concurrent use.
+// Peer is one of the two servers, with a client for each kind of user. It is safe for
+// concurrent use.
 type Peer struct {
 	Name    string
 	Cluster *cluster.Cluster
 	clients map[string]*http.Client
 }
 
-// NewPeer makes the clients of a cluster.
+// NewPeer creates the clients of a cluster.
 func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 	roots, err := pki.LoadPool(c.PKI.ClusterCA.CertFile)
 	if err != nil {
@@ -46,8 +46,8 @@ func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 	users := map[string]*pki.Pair{
 		"":         nil,
 		"admin":    &c.PKI.Admin,
-		"nobody":   &c.PKI.EtcdClient,       // of an authority the server does not know
-		"frontend": &c.PKI.FrontProxyClient, // may name any user in headers
+		"nobody":   &c.PKI.EtcdClient,       // signed by a CA that the server does not know
+		"frontend": &c.PKI.FrontProxyClient, // may assert any user in headers
 	}
 	for name, pair := range c.PKI.Clients {
 		users[name] = &pair
@@ -59,7 +59,7 @@ func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 			if err != nil {
 				return nil, err
 			}
-			// Shown even if the server does not ask for that authority.
+			// Present it even if the server does not ask for that CA.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 		}
 		transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, DisableCompression: true}
@@ -71,7 +71,7 @@ func NewPeer(name string, c *cluster.Cluster) (*Peer, error) {
 	return p, nil
 }
 
-// CloseIdle closes the connections that no request uses.
+// CloseIdle closes idle connections.
 func (p *Peer) CloseIdle() {
 	for _, client := range p.clients {
 		client.CloseIdleConnections()
@@ -80,8 +80,8 @@ func (p *Peer) CloseIdle() {
 
 var bearer = map[string]string{"alice": "alice-token", "bob": "bob-token", "forged": "no-such-token"}
 
-// Send sends a request and returns what came back; vars are the values of
-// ${name} and gain what the request saves.
+// Send sends a request and returns the answer. vars are the values of ${name}; Send adds
+// those that the request saves.
 func (p *Peer) Send(ctx context.Context, r Request, vars map[string]string) (*Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -108,8 +108,8 @@ func (p *Peer) Send(ctx context.Context, r Request, vars map[string]string) (*An
 	return a, save(a.Body, r.Save, vars)
 }
 
-// Open sends a request and returns the response with its body unread, which the
-// caller closes. It ends with ctx.
+// Open sends a request and returns the response with its body unread, which the caller
+// closes. The request ends with ctx.
 func (p *Peer) Open(ctx context.Context, r Request, vars map[string]string) (*http.Response, error) {
 	req, err := p.newRequest(ctx, r, vars)
 	if err != nil {
@@ -149,7 +149,7 @@ func (p *Peer) newRequest(ctx context.Context, r Request, vars map[string]string
 	if err != nil {
 		return nil, err
 	}
-	// The path goes out as it is written: %2F must stay one segment.
+	// Send the path as it is written: %2F must remain in one segment.
 	if req.URL, err = url.ParseRequestURI(path); err != nil {
 		return nil, err
 	}

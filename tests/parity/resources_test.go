@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestEveryResource sends every method to every resource and subresource that
-// the reference serves: on the collection, on an object that is not there, and
-// with bodies that are empty, wrong, or of another kind.
+// TestEveryResource sends every method to every resource and subresource of the reference:
+// to the collection, to an object that does not exist, and with bodies that are empty,
+// invalid, or of another kind.
 func TestEveryResource(t *testing.T) {
 	for _, gv := range groupVersions(t) {
 		t.Run(strings.ReplaceAll(strings.TrimPrefix(gv.path, "/"), "/", " "), func(t *testing.T) {
@@ -26,7 +26,7 @@ func TestEveryResource(t *testing.T) {
 	}
 }
 
-// probes are the requests to one resource, or subresource ("pods/log").
+// probes returns the requests for one resource or subresource ("pods/log").
 func probes(group, resource string, namespaced bool) []Request {
 	resource, subresource, isSub := strings.Cut(resource, "/")
 	base := group + "/"
@@ -47,7 +47,8 @@ func probes(group, resource string, namespaced bool) []Request {
 	strategic := map[string]string{"Content-Type": "application/strategic-merge-patch+json"}
 	if !isSub {
 		if namespaced {
-			// Of a namespace without objects: lists of all are the server's own.
+			// Use a namespace without objects: each server has its own cluster-wide
+			// objects.
 			add("GET "+collection, "", nil)
 			add("GET "+collection, "", map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"})
 			add("GET "+collection+"?limit=1&resourceVersion=0", "", nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// reviewed is what reviews ask about, by what is said of it.
+// reviewed has the attributes for reviews, by description.
 var reviewed = map[string]string{
 	"a get":                 `"resourceAttributes": {"namespace": "matrix", "verb": "get", "resource": "configmaps", "name": "none-such"}`,
 	"a get in another":      `"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "configmaps"}`,
@@ -33,8 +33,8 @@ var reviewed = map[string]string{
 	"neither":               `"unknown": true`,
 }
 
-// TestAccessReviews asks both servers what each identity may do, by each of the four
-// reviews: of oneself, of others, of others in a namespace, and of all rules.
+// TestAccessReviews asks both servers for the permissions of each identity, by each of the
+// four reviews: of oneself, of others, of others in a namespace, and of all rules.
 func TestAccessReviews(t *testing.T) {
 	p := rights(t)
 	const group = "POST /apis/authorization.k8s.io/v1/"
@@ -78,7 +78,7 @@ func TestAccessReviews(t *testing.T) {
 	})
 }
 
-// sortedRules are those of a review, which has them in no order.
+// sortedRules returns the rules of a review sorted, because their order is random.
 func sortedRules(t *testing.T, body []byte) []string {
 	t.Helper()
 	var review struct {

@@ -22,7 +22,7 @@ import (
 	"triune.dev/tests/tokens"
 )
 
-// matrixClients are the certificates of the matrix. What their users may do is in
+// matrixClients are the certificates of the matrix. The permissions of their users are in
 // testdata/matrix/rights.yaml.
 var matrixClients = []pki.Client{
 	{Name: "authenticated", CommonName: "authenticated"},
@@ -38,8 +38,8 @@ var matrixClients = []pki.Client{
 	{Name: "marked", CommonName: "marked"},
 }
 
-// matrixIdentities are those who send the requests of the matrix, by what is told of
-// them. ${…} are tokens that the cases of testdata/matrix save.
+// matrixIdentities returns the senders of the requests of the matrix, by description. ${…}
+// are tokens that the cases of testdata/matrix save.
 func matrixIdentities(expired string) map[string]Request {
 	bearer := func(token string) Request {
 		return Request{User: "anonymous", Headers: map[string]string{"Authorization": "Bearer " + token}}
@@ -91,18 +91,18 @@ func matrixIdentities(expired string) map[string]Request {
 	return all
 }
 
-// A cell is one request of one identity.
+// A cell is one request by one identity.
 type cell struct {
 	who string
 	Request
 }
 
-// sampled is how many cells -short asks about.
+// sampled is the number of cells with -short.
 const sampled = 500
 
-// TestMatrix sends every verb on every resource of every tier, on what no tier has, and on
-// paths that are no resources, as everybody: status, reason and message are
-// kube-apiserver's. What may be done is done to objects that are not there.
+// TestMatrix sends every verb on every resource of every tier, on resources that no tier
+// has, and on non-resource paths, as every identity. Status, reason and message must be
+// kube-apiserver's. Allowed requests are for objects that do not exist.
 func TestMatrix(t *testing.T) {
 	p := rights(t)
 	cells := matrix(t, expiredToken(t, peers.tested.Cluster.PKI))
@@ -110,7 +110,7 @@ func TestMatrix(t *testing.T) {
 		t.Errorf("%d cells, want %d", len(cells), least)
 	}
 	if testing.Short() {
-		for i := range sampled { // spread over all
+		for i := range sampled { // spread over all cells
 			cells[i] = cells[i*len(cells)/sampled]
 		}
 		cells = cells[:sampled]
@@ -127,7 +127,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// matrix returns all cells in the same order each time.
+// matrix returns all cells in a fixed order.
 func matrix(t *testing.T, expired string) []cell {
 	t.Helper()
 	requests := otherRequests()
@@ -159,7 +159,7 @@ func matrix(t *testing.T, expired string) []cell {
 	return cells
 }
 
-// verbs are the requests for a resource or subresource ("pods/log"), each a verb.
+// verbs returns one request for each verb on a resource or subresource ("pods/log").
 func verbs(group, resource string, namespaced bool) []Request {
 	resource, subresource, isSub := strings.Cut(resource, "/")
 	base := group + "/"
@@ -198,7 +198,7 @@ func verbs(group, resource string, namespaced bool) []Request {
 	return all
 }
 
-// otherRequests are for what no tier has, and for paths that are no resources.
+// otherRequests returns requests for unknown resources and non-resource paths.
 func otherRequests() []Request {
 	var all []Request
 	for _, path := range []string{
@@ -224,7 +224,7 @@ func otherRequests() []Request {
 	return all
 }
 
-// compareCells returns the cells that are answered otherwise, by what the answers are.
+// compareCells returns the cells whose answers differ, by the answers.
 func (p *pair) compareCells(cells []cell) (different map[string][]string, err error) {
 	different = map[string][]string{}
 	var mu sync.Mutex
@@ -256,7 +256,7 @@ func (p *pair) compareCells(cells []cell) (different map[string][]string, err er
 	return different, group.Wait()
 }
 
-// decision is what is compared of an answer.
+// decision has the parts of an answer that are compared.
 type decision struct {
 	code            int
 	reason, message string
@@ -287,12 +287,12 @@ func (p *pair) decision(c cell, peer *Peer, vars map[string]string) (decision, e
 	return d, nil
 }
 
-// given are the variables of the cases that gave the identities of the matrix their rights,
-// on the reference and on the servers under test.
+// given has the variables of the cases that granted the permissions of the matrix, for the
+// reference and for the server under test.
 var given [2]map[string]string
 
-// rights gives them once, and returns a conversation that knows their tokens. Tests that
-// call it stand behind the others, in whose documents the CRD would be.
+// rights grants the permissions once, and returns a conversation with the tokens. Tests
+// that call it come after the others, because the CRD would appear in their documents.
 func rights(t *testing.T) *pair {
 	t.Helper()
 	p := newPair(t)
@@ -315,7 +315,7 @@ func rights(t *testing.T) *pair {
 	return p
 }
 
-// marks are paths that the user "marked" may read by what was given last, by the tier that
+// marks are paths that the last rules allow the user "marked" to read, by the tier that
 // answers them.
 var marks = map[cluster.Tier][]string{
 	cluster.Aggregator: {"/apis/matrix.example", "/apis/apiregistration.k8s.io/v1/apiservices/none-such"},
@@ -323,14 +323,14 @@ var marks = map[cluster.Tier][]string{
 	cluster.Extensions: {"/apis/matrix.example/v1/widgets", "/apis/matrix.example/v1/namespaces/matrix/widgets/none-such"},
 }
 
-// awaitRights waits until every replica knows the rights that were given last, one of
-// each kind, and so all of them.
+// awaitRights waits until every replica knows the last rule of each kind, and therefore all
+// rules.
 func awaitRights(t *testing.T) {
 	t.Helper()
 	for _, peer := range []*Peer{peers.reference, peers.tested} {
 		for _, tier := range peer.Cluster.ServingTiers() {
 			paths, ok := marks[tier]
-			if !ok { // one process is all tiers
+			if !ok { // one process has all tiers
 				paths = slices.Concat(slices.Collect(maps.Values(marks))...)
 			}
 			for i := 0; peer.Cluster.Process(tier, i) != nil; i++ {
@@ -366,7 +366,7 @@ func awaitMark(t *testing.T, peer *Peer, url string) {
 	}
 }
 
-// expiredToken is one of a ServiceAccount, signed as servers do.
+// expiredToken returns an expired token of a ServiceAccount, signed as servers do.
 func expiredToken(t *testing.T, keys *pki.PKI) string {
 	t.Helper()
 	key, err := keyutil.PrivateKeyFromFile(keys.ServiceAccountKey)

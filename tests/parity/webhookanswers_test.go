@@ -9,12 +9,11 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// shortAnswers are those that are tried under -short, too.
+// shortAnswers are the answers with -short.
 var shortAnswers = []string{"conflict", "cut", "huge", "patch-path", "unknown", "wrong-uid"}
 
-// TestWebhookAnswers has webhooks give each answer that there is, right and wrong: as a
-// mutating and as a validating one, to be believed or passed over where it fails, and for
-// what each of the tiers serves.
+// TestWebhookAnswers lets webhooks give every valid and invalid answer: as mutating and as
+// validating ones, with both failure policies, and for an object of each tier.
 func TestWebhookAnswers(t *testing.T) {
 	site := newHookSite(t, [2]*Peer{peers.reference, peers.tested})
 	p := site.newPair(t)
@@ -68,15 +67,15 @@ func TestWebhookAnswers(t *testing.T) {
 	p.same(Request{Do: "DELETE /apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.${ns}.example.com", Unchecked: true})
 }
 
-// in is the same conversation in a part of the test.
+// in returns the same conversation for a subtest.
 func (p *pair) in(t *testing.T) *pair {
 	part := *p
 	part.t = t
 	return &part
 }
 
-// labelled are requests that create nothing: one for each tier, of an object with a name and
-// labels.
+// labelled returns requests that create nothing: one for each tier, for an object with a
+// name and labels.
 func labelled(name string, labels map[string]any) []Request {
 	metadata := map[string]any{"name": name, "labels": labels}
 	return []Request{
@@ -95,7 +94,7 @@ func labelled(name string, labels map[string]any) []Request {
 	}
 }
 
-// thingDefinition defines the custom resource of a case.
+// thingDefinition returns the CRD of a case.
 func thingDefinition() map[string]any {
 	object := func(properties map[string]any) map[string]any {
 		return map[string]any{"type": "object", "properties": properties}

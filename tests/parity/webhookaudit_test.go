@@ -13,8 +13,8 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// TestWebhookAudit has webhooks change, annotate, refuse and fail, and compares what the
-// audit logs of both servers say about them, for what each of the tiers serves.
+// TestWebhookAudit lets webhooks change, annotate, refuse and fail, and compares the audit
+// events of both servers, for objects of each tier.
 func TestWebhookAudit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two more servers")

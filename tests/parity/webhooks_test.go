@@ -18,23 +18,23 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// hookCase is a case with admission webhooks, which are in force before its first step. Each
-// is written as in its configuration, but that
+// hookCase is a case with admission webhooks, which are active before its first step. Each
+// webhook is written as in its configuration, except that
 //
 //   - name is the first label of its name,
-//   - does names what it does, one of hookAnswers or hooks.NoReviews,
+//   - does names its answer, one of hookAnswers or hooks.NoReviews,
 //   - for has its rules, such as "CREATE,UPDATE apps/v1/deployments/scale" (core is "core"),
-//   - it concerns the namespace of the case alone unless it has a selector of its own,
-//   - and what it leaves out and must say is harmless.
+//   - the default selector is the namespace of the case,
+//   - and other required fields have harmless defaults.
 type hookCase struct {
 	Case
 	Mutating   []map[string]any `json:"mutating,omitempty"`
 	Validating []map[string]any `json:"validating,omitempty"`
 	// Prepare are requests before there are any webhooks.
 	Prepare []Request `json:"prepare,omitempty"`
-	// Unreachable says that none of the webhooks can be asked.
+	// Unreachable says that no webhook can be reached.
 	Unreachable bool `json:"unreachable,omitempty"`
-	// Short cases are run under -short, too.
+	// Short cases also run with -short.
 	Short bool `json:"short,omitempty"`
 }
 
@@ -59,12 +59,12 @@ func loadHookCases(t *testing.T) []hookCase {
 	return all
 }
 
-// hookSite is the two servers of webhooks, one for each of the two servers that ask them.
+// hookSite has the two webhook servers, one for each of the two servers under comparison.
 type hookSite struct {
 	peers              [2]*Peer
 	certificate, other *hooks.Certificate
 	servers            [2]*hookServer
-	// namespace has the Service hook, by which the webhooks are reached, too.
+	// namespace has the Service hook, which is another way to reach the webhooks.
 	namespace string
 }
 
@@ -73,7 +73,7 @@ func newHookSite(t *testing.T, peers [2]*Peer) *hookSite {
 	p := newPairOf(t, peers)
 	p.createNamespace()
 	site := &hookSite{peers: peers, namespace: p.reference["ns"]}
-	// A name may stand for the loopback address, which an endpoint must not be.
+	// A name may resolve to the loopback address, while an endpoint must not be one.
 	p.same(Request{Do: "POST /api/v1/namespaces/${ns}/services", Unchecked: true, Object: map[string]any{
 		"metadata": map[string]any{"name": "hook"}, "spec": map[string]any{"type": "ExternalName", "externalName": "localhost"},
 	}})
@@ -91,7 +91,7 @@ func newHookSite(t *testing.T, peers [2]*Peer) *hookSite {
 	return site
 }
 
-// newPair starts a conversation whose variables tell where the webhooks are.
+// newPair starts a conversation with the addresses of the webhooks in its variables.
 func (s *hookSite) newPair(t *testing.T) *pair {
 	t.Helper()
 	p := newPairOf(t, s.peers)
@@ -106,8 +106,8 @@ func (s *hookSite) newPair(t *testing.T) *pair {
 	return p
 }
 
-// TestWebhooks sends the cases of testdata/webhooks to both servers, and compares what they
-// answer and what they have asked the webhooks.
+// TestWebhooks sends the cases of testdata/webhooks to both servers, and compares the
+// answers and the reviews.
 func TestWebhooks(t *testing.T) {
 	site := newHookSite(t, [2]*Peer{peers.reference, peers.tested})
 	t.Run("cases", func(t *testing.T) {
@@ -138,8 +138,7 @@ func TestWebhooks(t *testing.T) {
 	})
 }
 
-// same is pair.same of a request for which webhooks are asked. It returns how often they
-// were, too.
+// same is pair.same for a request with webhooks. It also returns the number of reviews.
 func (s *hookSite) same(p *pair, r Request) (reviews int, ok bool) {
 	p.t.Helper()
 	for _, server := range s.servers {
@@ -149,7 +148,7 @@ func (s *hookSite) same(p *pair, r Request) (reviews int, ok bool) {
 	var asked [2][]any
 	for i, server := range s.servers {
 		reviews := server.take(p.reference["ns"])
-		// Mutating webhooks are asked one after the other, the others all at once.
+		// Mutating webhooks are called one after the other, validating ones concurrently.
 		slices.SortStableFunc(reviews, func(a, b review) int {
 			return strings.Compare(validatingPath(a.Path), validatingPath(b.Path))
 		})
@@ -190,12 +189,12 @@ func validatingPath(path string) string {
 
 const (
 	admissionAPI = "/apis/admissionregistration.k8s.io/v1/"
-	// sightings are how often in turn a configuration must be seen to be in force, for each
-	// replica of the tiers.
+	// sightings is how many times in a row a configuration must be seen to be active, for
+	// each replica of the tiers.
 	sightings = 4
 )
 
-// register makes the configurations of a case, and waits until they are in force.
+// register creates the configurations of a case, and waits until they are active.
 func (s *hookSite) register(p *pair, c hookCase) {
 	p.t.Helper()
 	var kinds []string
@@ -238,7 +237,7 @@ func (s *hookSite) register(p *pair, c hookCase) {
 	p.probe(kinds)
 }
 
-// configured is a webhook as it is in a configuration.
+// configured returns a webhook as it is in a configuration.
 func configured(t *testing.T, kind string, webhook map[string]any) map[string]any {
 	t.Helper()
 	out := map[string]any{
@@ -275,7 +274,7 @@ func configured(t *testing.T, kind string, webhook map[string]any) map[string]an
 	return out
 }
 
-// probe waits until every tier of both asks the webhooks of these kinds.
+// probe waits until every tier of both servers calls the webhooks of these kinds.
 func (p *pair) probe(kinds []string) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)

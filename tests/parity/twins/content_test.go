@@ -28,26 +28,25 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// content is what the etcd holds before it is copied.
+// content describes the etcd before it is copied.
 type content struct {
-	// resources are all that can be listed.
+	// resources are all resources that can be listed.
 	resources []resource
-	// early is a revision before the custom resources of this suite, and late the last
-	// one.
+	// early is a revision before the custom resources of this suite, and late the last one.
 	early, late int64
-	// history is a revision after which something happened to the objects of namespace
-	// story, and events is what.
+	// history is a revision before the changes in namespace story, and events are these
+	// changes.
 	history int64
 	events  []*clientv3.Event
 }
 
-// resource is one that can be listed, in one version.
+// resource is a resource that can be listed, in one version.
 type resource struct {
 	schema.GroupVersionResource
 	namespaced, watchable bool
 }
 
-// path of the resource, of a namespace if one is named.
+// path returns the path of the resource, in a namespace if one is given.
 func (r resource) path(namespace string) string {
 	base := "/apis/" + r.Group + "/" + r.Version
 	if r.Group == "" {
@@ -94,8 +93,8 @@ func fill(t *testing.T, c *cluster.Cluster, etcd *clientv3.Client) content {
 	f.createAll("testdata/later.yaml")
 	f.many()
 	out.history = f.revision()
-	f.tell()
-	out.events = f.happened(out.history)
+	f.writeStory()
+	out.events = f.changesAfter(out.history)
 	out.resources = f.discover(disco)
 	out.late = f.revision()
 	return out
@@ -126,19 +125,19 @@ func (f *filler) createAll(file string) {
 		if err != nil {
 			f.t.Fatalf("%s: %v", file, err)
 		}
-		// The status of a remote APIService is written again and again.
+		// The status of a remote APIService keeps changing.
 		if len(o.Object) > 0 && o.GetKind() != "APIService" {
 			f.create(o)
 		}
 	}
 }
 
-// of returns the client of the resource of an object.
+// of returns a client for the resource of an object.
 func (f *filler) of(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	f.t.Helper()
 	kind := o.GroupVersionKind()
 	var mapping *meta.RESTMapping
-	// A custom resource is served before discovery names it.
+	// A custom resource is served before it is in discovery.
 	f.until("discover "+kind.String(), func(context.Context) (err error) {
 		if mapping, err = f.mapper.RESTMapping(kind.GroupKind(), kind.Version); meta.IsNoMatchError(err) {
 			f.mapper.Reset()
@@ -154,7 +153,7 @@ func (f *filler) of(o *unstructured.Unstructured) dynamic.ResourceInterface {
 func (f *filler) create(o *unstructured.Unstructured) {
 	f.t.Helper()
 	client := f.of(o)
-	// What serves a kind, or what an object needs, may have been created just before.
+	// The CRD or a dependency of the object may have been created just before.
 	f.until("create "+o.GetKind()+" "+o.GetName(), func(ctx context.Context) error {
 		_, err := client.Create(ctx, o, metav1.CreateOptions{FieldManager: "twins"})
 		return err
@@ -195,8 +194,8 @@ func (f *filler) awaitCustom() {
 	})
 }
 
-// storeOtherVersion has what is written from now on stored as v1, and returns when a
-// write has been: what was written before stays as v1beta1.
+// storeOtherVersion changes the storage version to v1, and returns when a write has used
+// it. Earlier objects remain stored as v1beta1.
 func (f *filler) storeOtherVersion() {
 	f.t.Helper()
 	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -215,7 +214,8 @@ func (f *filler) storeOtherVersion() {
 		if err != nil || len(resp.Kvs) != 1 {
 			return fmt.Errorf("not stored: %v", err)
 		}
-		// Nobody has written it as v1beta1, so its managed fields do not name it.
+		// No client has written it as v1beta1, so its managed fields do not contain that
+		// version.
 		if strings.Contains(string(resp.Kvs[0].Value), "twins.triune.dev/v1beta1") {
 			return errors.New("stored as before")
 		}
@@ -223,23 +223,23 @@ func (f *filler) storeOtherVersion() {
 	})
 }
 
-// many makes enough config maps for pages, some of which selectors leave out.
+// many creates enough config maps for several pages; selectors match some of them.
 func (f *filler) many() {
 	f.t.Helper()
 	for i := range 60 {
 		o := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap",
 			"metadata": map[string]any{"name": fmt.Sprintf("many-%02d", i*7%60), "namespace": "twins", "labels": map[string]any{"third": fmt.Sprint(i % 3), "few": fmt.Sprint(i % 20)}},
-			// Enough for a compressed list of several blocks.
+			// Enough for several blocks of a compressed list.
 			"data": map[string]any{"text": strings.Repeat(fmt.Sprintf("%d <&> \u2028 ü ", i), 100)},
 		}}
 		f.create(o)
 	}
 }
 
-// tell makes a history in the namespace story, at whose end its objects are gone. A
-// watch that sees the last object has seen everything.
-func (f *filler) tell() {
+// writeStory makes a history in the namespace story that ends with the deletion of its
+// objects. A watch that has received the last object has received everything.
+func (f *filler) writeStory() {
 	f.t.Helper()
 	story := func(apiVersion, kind, name string, spec map[string]any) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{
@@ -273,13 +273,13 @@ func (f *filler) tell() {
 			for _, patch := range []string{
 				`{"metadata":{"annotations":{"seen":"once"}}}`,
 				`{"metadata":{"labels":{"watched":"no"}}}`,   // leaves the selector
-				`{"metadata":{"annotations":{"seen":null}}}`, // out of sight
-				`{"metadata":{"labels":{"watched":"yes"}}}`,  // comes back
+				`{"metadata":{"annotations":{"seen":null}}}`, // outside of the selector
+				`{"metadata":{"labels":{"watched":"yes"}}}`,  // enters the selector again
 			}[:4-i] {
 				f.patch(o, patch)
 			}
 		}
-		last := story(kind.apiVersion, kind.kind, prefix+"-"+curtain, kind.with)
+		last := story(kind.apiVersion, kind.kind, prefix+"-"+lastName, kind.with)
 		zero := int64(0)
 		for _, name := range names {
 			gone := last.DeepCopy()
@@ -295,8 +295,8 @@ func (f *filler) tell() {
 	}
 }
 
-// curtain is in the name of the last object of each kind.
-const curtain = "curtain"
+// lastName is in the name of the last object of each kind.
+const lastName = "curtain"
 
 func (f *filler) patch(o *unstructured.Unstructured, patch string) {
 	f.t.Helper()
@@ -305,8 +305,8 @@ func (f *filler) patch(o *unstructured.Unstructured, patch string) {
 	}
 }
 
-// happened is what happened in the namespace story after a revision.
-func (f *filler) happened(after int64) []*clientv3.Event {
+// changesAfter returns the changes in the namespace story after a revision.
+func (f *filler) changesAfter(after int64) []*clientv3.Event {
 	f.t.Helper()
 	now := f.revision()
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
@@ -321,8 +321,8 @@ func (f *filler) happened(after int64) []*clientv3.Event {
 				all = append(all, e)
 			}
 		}
-		// The last thing that happened is in the story.
-		if resp.Header.Revision >= now && len(all) > 0 && strings.Contains(string(all[len(all)-1].Kv.Key), "v1beta1-"+curtain) && all[len(all)-1].Type == clientv3.EventTypeDelete {
+		// The last change is in the story.
+		if resp.Header.Revision >= now && len(all) > 0 && strings.Contains(string(all[len(all)-1].Kv.Key), "v1beta1-"+lastName) && all[len(all)-1].Type == clientv3.EventTypeDelete {
 			return all
 		}
 	}
@@ -330,7 +330,7 @@ func (f *filler) happened(after int64) []*clientv3.Event {
 	return nil
 }
 
-// discover finds what can be listed, each resource in each of its versions.
+// discover returns the resources that can be listed, in each of their versions.
 func (f *filler) discover(disco *discovery.DiscoveryClient) []resource {
 	f.t.Helper()
 	_, lists, err := disco.ServerGroupsAndResources()
@@ -344,7 +344,8 @@ func (f *filler) discover(disco *discovery.DiscoveryClient) []resource {
 			f.t.Fatal(err)
 		}
 		for _, r := range list.APIResources {
-			// The states of components are asked of them, and come in any order.
+			// The states of components are queried when they are listed, and come in random
+			// order.
 			if slices.Contains(r.Verbs, "list") && !strings.Contains(r.Name, "/") && r.Name != "componentstatuses" {
 				all = append(all, resource{gv.WithResource(r.Name), r.Namespaced, slices.Contains(r.Verbs, "watch")})
 			}

@@ -24,29 +24,29 @@ import (
 	"triune.dev/tests/parity"
 )
 
-// twin is one of the two servers, and its etcd.
+// twin is one of the two servers, with its etcd.
 type twin struct {
 	*parity.Peer
 	etcd *clientv3.Client
 }
 
-// twins are the reference and the server under test, in this order.
+// twins has the reference and the server under test, in this order.
 type twins struct {
 	both [2]twin
-	// filled is the revision of the etcd that was copied, compacted the one up to
-	// which its history is gone.
+	// filled is the revision of the etcd when it was copied; its history is compacted up to
+	// compacted.
 	filled, compacted int64
 	content           content
 }
 
-// startTwins fills an etcd through kube-apiserver and gives a copy of it to the
-// server under test.
+// startTwins fills an etcd through kube-apiserver and starts the server under test with a
+// copy of it.
 func startTwins(t *testing.T, flags ...string) *twins {
 	t.Helper()
-	// Compaction is the test's own: what it asks for must be there however long that
-	// takes.
+	// The test compacts etcd itself: the history it needs must remain available no matter
+	// how long the test takes.
 	flags = append(flags, "--etcd-compaction-interval=0s",
-		// The less is written, the better.
+		// These write, and the less is written, the better.
 		"--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false")
 	all := map[cluster.Tier][]string{}
 	for _, tier := range []cluster.Tier{cluster.Tier(cluster.KubeAPIServer), cluster.Tier(cluster.Triune), cluster.Aggregator, cluster.Core, cluster.Extensions} {
@@ -64,8 +64,8 @@ func startTwins(t *testing.T, flags ...string) *twins {
 	first := dial(t, reference)
 	w := &twins{content: fill(t, reference, first)}
 	w.compacted = w.content.early
-	// A watch cache that has not heard of a revision that is compacted is made anew when
-	// its connection is, and then remembers nothing. A consistent list tells it.
+	// A watch cache that does not know that a revision was compacted is recreated when its
+	// connection breaks, and then has no history. A consistent list updates it.
 	peer, err := parity.NewPeer("kube-apiserver", reference)
 	if err != nil {
 		t.Fatal(err)
@@ -107,10 +107,10 @@ func dial(t *testing.T, c *cluster.Cluster) *clientv3.Client {
 	return client
 }
 
-// padding is a key of nobody.
+// padding is a key that nothing uses.
 const padding = "/twins/padding"
 
-// level gives both etcds the same revision.
+// level brings both etcds to the same revision.
 func (w *twins) level(ctx context.Context) (int64, error) {
 	for {
 		var at [2]int64
@@ -136,7 +136,7 @@ func (w *twins) level(ctx context.Context) (int64, error) {
 	}
 }
 
-// answer is what is compared of one.
+// answer has the parts of an answer that are compared.
 type answer struct {
 	Code   int
 	Header map[string][]string
@@ -144,10 +144,10 @@ type answer struct {
 	Err    string
 }
 
-// moments are the headers that differ between any two answers of one server.
+// moments are headers that differ between any two answers of one server.
 var moments = []string{"Audit-Id", "Date", "Content-Length", "Transfer-Encoding"}
 
-// ask sends a request to both at once.
+// ask sends a request to both servers concurrently.
 func (w *twins) ask(ctx context.Context, r parity.Request) (answers [2]answer, err error) {
 	var group errgroup.Group
 	for i, b := range w.both {
@@ -185,8 +185,8 @@ func plain(a *parity.Answer) (answer, error) {
 	return out, nil
 }
 
-// ordered turns CBOR into JSON with its keys in order: Kubernetes' encoder has the
-// entries of a map in any.
+// ordered turns CBOR into JSON with sorted keys: Kubernetes' encoder writes maps in random
+// order.
 func ordered(data *[]byte) error {
 	var value any
 	if err := direct.Unmarshal(*data, &value); err != nil {
@@ -199,19 +199,18 @@ func ordered(data *[]byte) error {
 	return nil
 }
 
-// attempts is how often a comparison is done that a server's own write, or the end of
-// a second that ages are counted in, may fall into: of answers that take three seconds every
-// other one.
+// attempts is how often a comparison is tried that may coincide with a server's own write,
+// or with the end of a second of an age: that affects every other answer that takes three
+// seconds.
 const attempts = 12
 
-// same sends a request to both and expects the same answer. The first one is
-// returned.
+// same sends a request to both servers and expects equal answers. It returns the first one.
 func (w *twins) same(t *testing.T, r parity.Request) answer {
 	t.Helper()
 	return w.sameAfter(t, r, func() error { return nil })
 }
 
-// sameNow is same for answers that say the newest revision.
+// sameNow is same for answers that contain the newest revision.
 func (w *twins) sameNow(t *testing.T, r parity.Request) answer {
 	t.Helper()
 	return w.sameAfter(t, r, func() error {
@@ -245,7 +244,7 @@ func equal(a, b answer) bool {
 	return a.Code == b.Code && bytes.Equal(a.Body, b.Body) && cmp.Equal(a.Header, b.Header)
 }
 
-// difference shows where two answers part.
+// difference describes the first difference of two answers.
 func difference(a, b answer) string {
 	if a.Code != b.Code || !cmp.Equal(a.Header, b.Header) {
 		return cmp.Diff([]any{a.Code, a.Header, cut(string(a.Body), 400)}, []any{b.Code, b.Header, cut(string(b.Body), 400)})
@@ -260,7 +259,7 @@ func difference(a, b answer) string {
 
 func cut(s string, n int) string { return s[:min(n, len(s))] }
 
-// get is a GET in an encoding.
+// get returns a GET in an encoding.
 func get(path, accept string) parity.Request {
 	r := parity.Request{Do: http.MethodGet + " " + path}
 	if accept != "" {

@@ -18,24 +18,24 @@ const (
 	asOne   = ";as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
 )
 
-// encodings are all in which a list can be asked for, and one that cannot.
+// encodings are all encodings of a list, and one that is not supported.
 var encodings = []string{
 	"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/cbor",
 	asTable, "application/json;as=Table;v=v1beta1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io", "application/cbor;as=Table;v=v1;g=meta.k8s.io",
 	"application/json" + asList, "application/vnd.kubernetes.protobuf" + asList, "application/yaml" + asList, "application/cbor" + asList,
 	"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
 	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io",
-	// What kubectl and client-go say.
+	// As kubectl and client-go send it.
 	asTable + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 	"application/vnd.kubernetes.protobuf,application/json",
 }
 
-// few are those of them that the fast half asks for.
+// few are the encodings with -short.
 var few = []string{"application/json", "application/vnd.kubernetes.protobuf", asTable, "application/json" + asList}
 
 func TestTwins(t *testing.T) { compare(t, startTwins(t)) }
 
-// TestTwinsWithCBOR has custom resources stored as CBOR and everything served in it.
+// TestTwinsWithCBOR stores custom resources as CBOR and requests everything in it.
 func TestTwinsWithCBOR(t *testing.T) {
 	if testing.Short() {
 		t.Skip("part of the whole suite")
@@ -58,8 +58,7 @@ func compare(t *testing.T, w *twins) {
 	t.Run("watches", w.liveWatches)
 }
 
-// everyResource lists everything as it was when the etcd was copied, whatever has been
-// written since.
+// everyResource lists everything at the revision of the copy.
 func (w *twins) everyResource(t *testing.T) {
 	accepts := encodings
 	if testing.Short() {
@@ -88,7 +87,7 @@ func (w *twins) everyResource(t *testing.T) {
 	}
 }
 
-// known names an object that no server writes to, for each of some resources.
+// known names objects of some resources that no server writes to.
 var known = []string{
 	"/api/v1/namespaces/twins/configmaps/many-03", "/api/v1/namespaces/twins/pods/scheduled", "/api/v1/namespaces/twins/events/old",
 	"/api/v1/namespaces/twins/secrets/typed", "/api/v1/namespaces/twins", "/api/v1/nodes/all-kinds",
@@ -101,7 +100,7 @@ var known = []string{
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles/all-kinds", "/api/v1/namespaces/twins/configmaps/none", "/apis/twins.triune.dev/v1/namespaces/twins/widgets/none",
 }
 
-// objects reads single ones, in every encoding.
+// objects reads single objects in every encoding.
 func (w *twins) objects(t *testing.T) {
 	paths := known
 	if testing.Short() {
@@ -126,7 +125,7 @@ var collections = []string{
 	"/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/api/v1/namespaces/empty/configmaps", "/apis/twins.triune.dev/v1/namespaces/empty/widgets",
 }
 
-// selections are queries that leave objects out, for every resource.
+// selections are queries with selectors for every resource.
 var selections = []string{
 	"labelSelector=third%3D1", "labelSelector=a", "labelSelector=a+in+(1,2),a!%3D2", "labelSelector=!a", "labelSelector=none%3Dsuch", "labelSelector=few%3D3&limit=2",
 	"fieldSelector=metadata.name%3Dmany-07", "fieldSelector=metadata.name%3Dfirst", "fieldSelector=metadata.name!%3Dfirst", "fieldSelector=metadata.namespace%3Dtwins",
@@ -134,8 +133,8 @@ var selections = []string{
 	"fieldSelector=", "labelSelector=", "fieldSelector=metadata.name%3D",
 }
 
-// lists asks in all ways that there are for a revision. What is answered with the
-// newest one is compared where both etcds have the same.
+// lists uses all ways to request a revision. Answers at the newest revision are compared
+// while both etcds have the same one.
 func (w *twins) lists(t *testing.T) {
 	accepts := encodings
 	if testing.Short() {
@@ -150,8 +149,8 @@ func (w *twins) lists(t *testing.T) {
 			for _, accept := range accepts {
 				w.sameNow(t, get(path, accept))
 			}
-			// Everything below is answered by caches, which a consistent list brings to
-			// the same revision.
+			// Caches answer all of the following; a consistent list brings them to the same
+			// revision.
 			for _, query := range []string{
 				"resourceVersion=0", "resourceVersion=0&limit=3", "resourceVersion=0&resourceVersionMatch=NotOlderThan", "limit=3", "limit=1000",
 				fmt.Sprintf("resourceVersion=%d", w.filled), fmt.Sprintf("resourceVersion=%d&limit=2", w.filled),
@@ -181,8 +180,7 @@ func (w *twins) exactly() string {
 	return fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=Exact", w.filled)
 }
 
-// sameFresh compares after the caches of the resource have been brought to the same
-// revision.
+// sameFresh compares after bringing the caches of the resource to the same revision.
 func (w *twins) sameFresh(t *testing.T, path, query string) {
 	t.Helper()
 	w.sameFreshIn(t, path, query, "")
@@ -199,8 +197,8 @@ func (w *twins) sameFreshIn(t *testing.T, path, query, accept string) {
 	})
 }
 
-// pages goes through lists page by page, each server with the tokens of the other
-// one: they are the same.
+// pages reads lists page by page, each server with the tokens of the other, which are
+// equal.
 func (w *twins) pages(t *testing.T) {
 	paths := collections
 	if testing.Short() {
@@ -234,13 +232,13 @@ func (w *twins) pages(t *testing.T) {
 
 var oldest = regexp.MustCompile(` \(\d+\)`)
 
-// token is a continue token as the API makes it.
+// token returns a continue token as the API encodes it.
 func token(revision int64, start string) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"v":"meta.k8s.io/v1","rv":%d,"start":%q}`, revision, start))
 }
 
-// expired asks for what is compacted: the custom resources and the events of this
-// suite did not exist yet, or are not kept in memory by either server.
+// expired reads at compacted revisions, at which the objects of this suite did not exist
+// yet, or which neither server has in memory.
 func (w *twins) expired(t *testing.T) {
 	for _, path := range []string{"/apis/twins.triune.dev/v1/widgets", "/apis/twins.triune.dev/v1beta1/namespaces/twins/widgets", "/api/v1/namespaces/twins/events", "/apis/twins.triune.dev/v1/realms"} {
 		accepts := []string{"application/json", "application/yaml", asTable}
@@ -259,7 +257,7 @@ func (w *twins) expired(t *testing.T) {
 					t.Errorf("%s?%s is %d, want 410", path, query, a.Code)
 				}
 			}
-			// What a 410 offers: to go on with the newest state.
+			// A 410 has a token to continue with the newest state.
 			w.sameNow(t, get(path+"?limit=1&continue="+token(-1, "twins/b"), accept))
 			w.sameNow(t, get(path+"?continue="+token(-1, "s"), accept))
 		}
@@ -268,7 +266,7 @@ func (w *twins) expired(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range answers { // what the oldest revision is, each server knows for itself
+		for i := range answers { // the oldest known revision depends on the server
 			answers[i].Body = oldest.ReplaceAll(answers[i].Body, nil)
 		}
 		if !equal(answers[0], answers[1]) {
@@ -277,7 +275,7 @@ func (w *twins) expired(t *testing.T) {
 	}
 }
 
-// terms is a selector of many.
+// terms returns a selector with n terms.
 func terms(n int, separator, format string) string {
 	all := make([]string, n)
 	for i := range all {
@@ -286,7 +284,7 @@ func terms(n int, separator, format string) string {
 	return url.QueryEscape(strings.Join(all, separator))
 }
 
-// malformed asks for what cannot be answered.
+// malformed sends requests that cannot be answered.
 func (w *twins) malformed(t *testing.T) {
 	queries := []string{
 		"continue=x", "continue=e30", "continue=%00", "limit=1&continue=" + token(0, "a"), "limit=1&continue=" + token(5, ""), "continue=" + token(-2, "a"),
@@ -314,7 +312,7 @@ func (w *twins) malformed(t *testing.T) {
 		t.Run(strings.ReplaceAll(path[1:], "/", " "), func(t *testing.T) {
 			for _, query := range queries {
 				if testing.Short() && strings.Contains(query, "timeoutSeconds=1") {
-					continue // watches that end after it
+					continue // watches end after the timeout
 				}
 				for _, accept := range accepts {
 					w.sameFreshIn(t, path, query, accept)
@@ -336,8 +334,8 @@ func (w *twins) malformed(t *testing.T) {
 	w.future(t)
 }
 
-// future asks for revisions that are still to come. The message of the refusal has
-// the newest one.
+// future requests revisions that do not exist yet. The message of the refusal contains the
+// newest one.
 func (w *twins) future(t *testing.T) {
 	paths := []string{"/api/v1/namespaces/twins/configmaps", "/api/v1/namespaces/twins/configmaps/many-01", "/apis/twins.triune.dev/v1/widgets"}
 	if testing.Short() {

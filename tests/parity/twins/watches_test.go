@@ -27,8 +27,7 @@ import (
 	"triune.dev/tests/parity"
 )
 
-// watchEncodings are those in which events can be asked for, and some in which they
-// cannot.
+// watchEncodings are the encodings of events, and some that are not supported.
 var watchEncodings = []string{
 	"application/json", "application/vnd.kubernetes.protobuf", "application/cbor", "application/yaml",
 	asTable, "application/json;as=Table;v=v1beta1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io",
@@ -37,20 +36,20 @@ var watchEncodings = []string{
 	asTable + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 }
 
-// watched are the collections that the story is about.
+// watched are the collections with objects of the story.
 var watched = []string{
 	"/api/v1/namespaces/story/configmaps", "/api/v1/configmaps", "/api/v1/namespaces/story/pods", "/apis/coordination.k8s.io/v1/namespaces/story/leases",
 	"/apis/twins.triune.dev/v1/namespaces/story/widgets", "/apis/twins.triune.dev/v1beta1/widgets",
 }
 
-// transcript is what came of a watch.
+// transcript records a watch.
 type transcript struct {
 	mediaType string
 
 	mu    sync.Mutex
 	body  []byte // guarded by mu, as is ended
 	ended bool
-	// grown is told of every change of body.
+	// grown receives a value after every change of body.
 	grown chan struct{}
 }
 
@@ -72,15 +71,15 @@ func (t *transcript) read(from io.Reader) {
 	}
 }
 
-// over tells whether the server has ended the watch.
+// over reports whether the server has ended the watch.
 func (t *transcript) over() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.ended
 }
 
-// bytes are the events, without the bookmarks that are sent now and then: each server
-// has its own times for these. The one that ends the initial events is no such.
+// bytes returns the events without periodic bookmarks, which each server sends at its own
+// times. The bookmark at the end of the initial events is kept.
 func (t *transcript) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +99,7 @@ func (t *transcript) bytes() []byte {
 	for {
 		frame := make([]byte, len(t.body))
 		n, err := from.Read(frame)
-		if err != nil { // the rest is not whole yet
+		if err != nil { // the rest is incomplete
 			return out
 		}
 		frame = frame[:n]
@@ -117,16 +116,16 @@ func (t *transcript) bytes() []byte {
 
 var bookmark = []byte(watch.Bookmark)
 
-// watching is one watch on both servers.
+// watching is a watch on both servers.
 type watching struct {
 	request  parity.Request
 	heads    [2]answer
 	streams  [2]*transcript
-	answered bool // with a stream
+	answered bool // the response is a stream
 }
 
-// open begins a watch on both. The group is done when both are over, which the end of
-// ctx makes them.
+// open opens a watch on both servers. Both end with ctx at the latest, and then group is
+// done.
 func (w *twins) open(ctx context.Context, group *errgroup.Group, r parity.Request) (*watching, error) {
 	out := &watching{request: r, answered: true}
 	for i, b := range w.both {
@@ -146,8 +145,8 @@ func (w *twins) open(ctx context.Context, group *errgroup.Group, r parity.Reques
 	return out, nil
 }
 
-// await returns true when both streams have a text, after it another one, and as many
-// bytes; false when patience is over.
+// await returns true once both streams contain end, then after it, and have the same
+// length; false after patience.
 func (w *watching) await(ctx context.Context, end, then string) bool {
 	for {
 		a, b := w.streams[0].bytes(), w.streams[1].bytes()
@@ -166,7 +165,7 @@ func (w *watching) await(ctx context.Context, end, then string) bool {
 	}
 }
 
-// differs describes how the two transcripts differ, "" if they do not.
+// differs describes the difference of the transcripts, "" if they are equal.
 func (w *watching) differs() string {
 	a, b := w.heads[0], w.heads[1]
 	a.Body, b.Body = w.streams[0].bytes(), w.streams[1].bytes()
@@ -176,12 +175,13 @@ func (w *watching) differs() string {
 	return fmt.Sprintf("%s %v (-kube-apiserver +tested):\n%s", w.request.Do, w.request.Headers, difference(a, b))
 }
 
-// oldWatches begin before what happened in the story before the etcd was copied.
+// oldWatches opens watches from before the story, which happened before the etcd was
+// copied.
 func (w *twins) oldWatches(t *testing.T) {
 	selections := []string{"", "&labelSelector=watched%3Dyes", "&allowWatchBookmarks=true"}
 	for _, path := range watched {
 		var differences []string
-		for range attempts { // ages turn in the middle of a Table
+		for range attempts { // ages may change in the middle of a Table
 			if differences = w.oldWatch(t, path, selections); len(differences) == 0 {
 				break
 			}
@@ -207,7 +207,7 @@ func (w *twins) oldWatch(t *testing.T, path string, selections []string) (differ
 			all = append(all, o)
 		}
 	}
-	w.finish(t, all, curtainOf(path))
+	w.finish(t, all, lastEventText(path))
 	for _, o := range all {
 		if diff := o.differs(); diff != "" {
 			differences = append(differences, diff)
@@ -216,22 +216,22 @@ func (w *twins) oldWatch(t *testing.T, path string, selections []string) (differ
 	return differences
 }
 
-// curtainOf is what stands in the last event of a collection.
-func curtainOf(path string) string {
+// lastEventText returns a text of the last event of a collection.
+func lastEventText(path string) string {
 	if strings.Contains(path, "widgets") {
-		return "v1beta1-" + curtain
+		return "v1beta1-" + lastName
 	}
-	return curtain
+	return lastName
 }
 
-// finish waits for the ends of watches: the deletion of the last object is the only
-// one after its creation.
+// finish waits for the ends of watches: after the creation of the last object, its deletion
+// is the only event.
 func (w *twins) finish(t *testing.T, all []*watching, end string) {
 	t.Helper()
 	w.until(t, all, func(o *watching, ctx context.Context) bool { return o.await(ctx, end, "DELETED") })
 }
 
-// patience is how long watches may take, together, to tell what has happened.
+// patience is how long watches may take, together, to send the story.
 const patience = 15 * time.Second
 
 func (w *twins) until(t *testing.T, all []*watching, done func(*watching, context.Context) bool) {
@@ -245,14 +245,14 @@ func (w *twins) until(t *testing.T, all []*watching, done func(*watching, contex
 	}
 }
 
-// liveWatches are open while the story is told again, in both etcds with the same
-// bytes at the same revisions. They differ if they do twice: a list for which a cache was
-// late leaves it at another revision than the other one.
+// liveWatches opens watches and then repeats the story, with the same bytes at the same
+// revisions in both etcds. A difference counts if it occurs twice: a cache that is late for
+// a list leaves it at another revision.
 func (w *twins) liveWatches(t *testing.T) {
 	var found []string
 	for range 2 * attempts {
-		differences, told := w.tellAgain(t)
-		if !told {
+		differences, complete := w.repeatStory(t)
+		if !complete {
 			continue
 		}
 		if len(differences) == 0 {
@@ -272,7 +272,7 @@ func (w *twins) liveWatches(t *testing.T) {
 	t.Fatalf("%d watches differ", len(found))
 }
 
-func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
+func (w *twins) repeatStory(t *testing.T) (differences []string, complete bool) {
 	revision, err := w.level(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -286,12 +286,12 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 		queries := []string{fmt.Sprintf("resourceVersion=%d", revision), initial, initial + "&labelSelector=watched%3Dyes", "", "resourceVersion=0&labelSelector=watched%3Dyes", "fieldSelector=metadata.namespace%3Dstory,metadata.name!%3Dnone",
 			"includeObject=None&resourceVersion=0", "includeObject=Object&resourceVersion=0"}
 		accepts := watchEncodings
-		if path == "/api/v1/configmaps" { // there are objects that the servers write
+		if path == "/api/v1/configmaps" { // the servers write some of them
 			queries = queries[:1]
 		}
 		if strings.Contains(path, "widgets") {
 			queries = append(queries, "resourceVersion=0&fieldSelector=spec.color%3Dred", initial+"&fieldSelector=spec.color%3Dred")
-			if strings.Contains(path, "v1beta1") { // a field that only one version selects by
+			if strings.Contains(path, "v1beta1") { // only one version has this selectable field
 				queries = append(queries, "fieldSelector=spec.shape!%3Dnone")
 			} else {
 				queries = append(queries, "fieldSelector=spec.big!%3Dtrue")
@@ -303,17 +303,17 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 		if testing.Short() {
 			accepts = []string{"application/json", "application/vnd.kubernetes.protobuf", asTable, "application/json" + asOne}
 		}
-		// Caches are brought to the revision that bookmarks and initial states have.
+		// Bring the caches to the revision of bookmarks and initial states.
 		if _, err := w.ask(ctx, get(path, "")); err != nil {
 			t.Fatal(err)
 		}
 		tables := map[string]bool{}
 		for _, query := range queries {
 			for _, accept := range accepts {
-				// Of several watches for the same Table kube-apiserver repeats the columns to
-				// some: see docs/divergences.md.
+				// Of several watches of the same Table, kube-apiserver repeats the columns
+				// for some: see docs/divergences.md.
 				if negotiated, _, _ := strings.Cut(accept, ","); strings.Contains(accept, "as=Table") {
-					if path == "/api/v1/configmaps" { // those of a namespace are watched, too
+					if path == "/api/v1/configmaps" { // a namespace of them is watched, too
 						continue
 					}
 					style := negotiated
@@ -333,7 +333,7 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 			}
 		}
 	}
-	// The story begins when all are told that they have seen what there was before it.
+	// The story begins after all watches have received the initial state.
 	var beginning []*watching
 	for _, o := range all {
 		if strings.Contains(o.request.Do, initial) {
@@ -343,7 +343,7 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 	w.until(t, beginning, func(o *watching, ctx context.Context) bool {
 		return o.await(ctx, metav1.InitialEventsAnnotationKey, "")
 	})
-	told = w.replay(t)
+	complete = w.replay(t)
 	for _, path := range watched {
 		var those []*watching
 		for _, o := range all {
@@ -351,25 +351,25 @@ func (w *twins) tellAgain(t *testing.T) (differences []string, told bool) {
 				those = append(those, o)
 			}
 		}
-		if told {
-			w.finish(t, those, curtainOf(path))
+		if complete {
+			w.finish(t, those, lastEventText(path))
 		}
 	}
-	// kube-apiserver ends the watches of clients that do not keep up, which on a busy
-	// machine is any client.
+	// kube-apiserver ends the watches of slow clients, which on a busy machine may be any
+	// client.
 	for _, o := range all {
-		told = told && (!o.answered || !o.streams[0].over())
+		complete = complete && (!o.answered || !o.streams[0].over())
 	}
 	for _, o := range all {
 		if diff := o.differs(); diff != "" {
 			differences = append(differences, diff)
 		}
 	}
-	return differences, told
+	return differences, complete
 }
 
-// replay does to both etcds what happened in the story. It returns false if one of
-// them got another revision than the other.
+// replay applies the changes of the story to both etcds. It returns false if their
+// revisions diverge.
 func (w *twins) replay(t *testing.T) bool {
 	t.Helper()
 	same := true
@@ -403,12 +403,11 @@ func apply(ctx context.Context, etcd *clientv3.Client, e *clientv3.Event) (int64
 	return resp.Header.Revision, nil
 }
 
-// textTime is a day in JSON, or in CBOR, where what tells the length of a time stands
-// before it and is a letter.
+// textTime matches a date in JSON, or in CBOR, where a letter before it encodes its length.
 var textTime = regexp.MustCompile(`20\d\d-\d\d-\d\dT`)
 
-// aged makes a stored object some years old, so that its age is the same in a Table
-// that is made a second later. The size stays.
+// aged changes the year of a stored object's times, so that its age in a Table does not
+// change within seconds. The size stays the same.
 func aged(value []byte) string {
 	const years = 4 * 365 * 24 * time.Hour
 	if !bytes.HasPrefix(value, []byte("k8s\x00")) {
@@ -416,7 +415,7 @@ func aged(value []byte) string {
 	}
 	out := bytes.Clone(value)
 	now := time.Now()
-	// A time is a message of seconds, field 1, and nanoseconds, field 2.
+	// A time is a message with seconds in field 1 and nanoseconds in field 2.
 	for i := range out {
 		if out[i] != 1<<3 {
 			continue
