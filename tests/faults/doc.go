@@ -1,10 +1,9 @@
-// Package faults holds the tests that break things: servers are killed, stopped
-// in their tracks and started again, the event log is lost, and what clients were
-// told meanwhile has to be right all the same.
+// Package faults holds the tests with faults: servers are killed, paused and started again,
+// and the event log is lost, while the answers to clients must remain correct.
 //
-// The servers run as processes, as in package e2e; the clients are raw HTTP, so
-// that nothing is repeated or hidden. Every test says with which seed it ran, and
-// -seed repeats the choices, though not the timing.
+// The servers run as processes, as in package e2e. The clients use raw HTTP, so that
+// nothing is retried or hidden. Every test logs its seed; -seed repeats the random choices,
+// but not the timing.
 //
 //   - Linearizability: [triune.dev/tests/faults/configmaps] exercises config maps
 //     and [triune.dev/tests/faults/history] judges.

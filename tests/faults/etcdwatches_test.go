@@ -19,8 +19,8 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// One etcd watch feeds everybody: neither replicas, nor resources, nor custom
-// resources, nor watchers change the number of watches in etcd, which is 1.
+// There is exactly one watch in etcd, however many replicas, resources, custom resources
+// and watchers there are.
 func TestEtcdWatchesDoNotGrow(t *testing.T) {
 	dir := t.TempDir()
 	p, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
@@ -52,9 +52,9 @@ func TestEtcdWatchesDoNotGrow(t *testing.T) {
 	if full > empty {
 		t.Errorf("%d watches in etcd with %d custom resources, %d without", full, count, empty)
 	}
-	// The relay's is the only one. A reader watches etcd itself only while the
-	// stream is not proven, and nobody watches single keys: each process looks now
-	// and then who has compacted, and those that may become the relay who is it.
+	// The relay's watch is the only one. A reader watches etcd only until the stream is
+	// proven, and nobody watches single keys: processes poll for compactions and for the
+	// elected relay.
 	var open []string
 	for _, w := range spy.Open() {
 		what := "single key"
@@ -68,8 +68,7 @@ func TestEtcdWatchesDoNotGrow(t *testing.T) {
 	}
 }
 
-// steady waits until the number of watches has been the same for a while, and
-// says what they are.
+// steady waits until the number of watches is stable, logs them, and returns the number.
 func steady(t *testing.T, h *http.Client, etcdURL string, spy *watchspy.Spy) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
@@ -115,7 +114,7 @@ func steady(t *testing.T, h *http.Client, etcdURL string, spy *watchspy.Spy) int
 
 const group = "faults.triune.dev"
 
-// defineMany creates custom resources and an object of each.
+// defineMany creates CRDs and an object of each.
 func defineMany(t *testing.T, c *cluster.Cluster, h *http.Client, count int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -147,7 +146,7 @@ func defineMany(t *testing.T, c *cluster.Cluster, h *http.Client, count int) {
 	}
 }
 
-// post creates something, trying until it is accepted.
+// post creates an object, retrying until it is accepted.
 func post(ctx context.Context, h *http.Client, target string, body any) error {
 	for {
 		req, err := wire.NewRequest(ctx, http.MethodPost, target, "application/json", body)
@@ -165,8 +164,8 @@ func post(ctx context.Context, h *http.Client, target string, body any) error {
 	}
 }
 
-// watchMany opens a watch of each custom resource and of some built-in ones at
-// every server, and keeps them open.
+// watchMany opens a watch of each custom resource and of some built-in resources at every
+// server, until the test ends.
 func watchMany(t *testing.T, c *cluster.Cluster, h *http.Client, count int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -15,23 +15,23 @@ import (
 )
 
 const (
-	// hands are how many clients there are; each asks all servers in turn.
-	hands = 6
-	// patience of a client. A server that was stopped carries out what it was
-	// sent when it goes on, long after that.
+	// clientCount is the number of clients; each uses all servers in turn.
+	clientCount = 6
+	// patience is the timeout of a client. A paused server may execute a request long after
+	// it.
 	patience = 1500 * time.Millisecond
-	// calm is how long a round goes on before and after its fault.
+	// calm is the time of a round before and after its fault.
 	calm = time.Second
-	// recovery is how long a request may take after the fault is over. Three
-	// seconds of silence make a reader of the event log ask etcd.
+	// recovery is how long a request may take after the fault is over. A reader of the
+	// event log asks etcd after three seconds of silence.
 	recovery = 10 * time.Second
 	// decision bounds the search for an order of one round's requests.
 	decision = 2 * time.Minute
 )
 
-// GET, LIST without resourceVersion, and writes, are linearizable in Kubernetes
-// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions:
-// "most recent"), whichever replica answers and whatever happens meanwhile.
+// GET, LIST without resourceVersion, and writes are linearizable in Kubernetes
+// (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions: "most
+// recent"), with any replica and during any fault.
 func TestLinearizability(t *testing.T) {
 	c := run(t)
 	n := &nemesis{Cluster: c, http: client(t, c), t: t}
@@ -55,13 +55,13 @@ func TestLinearizability(t *testing.T) {
 			n.t = t
 			round(t, n, fmt.Sprintf("round-%d", i), choices.Uint64(), f)
 		}) {
-			return // what comes after would be hard to understand
+			return // later failures would be hard to understand
 		}
 	}
 	awaitStream(t, c, n.http)
 }
 
-// round lets clients loose on an empty namespace and strikes.
+// round lets clients work in an empty namespace during a fault.
 func round(t *testing.T, n *nemesis, namespace string, seed uint64, f fault) {
 	createNamespace(t, n.Cluster, n.http, namespace)
 	h := history.New()
@@ -82,7 +82,7 @@ func round(t *testing.T, n *nemesis, namespace string, seed uint64, f fault) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	epilogue(t, h, clients)
+	finalList(t, h, clients)
 	picture := ""
 	if *pictures != "" {
 		picture = filepath.Join(*pictures, namespace+".html")
@@ -95,8 +95,8 @@ func round(t *testing.T, n *nemesis, namespace string, seed uint64, f fault) {
 		h.Len(), during, h.Unknown(), time.Since(begin).Round(time.Millisecond))
 }
 
-// epilogue asks every server for the whole namespace once more.
-func epilogue(t *testing.T, h *history.History, clients []*configmaps.Client) {
+// finalList lists the whole namespace at every server.
+func finalList(t *testing.T, h *history.History, clients []*configmaps.Client) {
 	t.Helper()
 	last := *clients[0]
 	last.Timeout = recovery
@@ -121,8 +121,8 @@ func clientsOf(t *testing.T, c *cluster.Cluster, namespace string) []*configmaps
 	t.Helper()
 	var clients []*configmaps.Client
 	urls := servers(c)
-	for i := range hands {
-		// Each begins with another server.
+	for i := range clientCount {
+		// Each begins with a different server.
 		mine := append(append([]string{}, urls[i%len(urls):]...), urls[:i%len(urls)]...)
 		clients = append(clients, &configmaps.Client{
 			HTTP: client(t, c), URLs: mine, Namespace: namespace, Timeout: patience, Rest: 20 * time.Millisecond,

@@ -23,8 +23,8 @@ var (
 	onlyFor  = flag.Int("rounds", 0, "rounds of the linearizability test; 0 stands for its default")
 )
 
-// run starts a control plane whose etcd and NATS are processes of their own, so
-// that they can be away alone.
+// run starts a control plane with etcd and NATS in separate processes, so that they can
+// fail alone.
 func run(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	t.Logf("-target=%s -replicas=%d -seed=%d", *target, *replicas, *seed)
@@ -33,10 +33,10 @@ func run(t *testing.T) *cluster.Cluster {
 	})
 }
 
-// random are the choices of a test.
+// random returns the random choices of a test.
 func random() *rand.Rand { return rand.New(rand.NewPCG(*seed, 0)) }
 
-// client is an administrator with connections of its own.
+// client returns an administrator's client with its own connections.
 func client(t *testing.T, c *cluster.Cluster) *http.Client {
 	t.Helper()
 	h, err := wire.NewClient(c.PKI)
@@ -47,8 +47,8 @@ func client(t *testing.T, c *cluster.Cluster) *http.Client {
 	return h
 }
 
-// servers are all that answer requests for config maps: the replicas of core,
-// directly, and those of the aggregator.
+// servers returns all servers of config maps: the replicas of core, directly, and those of
+// the aggregator.
 func servers(c *cluster.Cluster) []string {
 	if c.Config.Topology != cluster.Tiers {
 		return []string{c.ReplicaURL(cluster.Tier(c.Config.Topology), 0)}
@@ -60,7 +60,7 @@ func servers(c *cluster.Cluster) []string {
 	return urls
 }
 
-// createNamespace makes one, trying until it is there.
+// createNamespace creates a namespace, retrying until it exists.
 func createNamespace(t *testing.T, c *cluster.Cluster, h *http.Client, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -90,7 +90,7 @@ func tryNamespace(ctx context.Context, h *http.Client, server, name string) erro
 	return err
 }
 
-// pause waits, as a fault that lasts a while does, or until ctx is done.
+// pause waits for the duration of a fault, or until ctx is done.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -17,21 +17,21 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// fault is something that happens to a cluster. It lasts a while and is over when
-// strike returns: everything runs then, though perhaps without what it knew.
+// fault is a fault of a cluster. It is over when strike returns: everything runs then,
+// though perhaps without its data.
 type fault struct {
 	name   string
 	strike func(context.Context, *nemesis) error
 }
 
-// nemesis does things to a cluster, one at a time.
+// nemesis injects faults into a cluster, one at a time.
 type nemesis struct {
 	*cluster.Cluster
 	http *http.Client
 	t    *testing.T
 }
 
-// faults that make sense in a topology.
+// faults returns the faults for the topology.
 func (n *nemesis) faults() []fault {
 	serving := n.ServingTiers()
 	core := serving[0]
@@ -130,8 +130,8 @@ func (n *nemesis) freeze(ctx context.Context, tier cluster.Tier, i int, d time.D
 	return nil
 }
 
-// relay is the replica that publishes the event log. A cluster without one is an
-// error, except where there is no event log: then it is the first replica.
+// relay returns the replica that is the elected relay. If there is none, it returns an
+// error or, without an event log, the first replica.
 func (n *nemesis) relay(ctx context.Context, tier cluster.Tier) (int, error) {
 	if n.Process(cluster.NATS, 0) == nil {
 		return 0, nil
@@ -181,7 +181,7 @@ func (n *nemesis) purge(ctx context.Context) error {
 	return nil
 }
 
-// metric reads the sum of all samples of one metric from a page of them.
+// metric returns the sum of all samples of one metric.
 func metric(ctx context.Context, h *http.Client, url, name string) (float64, error) {
 	page, err := metrics(ctx, h, url)
 	if err != nil {
@@ -198,7 +198,7 @@ func metric(ctx context.Context, h *http.Client, url, name string) (float64, err
 	return sum, nil
 }
 
-// metrics reads a page of them: the samples of each name.
+// metrics reads a page of metrics: the samples of each name.
 func metrics(ctx context.Context, h *http.Client, url string) (map[string][]float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// source is where a process has its events from.
+// source is the source of a process's events.
 type source struct {
 	process                             string
 	fromStream, readers                 int
@@ -23,7 +23,7 @@ func (s source) String() string {
 		s.process, s.fromStream, s.readers, s.gaps, s.stalls, s.refused, s.resets, s.lags)
 }
 
-// sources asks every process.
+// sources reads the sources of every process.
 func sources(ctx context.Context, c *cluster.Cluster, h *http.Client) ([]source, error) {
 	var all []source
 	for _, tier := range c.ServingTiers() {
@@ -51,9 +51,9 @@ func sources(ctx context.Context, c *cluster.Cluster, h *http.Client) ([]source,
 	return all, nil
 }
 
-// awaitStream waits until every reader has its events from the stream. Where that
-// does not happen it fails the test, but lets it go on: what clients see must be
-// right in any case.
+// awaitStream waits until every reader gets its events from the stream. Otherwise it
+// reports an error, but the test continues, because clients must see correct results in any
+// case.
 func awaitStream(t *testing.T, c *cluster.Cluster, h *http.Client) {
 	t.Helper()
 	if c.Process(cluster.NATS, 0) == nil {
@@ -62,7 +62,7 @@ func awaitStream(t *testing.T, c *cluster.Cluster, h *http.Client) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	begin := time.Now()
-	var lines []string // what was said last
+	var lines []string // the last result
 	for {
 		all, err := sources(ctx, c, h)
 		waits := err != nil

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// namespaces that are written to; their names begin with the prefix.
+	// namespaces is the number of namespaces with writers; their names begin with prefix.
 	namespaces = 20
 	prefix     = "watched-"
-	// settling is how long watchers have after the last write.
+	// settling is how long watchers may take after the last write.
 	settling = 60 * time.Second
 )
 
-// scene is writers and watchers on a cluster.
+// scene is a cluster with writers and watchers.
 type scene struct {
 	*cluster.Cluster
 	watchers, writesPerSecond int
@@ -41,7 +41,7 @@ type scene struct {
 	gone         atomic.Int64 // watchers that have ended
 }
 
-// open starts the watchers, then the writers.
+// open starts the watchers and then the writers.
 func open(t *testing.T, c *cluster.Cluster, watchers, writesPerSecond int) *scene {
 	t.Helper()
 	s := &scene{
@@ -62,8 +62,8 @@ func open(t *testing.T, c *cluster.Cluster, watchers, writesPerSecond int) *scen
 	return s
 }
 
-// watch starts all watchers. A few see everything, some one shard everywhere,
-// most one shard or two of a namespace.
+// watch starts all watchers. A few see everything, some one shard in all namespaces, and
+// most one or two shards of a namespace.
 func (s *scene) watch(choices *rand.Rand, since int64) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.stopWatching = cancel
@@ -99,9 +99,8 @@ func (s *scene) watch(choices *rand.Rand, since int64) {
 	}
 }
 
-// write starts all writers, which share the rate. There are so many that each may
-// wait half a second for its answers: the rate is to show what the servers can do,
-// and not how quickly they are scheduled.
+// write starts all writers, which share the rate. There are so many that each may wait half
+// a second for its answers, so that the rate depends on the servers, not on scheduling.
 func (s *scene) write(choices *rand.Rand) {
 	count := max(namespaces, s.writesPerSecond/2)
 	var ctx context.Context
@@ -117,8 +116,7 @@ func (s *scene) write(choices *rand.Rand) {
 	}
 }
 
-// phase lets everything go on for a while and returns how many writes there were
-// in a second.
+// phase waits for d and returns the number of writes per second.
 func (s *scene) phase(name string, d time.Duration) float64 {
 	begin, before := time.Now(), s.ledger.Len()
 	pause(s.t.Context(), d)
@@ -135,9 +133,8 @@ func (s *scene) report(name string, begin time.Time, before int) float64 {
 	return rate
 }
 
-// keepsUp fails the test if a phase had less than half as many writes as the one in
-// which nothing happened: without NATS, and after it, servers are as fast as ever,
-// and so they are after thousands of writes.
+// keepsUp fails the test if the rate of a phase is less than half of the undisturbed one:
+// servers are as fast without NATS, after it returns, and after thousands of writes.
 func (s *scene) keepsUp(name string, rate, undisturbed float64) {
 	s.t.Helper()
 	if rate < undisturbed/2 {
@@ -145,7 +142,7 @@ func (s *scene) keepsUp(name string, rate, undisturbed float64) {
 	}
 }
 
-// do is a phase that lasts as long as something takes.
+// do is a phase that lasts as long as f.
 func (s *scene) do(name string, f func(context.Context) error) {
 	s.t.Helper()
 	begin, before := time.Now(), s.ledger.Len()
@@ -155,8 +152,8 @@ func (s *scene) do(name string, f func(context.Context) error) {
 	s.report(name, begin, before)
 }
 
-// close ends the writing, and compares what every watcher was told with what
-// happened, and with what is there in the end.
+// close stops the writers, and compares what every watcher received with the changes and
+// with the final state.
 func (s *scene) close() {
 	s.t.Helper()
 	close(s.stopWriting)
@@ -189,7 +186,7 @@ func (s *scene) close() {
 	s.verify()
 }
 
-// verify reports a few watchers that went wrong, and counts all of them.
+// verify reports a few of the wrong watchers, and counts all of them.
 func (s *scene) verify() {
 	s.t.Helper()
 	wrong, events, sum := 0, 0, witness.Counts{}
@@ -222,7 +219,7 @@ func (s *scene) verify() {
 	}
 }
 
-// compare holds what a watcher has rebuilt against the LIST of its view.
+// compare compares the state that a watcher has rebuilt with the LIST of its view.
 func (s *scene) compare(w *witness.Watcher, lists map[string]map[witness.Key]witness.Event) error {
 	view := w.View.String()
 	if lists[view] == nil {
@@ -239,7 +236,7 @@ func (s *scene) compare(w *witness.Watcher, lists map[string]map[witness.Key]wit
 	return w.Compare(lists[view])
 }
 
-// size is small with -short.
+// size returns short with -short.
 func size(short, long int) int {
 	if testing.Short() {
 		return short
@@ -247,11 +244,11 @@ func size(short, long int) int {
 	return long
 }
 
-// "Killing NATS for a minute under 200 writes a second and 500 watchers loses and
-// repeats nothing", and neither does the end of any tier. As real ones do, most
-// watchers see a part of what happens: five of 500 see everything, ten a quarter of
-// it, the others a namespace of twenty or less, so that a write is told to about 20
-// of them. That is what two processor cores carry, clients and servers together.
+// Neither killing NATS for a minute nor killing any tier loses or repeats an event, with
+// 200 writes per second and 500 watchers. As in real clusters, most watchers see a part of
+// the changes: five of 500 see everything, ten a quarter, and the others one of twenty
+// namespaces or less, so that a write reaches about 20 of them. Two processor cores can do
+// that, clients and servers together.
 func TestWatchersMissNothing(t *testing.T) {
 	c := run(t)
 	s := open(t, c, size(50, 500), size(100, 200))
@@ -270,8 +267,8 @@ func TestWatchersMissNothing(t *testing.T) {
 	s.close()
 }
 
-// Informers that lose their server resume from their last resourceVersion; a
-// thousand of them must not list everything again.
+// Informers that lose their server resume from their last resourceVersion; a thousand of
+// them must not list again.
 func TestInformersResume(t *testing.T) {
 	c := run(t)
 	s := open(t, c, size(200, 1000), 50)

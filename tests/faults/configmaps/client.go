@@ -13,21 +13,20 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// Client sends requests about the config maps k0, k1, … of one namespace, each to
-// the next one of several servers. It is for one goroutine.
+// Client sends requests for the config maps k0, k1, … of one namespace, each to the next of
+// several servers. It must not be used concurrently.
 type Client struct {
 	HTTP *http.Client
-	// URLs are the servers.
+	// URLs are the addresses of the servers.
 	URLs []string
-	// Namespace exists.
+	// Namespace must exist.
 	Namespace string
-	// Timeout of a request.
+	// Timeout is the timeout of a request.
 	Timeout time.Duration
-	// Rest is how long Exercise leaves the servers alone after a request that
-	// came to nothing.
+	// Rest is how long Exercise pauses after a request without an outcome.
 	Rest time.Duration
-	// Stale makes reads ask for resourceVersion=0, which may be answered with
-	// something old. It is there to prove that somebody notices.
+	// Stale makes reads use resourceVersion=0, which allows old answers, to check that the
+	// checker notices.
 	Stale bool
 
 	next int
@@ -37,8 +36,8 @@ const valueKey = "value"
 
 func name(key int) string { return "k" + strconv.Itoa(key) }
 
-// Do sends one request and returns what is known of its outcome. An error is an
-// answer that no API server may give to it.
+// Do sends one request and returns its outcome, as far as it is known. An error is an
+// answer that no API server may give.
 func (c *Client) Do(ctx context.Context, r history.Request) (history.Answer, error) {
 	server := c.URLs[c.next%len(c.URLs)]
 	c.next++
@@ -97,7 +96,7 @@ func (c *Client) request(ctx context.Context, server string, r history.Request) 
 	return nil, fmt.Errorf("no such verb: %q", r.Verb)
 }
 
-// answer reads what a server said.
+// answer converts a server's answer.
 func answer(r history.Request, status int, o wire.Object) (history.Answer, error) {
 	a := history.Answer{}
 	switch {
@@ -137,7 +136,7 @@ func done(r history.Request, a history.Answer, o wire.Object) (history.Answer, e
 			digits, ours := strings.CutPrefix(each.Metadata.Name, "k")
 			key, err := strconv.Atoi(digits)
 			if !ours || err != nil {
-				continue // kube-root-ca.crt, where a controller writes it
+				continue // kube-root-ca.crt, which a controller may write
 			}
 			if a.Items[key], err = item(each); err != nil {
 				return a, err

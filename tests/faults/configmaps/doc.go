@@ -1,6 +1,6 @@
-// Package configmaps sends single requests about config maps to the API, as raw
-// HTTP, and records what came back in a [history.History].
+// Package configmaps sends single requests for config maps to the API, as raw HTTP, and
+// records the answers in a [history.History].
 //
-// No client library stands between: nothing is retried, cached or reordered, and
-// a request whose outcome is not known is recorded as such.
+// It uses no client library: nothing is retried, cached or reordered, and a request with an
+// unknown outcome is recorded as such.
 package configmaps

@@ -11,9 +11,9 @@ import (
 	"triune.dev/tests/faults/history"
 )
 
-// Exercise lets clients send random requests, each one after another and all of
-// them at once, until ctx is done, and records them in h. Every client has its
-// own random numbers from the seed, but what they meet is up to time.
+// Exercise lets clients send random requests until ctx is done, each client one after
+// another and all clients concurrently, and records them in h. Every client has its own
+// random numbers from the seed; the answers depend on timing.
 func Exercise(ctx context.Context, h *history.History, seed uint64, clients []*Client) error {
 	g, running := errgroup.WithContext(context.WithoutCancel(ctx))
 	for i, c := range clients {
@@ -30,7 +30,7 @@ func Exercise(ctx context.Context, h *history.History, seed uint64, clients []*C
 	return g.Wait()
 }
 
-// worker is a client at work.
+// worker is a client of Exercise.
 type worker struct {
 	client  *Client
 	id      int
@@ -38,7 +38,7 @@ type worker struct {
 	random  *rand.Rand
 
 	written int
-	// seen is the last revision of each key that the worker was told.
+	// seen is the last known revision of each key.
 	seen [history.MaxKeys]int64
 }
 
@@ -51,7 +51,7 @@ func (w *worker) once(ctx context.Context) error {
 		return err
 	}
 	if a.Result == history.Refused {
-		return wait(ctx, w.client.Rest) // it says nothing, and there is nobody to ask
+		return wait(ctx, w.client.Rest) // no outcome; pause
 	}
 	w.history.Add(w.id, r, sent, a)
 	if a.Result == history.Unknown {
@@ -72,8 +72,8 @@ func (w *worker) once(ctx context.Context) error {
 	return nil
 }
 
-// draw chooses a request. Preconditions are what the worker has seen last, which
-// is sometimes true.
+// draw chooses a request. Preconditions are what the worker has seen last, which may be
+// outdated.
 func (w *worker) draw() history.Request {
 	r := history.Request{Key: w.random.IntN(history.MaxKeys)}
 	dice := w.random.IntN(100)
@@ -95,7 +95,7 @@ func (w *worker) draw() history.Request {
 		return r
 	}
 	if r.Verb == history.Update && r.Revision == 0 {
-		r.Verb = history.Create // an update without one is another operation
+		r.Verb = history.Create // an update needs a revision
 	}
 	w.written++
 	r.Value = fmt.Sprintf("%d-%d", w.id, w.written)

@@ -9,8 +9,7 @@ import (
 	"triune.dev/tests/faults/history"
 )
 
-// run exercises a server until enough requests were sent, and returns what the
-// checker says.
+// run exercises a server until enough requests were sent, and returns the checker's result.
 func run(t *testing.T, f faults, stale bool) (*history.History, error) {
 	t.Helper()
 	server := startServer(t, f)

@@ -15,28 +15,28 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// faults are the ways in which a server may be wrong.
+// faults are the bugs of a server.
 type faults struct {
-	lag              int  // reads at resourceVersion=0 are this many writes old
-	staleLists       bool // lists are as old, whatever they ask for
-	newerThanItSays  bool // a list's revision is older than what it shows
+	lag              int  // reads at resourceVersion=0 lag this many writes behind
+	staleLists       bool // all lists lag behind, too
+	newerThanItSays  bool // the revision of a list is older than its content
 	noPreconditions  bool // updates always succeed
-	undeadAfter      int  // every so manieth delete is answered and not carried out
-	breakAnswers     int  // every so manieth write is answered with 500, half of them after it was carried out
-	lateWrites       bool // writes broken off are carried out much later
-	sameRevision     int  // every so manieth write is given the revision of the one before
-	conflictsAtFault int  // every so manieth update is refused without reason
+	undeadAfter      int  // every n-th delete is acknowledged and not executed
+	breakAnswers     int  // every n-th write is answered with 500, half of them after execution
+	lateWrites       bool // interrupted writes are executed much later
+	sameRevision     int  // every n-th write gets the revision of the previous one
+	conflictsAtFault int  // every n-th update conflicts without a reason
 }
 
-// server is the API of config maps in one namespace, in a few lines, as right as
-// its faults allow.
+// server is a small implementation of the API of config maps in one namespace, correct
+// except for its faults.
 type server struct {
 	faults faults
 
 	mu       sync.Mutex
 	random   *rand.Rand
 	revision int64
-	past     []snapshot // the last is the present
+	past     []snapshot // the last is the current state
 	writes   int
 	late     []func()
 }
@@ -123,7 +123,7 @@ func (s *server) present() map[string]wire.Object { return s.past[len(s.past)-1]
 // commit makes a change at a new revision.
 func (s *server) commit(name string, o *wire.Object) {
 	if n := s.faults.sameRevision; n == 0 || s.writes%n != 0 {
-		s.revision += 1 + int64(s.random.IntN(3)) // others write too
+		s.revision += 1 + int64(s.random.IntN(3)) // other keys are written, too
 	}
 	objects := maps.Clone(s.present())
 	if objects == nil {

@@ -1,17 +1,15 @@
-// Package history decides whether what clients were told about a few config maps
-// of one namespace is linearizable: whether every answer can be explained by one
-// order of all requests in which each takes effect at one moment between its
-// beginning and its end.
+// Package history decides whether the answers of clients about a few config maps of one
+// namespace are linearizable: whether one order of all requests explains every answer, in
+// which each request takes effect at one moment between its start and its end.
 //
-// GET, LIST (without resourceVersion), create, update with a resourceVersion,
-// patch without one and delete with a precondition all count, also when they are
-// refused. The whole namespace is one object of the model, because a LIST reads
-// several keys at one moment.
+// It covers GET, LIST (without resourceVersion), create, update with a resourceVersion,
+// patch without one, and delete with a precondition, including refused ones. The model is
+// the whole namespace, because a LIST reads several keys at one moment.
 //
-// The resourceVersions in the answers are checked too. They are revisions of
-// etcd, so writes take effect in the order of theirs; a LIST shows exactly what
-// the revision that it names consists of; nothing goes backwards.
+// It also checks resourceVersions in the answers. They are revisions of etcd, so writes
+// take effect in their order, a LIST shows exactly the state at its revision, and nothing
+// goes backwards.
 //
-// A request that broke off, or was answered 5xx, may have taken effect at any
-// time after it was sent, or never. If somebody has seen its value, it has.
+// A request that was interrupted or answered with 5xx may have taken effect at any time
+// after it was sent, or never. If its value was seen, it has.
 package history

@@ -12,30 +12,30 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// History is what all clients of one namespace asked and were told. Its methods
-// may be called by all of them at once.
+// History has the requests and answers of all clients of one namespace. Its methods may be
+// called concurrently.
 type History struct {
 	begin time.Time
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	unknown    int // writes that may or may not have been carried out
+	unknown    int // number of writes with an unknown outcome
 }
 
 // New returns an empty history, for a namespace without config maps.
 func New() *History { return &History{begin: time.Now()} }
 
-// Now is a time for Add.
+// Now returns the current time for Add.
 func (h *History) Now() int64 { return int64(time.Since(h.begin)) }
 
-// Add records a request that a client sent at a time, and what it was told now.
+// Add records a request that was sent at the given time, and its answer, which came now.
 func (h *History) Add(client int, r Request, sent int64, a Answer) {
 	now := h.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case a.Result == Refused || a.Result == Unknown && !r.Verb.Writes():
-		return // it says nothing
+		return // without an effect
 	case a.Result == Unknown:
 		h.unknown++
 		now = math.MaxInt64
@@ -43,24 +43,23 @@ func (h *History) Add(client int, r Request, sent int64, a Answer) {
 	h.operations = append(h.operations, porcupine.Operation{ClientId: client, Input: call{r, now}, Call: sent, Output: a, Return: now})
 }
 
-// Len is the number of requests.
+// Len returns the number of requests.
 func (h *History) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.operations)
 }
 
-// Unknown is the number of writes of which nobody knows whether they were
-// carried out.
+// Unknown returns the number of writes with an unknown outcome.
 func (h *History) Unknown() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.unknown
 }
 
-// Check returns nil if the history is linearizable. If it is not, or if that
-// could not be decided within limit, the error begins with the part that could be
-// explained, and picture, if not empty, is written as a page for a browser.
+// Check returns nil if the history is linearizable. If it is not, or if limit is too short
+// to decide, the error begins with the part that could be explained, and a page for a
+// browser is written to picture, if that is not empty.
 func (h *History) Check(limit time.Duration, picture string) error {
 	h.mu.Lock()
 	operations := slices.Clone(h.operations)
@@ -87,9 +86,9 @@ func (h *History) Check(limit time.Duration, picture string) error {
 	return fmt.Errorf("a history of %d requests %s\n%s", len(operations), verdict, stuck(model, operations, info))
 }
 
-// resolve finds out what became of writes without an answer: one whose value was
-// seen by somebody was carried out, at the revision that was seen, before whoever
-// saw it first was told. The others are returned apart.
+// resolve determines the outcome of writes without an answer: a write whose value was seen
+// was executed, at the revision seen, before the first answer that shows it. The others are
+// returned separately.
 func resolve(operations []porcupine.Operation) ([]porcupine.Operation, []lost) {
 	type sighting struct {
 		item Item
@@ -139,8 +138,7 @@ func draw(model porcupine.Model, info porcupine.LinearizationInfo, path string) 
 	return porcupine.Visualize(model, info, f)
 }
 
-// stuck shows the requests around the place beyond which nothing could be
-// explained.
+// stuck returns the requests around the point beyond which nothing could be explained.
 func stuck(model porcupine.Model, operations []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	var longest []porcupine.Operation
 	for _, partition := range info.PartialLinearizationsOperations() {

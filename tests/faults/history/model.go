@@ -6,43 +6,42 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// state is the namespace at a moment. It is a value: steps return new ones, and
-// porcupine compares them with ==.
+// state is the state of the namespace at a moment. It is a value: steps return new ones,
+// and porcupine compares them with ==.
 type state struct {
-	// revision is one that etcd has certainly reached.
+	// revision is a lower bound of etcd's revision.
 	revision int64
 	keys     [MaxKeys]entry
-	// used are the lost writes that have been carried out.
+	// used has the lost writes that were executed.
 	used [maxLost / 64]uint64
 }
 
-// entry is a key. Nobody has ever seen the value of one whose revision is 0.
+// entry is the state of a key. If its revision is 0, its value was never seen.
 type entry struct {
 	present  bool
 	value    string
 	revision int64
 }
 
-// call is a request with the time at which it was over.
+// call is a request with the time of its end.
 type call struct {
 	Request
 	over int64
 }
 
-// lost is a write whose outcome nobody knows, and whose value, if it has one,
-// nobody has seen.
+// lost is a write with an unknown outcome whose value, if it has one, was never seen.
 type lost struct {
 	Request
 	sent int64
 }
 
-// maxLost bounds them.
+// maxLost bounds the number of lost writes.
 const maxLost = 256
 
-// modelWith is the sequential behaviour of the API. Lost writes are not part of
-// the history: a state carries one out just before a request that could not be
-// explained otherwise. That is enough, for nobody notices whether a write happens
-// a little later, as long as nobody looks at its key.
+// modelWith returns the sequential behaviour of the API. Lost writes are not part of the
+// history: a state executes one just before a request that could not be explained
+// otherwise. That suffices, because a later execution makes no difference until a request
+// reads its key.
 func modelWith(all []lost) porcupine.Model {
 	return (&porcupine.NondeterministicModel{
 		Init: func() []any { return []any{state{}} },
@@ -58,8 +57,8 @@ func modelWith(all []lost) porcupine.Model {
 	}).ToModel()
 }
 
-// explain carries out a request, after as few lost writes as its answer needs, and
-// returns the states that can come of it.
+// explain executes a request, after as few lost writes as its answer needs, and returns the
+// possible states.
 func (s state) explain(c call, a Answer, all []lost) []state {
 	if next, ok := s.step(c.Request, a); ok {
 		return []state{next}
@@ -79,7 +78,7 @@ func (s state) explain(c call, a Answer, all []lost) []state {
 		for _, before := range befores {
 			for _, after := range before.after(key, c.over, all) {
 				more = append(more, after)
-				if c.Verb != List { // gone and back again
+				if c.Verb != List { // deleted and created again
 					more = append(more, after.after(key, c.over, all)...)
 				}
 			}
@@ -95,8 +94,7 @@ func (s state) explain(c call, a Answer, all []lost) []state {
 	return next
 }
 
-// after returns what comes of each lost write to a key that was sent before a
-// time.
+// after returns the state after each lost write to a key that was sent before a time.
 func (s state) after(key int, before int64, all []lost) []state {
 	var next []state
 	for i, l := range all {
@@ -111,8 +109,8 @@ func (s state) after(key int, before int64, all []lost) []state {
 	return next
 }
 
-// perform carries out a write whose revision and value nobody has seen, if that
-// changes something.
+// perform executes a write with an unseen revision and value, and reports whether it
+// changes the state.
 func (s state) perform(r Request) (state, bool) {
 	e := &s.keys[r.Key]
 	switch r.Verb {
@@ -139,7 +137,7 @@ func (s state) perform(r Request) (state, bool) {
 	return s, true
 }
 
-// step carries out a request and says whether the answer is the right one.
+// step executes a request and reports whether the answer is correct.
 func (s state) step(r Request, a Answer) (state, bool) {
 	e := s.keys[r.Key]
 	switch a.Result {
@@ -148,8 +146,8 @@ func (s state) step(r Request, a Answer) (state, bool) {
 	case Exists:
 		return s, r.Verb == Create && e.present
 	case Conflict:
-		// A patch without a resourceVersion gives up after it has lost against
-		// others several times, which says nothing about the state.
+		// A patch without a resourceVersion fails after several conflicts with other
+		// writes, which proves nothing about the state.
 		return s, r.Verb == Patch || e.present && e.revision != r.Revision
 	}
 	switch r.Verb {
@@ -168,7 +166,7 @@ func (s state) step(r Request, a Answer) (state, bool) {
 		if !e.present || r.Revision != 0 && e.revision != r.Revision {
 			return s, false
 		}
-		// Nobody is told the revision; it is a new one.
+		// The revision is unknown, but new.
 		s.revision++
 		s.keys[r.Key] = entry{}
 		return s, true
@@ -176,12 +174,12 @@ func (s state) step(r Request, a Answer) (state, bool) {
 	return s, false
 }
 
-// shows tells whether an object in an answer is this one.
+// shows reports whether an object in an answer is this one.
 func (e entry) shows(item Item) bool {
 	return e.present && e.value == item.Value && e.revision == item.Revision
 }
 
-// list checks that an answer is the whole namespace.
+// list checks that an answer has the whole namespace.
 func (s state) list(a Answer) (state, bool) {
 	if a.Revision < s.revision {
 		return s, false
@@ -196,7 +194,7 @@ func (s state) list(a Answer) (state, bool) {
 	return s, true
 }
 
-// write puts an object in place. It is later than anything that was there before.
+// write replaces an entry by an object, which must be newer than everything before.
 func (s state) write(r Request, item Item, allowed bool) (state, bool) {
 	if !allowed || item.Value != r.Value || item.Revision <= s.revision {
 		return s, false
@@ -206,7 +204,7 @@ func (s state) write(r Request, item Item, allowed bool) (state, bool) {
 	return s, true
 }
 
-// String is for pictures of a history.
+// String formats a state for pictures of a history.
 func (s state) String() string {
 	out := fmt.Sprintf("≥%d", s.revision)
 	for key, e := range s.keys {

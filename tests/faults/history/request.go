@@ -2,7 +2,7 @@ package history
 
 import "fmt"
 
-// Verb is what a request does.
+// Verb is the verb of a request.
 type Verb string
 
 // The verbs of the model.
@@ -12,28 +12,28 @@ const (
 	Create Verb = "create"
 	Update Verb = "update" // with a resourceVersion
 	Patch  Verb = "patch"  // of the value, unconditional
-	Delete Verb = "delete" // with a resourceVersion as precondition, or without
+	Delete Verb = "delete" // with or without a resourceVersion as precondition
 )
 
-// Writes tells whether the verb may change something.
+// Writes reports whether the verb may change something.
 func (v Verb) Writes() bool { return v != Get && v != List }
 
-// MaxKeys is how many keys a namespace of the model has at most.
+// MaxKeys bounds the keys of a namespace of the model.
 const MaxKeys = 6
 
-// Request is one to the API. Keys are numbers, 0 to MaxKeys-1.
+// Request is a request to the API. Keys are numbers from 0 to MaxKeys-1.
 type Request struct {
 	Verb Verb
 	Key  int
-	// Value of a create, update or patch. No two requests of a history have the
-	// same, so that none of them is a no-op.
+	// Value is the value of a create, update or patch. It is unique in a history, so that
+	// no write is a no-op.
 	Value string
-	// Revision is the resourceVersion of an update, or the precondition of a
-	// delete; 0 in a delete stands for none.
+	// Revision is the resourceVersion of an update, or the precondition of a delete, which
+	// is optional (0).
 	Revision int64
 }
 
-// Result says how a request ended.
+// Result is the outcome of a request.
 type Result string
 
 // The results of the model.
@@ -42,9 +42,9 @@ const (
 	Absent   Result = "absent"   // 404
 	Exists   Result = "exists"   // 409 AlreadyExists
 	Conflict Result = "conflict" // 409 Conflict
-	// Refused requests have certainly not been carried out: no connection, 429.
+	// Refused requests were certainly not executed: no connection, 429.
 	Refused Result = "refused"
-	// Unknown requests may have been, or may yet be.
+	// Unknown requests may have been executed, or may be executed later.
 	Unknown Result = "unknown"
 )
 
@@ -54,19 +54,19 @@ type Item struct {
 	Value    string
 }
 
-// Answer is what a client was told.
+// Answer is the answer to a request.
 type Answer struct {
 	Result Result
-	// Item of a get, create, update or patch that is done.
+	// Item is the object of a successful get, create, update or patch.
 	Item Item
-	// Items and Revision of a list that is done.
+	// Items and Revision are the result of a successful list.
 	Items    map[int]Item
 	Revision int64
-	// Detail is for people: where the request went, what an error said.
+	// Detail is for people: the server and the text of an error.
 	Detail string
 }
 
-// describe puts a request and its answer into one line.
+// describe formats a request and its answer in one line.
 func describe(r Request, a Answer) string {
 	s := fmt.Sprintf("%s k%d", r.Verb, r.Key)
 	switch {

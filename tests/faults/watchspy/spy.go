@@ -1,6 +1,5 @@
-// Package watchspy stands between the servers and etcd, passes everything on as
-// it is, and knows which watches are open. etcd's metrics count them, but do not
-// say whose they are.
+// Package watchspy is a proxy between the servers and etcd that records the open watches.
+// etcd's metrics count them, but do not name their clients.
 package watchspy
 
 import (
@@ -20,14 +19,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watchMethod is the only one that is looked into.
+// watchMethod is the only method that is inspected.
 const watchMethod = "/etcdserverpb.Watch/Watch"
 
-// Watch is one that is open.
+// Watch is an open watch.
 type Watch struct {
-	// Client is the address it comes from: the connection, not the process.
+	// Client is the address of the connection.
 	Client string
-	// Key and End are the range; End is empty for one key.
+	// Key and End are the range; End is empty for a single key.
 	Key, End string
 }
 
@@ -43,10 +42,10 @@ type Spy struct {
 
 // stream is a gRPC stream of watches.
 type stream struct {
-	asked []Watch // not answered yet; etcd answers in order
+	asked []Watch // without an answer; etcd answers in order
 }
 
-// New starts one for an etcd at a host and port. Close ends it.
+// New starts a proxy for an etcd at a host and port, until Close.
 func New(target string) (*Spy, error) {
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(raw{}), grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)))
@@ -65,16 +64,16 @@ func New(target string) (*Spy, error) {
 	return s, nil
 }
 
-// URL is what servers take for their etcd.
+// URL returns the URL of etcd for servers.
 func (s *Spy) URL() string { return "http://" + s.addr }
 
-// Close ends all connections.
+// Close closes all connections.
 func (s *Spy) Close() {
 	s.server.Stop()
 	s.conn.Close()
 }
 
-// Open are the watches that are open now.
+// Open returns the watches that are currently open.
 func (s *Spy) Open() []Watch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +124,7 @@ func (s *Spy) pass(_ any, client grpc.ServerStream) error {
 			var b []byte
 			err := client.RecvMsg(&b)
 			if errors.Is(err, io.EOF) {
-				_ = etcd.CloseSend() // a failure shows below
+				_ = etcd.CloseSend() // an error is returned below
 				return
 			}
 			if err == nil {
@@ -188,7 +187,7 @@ func (s *Spy) answered(st *stream, b []byte) error {
 	return nil
 }
 
-// raw passes messages as they are.
+// raw does not decode messages.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }

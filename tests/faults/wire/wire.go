@@ -1,5 +1,5 @@
-// Package wire is as much of the Kubernetes API's JSON and HTTP as the fault
-// tests need, without a client library that retries or caches.
+// Package wire has the parts of the Kubernetes API's JSON and HTTP that the fault tests
+// need, without a client library that retries or caches.
 package wire
 
 import (
@@ -30,7 +30,7 @@ type Object struct {
 	Message    string            `json:"message,omitempty"`
 }
 
-// Metadata is that of an object or a list.
+// Metadata is the metadata of an object or a list.
 type Metadata struct {
 	Name            string            `json:"name,omitempty"`
 	Namespace       string            `json:"namespace,omitempty"`
@@ -38,7 +38,7 @@ type Metadata struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 }
 
-// Revision is the resourceVersion.
+// Revision returns the resourceVersion as a number.
 func (m Metadata) Revision() (int64, error) {
 	revision, err := strconv.ParseInt(m.ResourceVersion, 10, 64)
 	if err != nil {
@@ -47,10 +47,9 @@ func (m Metadata) Revision() (int64, error) {
 	return revision, nil
 }
 
-// NewClient returns a client that trusts the servers of a PKI, is its
-// administrator, speaks HTTP/2 and shares no connection with others. A
-// connection on which nothing is heard for a while is probed, and given up if
-// the server does not answer.
+// NewClient returns an administrator's client that trusts the servers of a PKI, uses HTTP/2
+// and shares no connections. An idle connection is pinged, and closed if the server does
+// not answer.
 func NewClient(p *pki.PKI) (*http.Client, error) {
 	roots, err := pki.LoadPool(p.ClusterCA.CertFile)
 	if err != nil {
@@ -68,8 +67,8 @@ func NewClient(p *pki.PKI) (*http.Client, error) {
 	}}, nil
 }
 
-// NewRequest returns a request with a JSON body, or without one if body is nil.
-// Go's transport cannot repeat it, for nobody would know if it did.
+// NewRequest returns a request with a JSON body, or without one if body is nil. Go's
+// transport cannot retry it, which would go unnoticed.
 func NewRequest(ctx context.Context, method, url, contentType string, body any) (*http.Request, error) {
 	var reader io.Reader
 	if body != nil {
@@ -91,9 +90,9 @@ func NewRequest(ctx context.Context, method, url, contentType string, body any) 
 	return req, nil
 }
 
-// Do sends a request and returns the status and the object of the answer, which
-// is empty where a server that is in trouble answered with something else. An
-// error means that there was no whole answer.
+// Do sends a request and returns the status and the object of the answer, which is empty if
+// the server answered with something else. An error means that there was no complete
+// answer.
 func Do(client *http.Client, req *http.Request) (int, Object, error) {
 	resp, err := client.Do(req)
 	if err != nil {
@@ -114,7 +113,7 @@ func Do(client *http.Client, req *http.Request) (int, Object, error) {
 	return resp.StatusCode, o, nil
 }
 
-// Undialled tells that a request was never sent, for want of a connection.
+// Undialled reports whether a request was never sent because there was no connection.
 func Undialled(err error) bool {
 	op := (*net.OpError)(nil)
 	return errors.As(err, &op) && op.Op == "dial"

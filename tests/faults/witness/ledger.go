@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// Shards is how many values the label has by which watchers select.
+// Shards is the number of values of the label by which watchers select.
 const Shards = 4
 
-// Label is its key, and Serial the key in the data of a config map that counts
-// its changes.
+// Label is the key of that label, and Serial the key in the data of a config map that
+// counts its changes.
 const (
 	Label  = "shard"
 	Serial = "serial"
@@ -18,28 +18,27 @@ const (
 // Key names a config map.
 type Key struct{ Namespace, Name string }
 
-// Change is one that a writer made.
+// Change is a change by a writer.
 type Change struct {
-	// Revision that the writer was told, 0 for a deletion.
+	// Revision is the revision in the answer, 0 for a deletion.
 	Revision int64
-	// Serial counts the changes of a key from 1. A deletion has that of the
-	// change before it.
+	// Serial counts the changes of a key from 1. A deletion has the serial of the change
+	// before it.
 	Serial int
-	// Shard is the label; a deletion has -1.
+	// Shard is the value of the label; a deletion has -1.
 	Shard int
 }
 
-// Ledger has every change that was made, in order for each key. It is safe for
-// concurrent use.
+// Ledger has every change, in order for each key. It is safe for concurrent use.
 type Ledger struct {
 	mu      sync.Mutex
 	changes map[Key][]Change
 	total   int
-	// deletions are their revisions, as the first watcher that saw one says.
+	// deletions has the revisions of deletions, as reported by the first watcher.
 	deletions map[Key]int64
 }
 
-// NewLedger returns an empty one.
+// NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
 	return &Ledger{changes: map[Key][]Change{}, deletions: map[Key]int64{}}
 }
@@ -51,28 +50,28 @@ func (l *Ledger) add(key Key, c Change) {
 	l.total++
 }
 
-// Len is the number of changes.
+// Len returns the number of changes.
 func (l *Ledger) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
 }
 
-// Event is what a watcher is told.
+// Event is an event of a watch.
 type Event struct {
 	Key  Key
 	Type string // ADDED, MODIFIED, DELETED
-	// Revision is 0 in what is expected of a deletion: nobody was told it.
+	// Revision is 0 for an expected deletion, whose revision is unknown.
 	Revision int64
 	Serial   int
 }
 
-// String is one line.
+// String formats an event in one line.
 func (e Event) String() string {
 	return fmt.Sprintf("%s %s/%s #%d @%d", e.Type, e.Key.Namespace, e.Key.Name, e.Serial, e.Revision)
 }
 
-// expected is what a watcher must be told of each key.
+// expected returns the events that a watcher must receive, by key.
 func (l *Ledger) expected(v View) map[Key][]Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,8 +90,8 @@ func (l *Ledger) expected(v View) map[Key][]Event {
 			case in:
 				e.Type = "MODIFIED"
 			case seen:
-				// What leaves the selector is deleted, with its last state
-				// inside and the revision of the change.
+				// A change that leaves the selector is a deletion, with the last matching
+				// state and the revision of the change.
 				e.Type, e.Serial = "DELETED", last.Serial
 			}
 			if e.Type != "" {
@@ -104,7 +103,7 @@ func (l *Ledger) expected(v View) map[Key][]Event {
 	return all
 }
 
-// agree tells which revision a deletion has: the first one that anybody says.
+// agree returns the revision of a deletion: the first one that a watcher reports.
 func (l *Ledger) agree(key Key, revision int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +113,7 @@ func (l *Ledger) agree(key Key, revision int64) int64 {
 	return l.deletions[key]
 }
 
-// present is what exists for a view at the end: serials by key.
+// present returns the final objects of a view, by key.
 func (l *Ledger) present(v View) map[Key]Change {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// Await returns when the watcher has been told the last thing that it must be
-// told, or when ctx is over. What it was told is not looked at otherwise.
+// Await waits until the watcher has received the last expected event, and reports whether
+// it has before ctx is done. It does not check the events.
 func (w *Watcher) Await(ctx context.Context, l *Ledger) bool {
 	var last int64
 	for _, events := range l.expected(w.View) {
@@ -33,7 +33,7 @@ func (w *Watcher) Await(ctx context.Context, l *Ledger) bool {
 	return true
 }
 
-// Verify compares what the watcher was told with what happened.
+// Verify compares the events of the watcher with the changes.
 func (w *Watcher) Verify(l *Ledger) error {
 	told := w.told()
 	byKey := map[Key][]Event{}
@@ -73,7 +73,7 @@ func lines(events []Event) string {
 	return strings.Join(all, ", ")
 }
 
-// Rebuild is what exists according to the events of the watcher.
+// Rebuild returns the objects according to the events of the watcher.
 func (w *Watcher) Rebuild() map[Key]Event {
 	objects := map[Key]Event{}
 	for _, e := range w.told() {
@@ -85,7 +85,7 @@ func (w *Watcher) Rebuild() map[Key]Event {
 	return objects
 }
 
-// List asks a server for what exists. It returns what Rebuild does.
+// List lists the objects of a view, in the form of Rebuild.
 func (v View) List(ctx context.Context, client *http.Client, server, prefix string) (map[Key]Event, int64, error) {
 	req, err := wire.NewRequest(ctx, http.MethodGet, server+v.path(url.Values{}), "", nil)
 	if err != nil {
@@ -118,7 +118,7 @@ func (v View) List(ctx context.Context, client *http.Client, server, prefix stri
 	return objects, at, nil
 }
 
-// Compare holds what the watcher has rebuilt against a LIST.
+// Compare compares the state that the watcher has rebuilt with a LIST.
 func (w *Watcher) Compare(list map[Key]Event) error {
 	if d := cmp.Diff(list, w.Rebuild()); d != "" {
 		return fmt.Errorf("watch %v has rebuilt something else than LIST says (-list +watch):\n%s", w.View, d)
@@ -126,7 +126,7 @@ func (w *Watcher) Compare(list map[Key]Event) error {
 	return nil
 }
 
-// Compare holds what the writers have left against a LIST.
+// Compare compares the state that the writers have left with a LIST.
 func (l *Ledger) Compare(v View, list map[Key]Event) error {
 	left := map[Key]Event{}
 	for key, c := range l.present(v) {

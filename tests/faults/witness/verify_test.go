@@ -8,7 +8,7 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// frames is what a right server tells a watcher of shard 1 about the ledger of
+// frames returns what a correct server sends to a watcher of shard 1, for the ledger of
 // story.
 func frames() []frame {
 	f := func(kind, name string, serial int, revision int64) frame {
@@ -23,8 +23,8 @@ func frames() []frame {
 	}
 }
 
-// story is what happened: a leaves shard 1 at 15 and comes back at 20; b comes in
-// at 16 and is deleted.
+// story returns a ledger: a leaves shard 1 at 15 and enters it again at 20; b enters it at
+// 16 and is deleted.
 func story() *Ledger {
 	l := NewLedger()
 	a, b := Key{"ns", "a"}, Key{"ns", "b"}
@@ -38,8 +38,8 @@ func story() *Ledger {
 	return l
 }
 
-// tell gives frames to a new watcher and verifies it.
-func tell(l *Ledger, frames []frame) (*Watcher, error) {
+// feed feeds frames to a new watcher and verifies it.
+func feed(l *Ledger, frames []frame) (*Watcher, error) {
 	w := &Watcher{View: View{Namespace: "ns", In: []int{1}}, Since: 10}
 	w.at = w.Since
 	for _, f := range frames {
@@ -51,7 +51,7 @@ func tell(l *Ledger, frames []frame) (*Watcher, error) {
 }
 
 func TestARightWatchIsAccepted(t *testing.T) {
-	w, err := tell(story(), frames())
+	w, err := feed(story(), frames())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,10 +83,10 @@ func TestAWrongWatchIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := story()
-			if _, err := tell(l, frames()); err != nil { // who saw the deletion first
+			if _, err := feed(l, frames()); err != nil { // the first watcher of the deletion
 				t.Fatal(err)
 			}
-			_, err := tell(l, test.spoil(frames()))
+			_, err := feed(l, test.spoil(frames()))
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Fatalf("got %v, want an error with %q", err, test.want)
 			}

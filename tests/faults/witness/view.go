@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// View is what a watcher wants to see: one namespace or all of them, and config
-// maps with some labels or all of them.
+// View is what a watcher selects: one namespace or all, and config maps with some labels or
+// all.
 type View struct {
 	Namespace string // empty for all
 	// In selects config maps whose label has one of these values; empty for all.
 	In []int
-	// Not selects those whose label has another value; nil for all.
+	// Not selects config maps whose label has another value; nil for all.
 	Not *int
 }
 
@@ -30,7 +30,7 @@ func (v View) selects(shard int) bool {
 
 func value(shard int) string { return fmt.Sprintf("s%d", shard) }
 
-// selector is the query parameter.
+// selector returns the query parameter.
 func (v View) selector() string {
 	var terms []string
 	if len(v.In) == 1 {
@@ -48,7 +48,7 @@ func (v View) selector() string {
 	return strings.Join(terms, ",")
 }
 
-// path is that of the collection with a query.
+// path returns the path of the collection with a query.
 func (v View) path(query url.Values) string {
 	path := "/api/v1/configmaps"
 	if v.Namespace != "" {
@@ -60,7 +60,7 @@ func (v View) path(query url.Values) string {
 	return path + "?" + query.Encode()
 }
 
-// String is for people.
+// String formats a view for people.
 func (v View) String() string {
 	s := v.Namespace
 	if s == "" {

@@ -17,16 +17,16 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// Watcher watches one view from a revision on and writes down what it is told.
-// It goes on from its last resourceVersion, at the next server, whenever its
-// connection ends. Run is called once; the other methods are safe meanwhile.
+// Watcher watches one view from a revision on and records the events. It resumes from its
+// last resourceVersion, at the next server, whenever its connection ends. Run is called
+// once; the other methods may be called concurrently.
 type Watcher struct {
 	HTTP *http.Client
 	URLs []string
 	View View
-	// Since is the revision after which it begins.
+	// Since is the revision after which it starts.
 	Since int64
-	// Namespaces that count: in a view of all of them there may be others.
+	// Prefix is the prefix of the relevant namespaces, in a view of all.
 	Prefix string
 	Random *rand.Rand
 
@@ -36,23 +36,23 @@ type Watcher struct {
 	counts Counts
 }
 
-// Counts are what happened to a watcher besides events.
+// Counts counts incidents of a watcher.
 type Counts struct {
 	Connections, Bookmarks int
-	// Refusals are attempts that were not answered with a watch.
+	// Refusals counts attempts that were not answered with a watch.
 	Refusals int
-	// Expired counts 410s: after one it would have to list.
+	// Expired counts 410s, after which a client would have to list.
 	Expired int
 }
 
-// Counts returns those so far.
+// Counts returns the current counts.
 func (w *Watcher) Counts() Counts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.counts
 }
 
-// last is the revision of the last event.
+// last returns the revision of the last event.
 func (w *Watcher) last() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,18 +62,18 @@ func (w *Watcher) last() int64 {
 	return w.events[len(w.events)-1].Revision
 }
 
-// told returns the events so far. They are not changed any more.
+// told returns the events so far. They are not modified afterwards.
 func (w *Watcher) told() []Event {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.events[:len(w.events):len(w.events)]
 }
 
-// errExpired is what a watch that needs a new LIST ends with.
+// errExpired ends a watch that needs a new LIST.
 var errExpired = errors.New("410")
 
-// Run watches until ctx is over, which is not an error. An error is something that
-// no server may say.
+// Run watches until ctx is done, which is not an error. An error is an event that no server
+// may send.
 func (w *Watcher) Run(ctx context.Context) error {
 	w.mu.Lock()
 	w.at = w.Since
@@ -91,7 +91,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("watch %v: %w", w.View, err)
 		}
-		select { // not all of them at the same moment
+		select { // spread the starts
 		case <-time.After(time.Duration(50+w.Random.IntN(200)) * time.Millisecond):
 		case <-ctx.Done():
 		}
@@ -105,14 +105,14 @@ type frame struct {
 	Object wire.Object `json:"object"`
 }
 
-// once is one connection. Its end, however it comes, is no error.
+// once watches over one connection. Its end is not an error.
 func (w *Watcher) once(ctx context.Context, server string) error {
 	w.mu.Lock()
 	at := w.at
 	w.mu.Unlock()
 	query := url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {strconv.FormatInt(at, 10)},
-		// Some end in the middle of everything, by themselves.
+		// Some watches end by themselves, at any time.
 		"timeoutSeconds": {strconv.Itoa(5 + w.Random.IntN(120))},
 	}
 	req, err := wire.NewRequest(ctx, http.MethodGet, server+w.View.path(query), "", nil)
@@ -159,14 +159,14 @@ func (w *Watcher) refused() {
 	w.counts.Refusals++
 }
 
-// take writes one frame down.
+// take records one frame.
 func (w *Watcher) take(f frame) error {
 	if f.Type == "ERROR" {
 		if f.Object.Code == http.StatusGone {
 			return fmt.Errorf("%w: %s", errExpired, f.Object.Message)
 		}
 		if f.Object.Code >= http.StatusInternalServerError {
-			return nil // the connection ends, and a client goes on
+			return nil // the connection ends, and the client resumes
 		}
 		return fmt.Errorf("event ERROR: %d %s: %s", f.Object.Code, f.Object.Reason, f.Object.Message)
 	}
@@ -194,7 +194,7 @@ func (w *Watcher) take(f frame) error {
 	serial, err := strconv.Atoi(f.Object.Data[Serial])
 	if err != nil {
 		if f.Object.Data[Serial] == "" {
-			return nil // one that a controller wrote
+			return nil // written by a controller
 		}
 		return fmt.Errorf("%s of %s: serial: %w", f.Type, f.Object.Metadata.Name, err)
 	}
@@ -205,5 +205,5 @@ func (w *Watcher) take(f frame) error {
 	return nil
 }
 
-// Told is the number of events so far.
+// Told returns the number of events so far.
 func (w *Watcher) Told() int { return len(w.told()) }

@@ -11,23 +11,23 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
-// Writer creates, updates and deletes config maps of one namespace that nobody
-// else touches, and writes into the ledger what it did. Run is called once.
+// Writer creates, updates and deletes config maps of a namespace that has no other writers,
+// and records the changes in the ledger. Run is called once.
 type Writer struct {
 	HTTP   *http.Client
 	URLs   []string
 	Ledger *Ledger
-	// Namespace exists, and Prefix begins the names of all that is written.
+	// Namespace must exist; Prefix is the prefix of all names.
 	Namespace, Prefix string
-	// Every is the time between two changes.
+	// Every is the interval between two changes.
 	Every  time.Duration
 	Random *rand.Rand
 
 	next    int
 	created int
 	live    []*written
-	// Troubles counts requests without a clear answer, and Longest is how long
-	// one change took at most.
+	// Troubles counts requests with an unknown outcome, and Longest is the duration of the
+	// slowest change.
 	Troubles int
 	Longest  time.Duration
 }
@@ -42,13 +42,13 @@ type written struct {
 // patience bounds one request of a writer.
 const patience = 2 * time.Second
 
-// maxLive is how many config maps a writer keeps.
+// maxLive bounds the config maps of a writer.
 const maxLive = 6
 
-// Run writes until done is over, and returns when the last change is certain. An
-// error means an answer that no server may give, or that ctx is over.
+// Run writes until done is closed, and returns when the outcome of the last change is
+// known. An error is an answer that no server may give, or that of ctx.
 func (w *Writer) Run(ctx context.Context, done <-chan struct{}) error {
-	select { // not all of them at the same moment
+	select { // spread the starts
 	case <-done:
 		return nil
 	case <-time.After(time.Duration(w.Random.Int64N(int64(w.Every)))):
@@ -69,8 +69,8 @@ func (w *Writer) Run(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// Mark creates one config map for each value of the label, so that every watcher
-// of the namespace has something to see last.
+// Mark creates one config map for each value of the label, so that every watcher of the
+// namespace has a last event to wait for.
 func (w *Writer) Mark(ctx context.Context) error {
 	for shard := range Shards {
 		if err := w.create(ctx, shard); err != nil {
@@ -101,8 +101,7 @@ func (w *Writer) object(o *written, serial, shard int) wire.Object {
 	return body
 }
 
-// create uses a name that never was before, so a create that comes late finds it
-// taken.
+// create uses a new name, so a late create of an earlier attempt conflicts.
 func (w *Writer) create(ctx context.Context, shard int) error {
 	w.created++
 	o := &written{key: Key{w.Namespace, fmt.Sprintf("%s-%d", w.Prefix, w.created)}, serial: 1}
@@ -113,7 +112,7 @@ func (w *Writer) create(ctx context.Context, shard int) error {
 			return err
 		}
 		if code == http.StatusConflict && answer.Reason == "AlreadyExists" {
-			// An earlier attempt was carried out.
+			// An earlier attempt was executed.
 			if answer, code, err = w.send(ctx, http.MethodGet, o.key.Name, nil); err != nil {
 				return err
 			}
@@ -131,12 +130,12 @@ func (w *Writer) create(ctx context.Context, shard int) error {
 	}
 }
 
-// update repeats itself until the object is as it should be: all attempts have
-// the same precondition, so one of them at most is carried out.
+// update retries until the object is as intended: all attempts have the same precondition,
+// so at most one is executed.
 func (w *Writer) update(ctx context.Context) error {
 	o := w.live[w.Random.IntN(len(w.live))]
 	serial, shard := o.serial+1, w.Random.IntN(Shards)
-	if w.Random.IntN(3) > 0 { // mostly, the label stays
+	if w.Random.IntN(3) > 0 { // usually keep the label
 		changes := w.Ledger.of(o.key)
 		shard = changes[len(changes)-1].Shard
 	}
@@ -181,7 +180,7 @@ func (w *Writer) remove(ctx context.Context) error {
 	}
 }
 
-// accept writes down what was done, if the answer shows it.
+// accept records a change if the answer shows it.
 func (w *Writer) accept(o *written, answer wire.Object, serial, shard int) error {
 	revision, err := answer.Metadata.Revision()
 	if err != nil {
@@ -204,8 +203,8 @@ func (l *Ledger) of(key Key) []Change {
 	return l.changes[key]
 }
 
-// send asks the next server. No code means that there was no clear answer, and
-// that a moment has passed.
+// send sends a request to the next server. Code 0 means that the outcome is unknown; then
+// it has paused.
 func (w *Writer) send(ctx context.Context, method, name string, body any) (wire.Object, int, error) {
 	server := w.URLs[w.next%len(w.URLs)]
 	w.next++
