@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 )
 
-// Balancer passes TCP connections on to several backends in turn, bytes as they
-// are, so that TLS is between the client and the backend. A backend that does
-// not accept is passed over. It is what stands in front of several aggregators.
+// Balancer forwards TCP connections unchanged to several backends in turn, so TLS is
+// between the client and the backend. A backend that does not accept is skipped. It stands
+// in front of several aggregators.
 type Balancer struct {
 	listener net.Listener
 	backends []string
@@ -23,7 +23,7 @@ type Balancer struct {
 	conns  map[net.Conn]struct{}
 }
 
-// NewBalancer listens on a free loopback port. Close ends it.
+// NewBalancer listens on a free loopback port until Close.
 func NewBalancer(backends []string) (*Balancer, error) {
 	port, err := freePort()
 	if err != nil {
@@ -41,8 +41,8 @@ func NewBalancer(backends []string) (*Balancer, error) {
 // Addr is the host and port to connect to.
 func (b *Balancer) Addr() string { return b.listener.Addr().String() }
 
-// Cut closes every connection that is open now, on both sides, as a network
-// that breaks does. New ones are accepted.
+// Cut closes every open connection on both sides, like a broken network. New connections
+// are accepted.
 func (b *Balancer) Cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,8 +118,8 @@ func (b *Balancer) forget(conns ...net.Conn) {
 	}
 }
 
-// pipe copies until src ends and hands the end on: a half-closed connection
-// stays half-closed.
+// pipe copies until src ends and passes the end on: a half-closed connection stays
+// half-closed.
 func pipe(dst, src net.Conn) {
 	_, err := io.Copy(dst, src)
 	if tcp, ok := dst.(*net.TCPConn); ok && err == nil {

@@ -19,24 +19,24 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// Topology is what kind of control plane a [Cluster] is.
+// Topology is the kind of control plane of a [Cluster].
 type Topology string
 
-// The topologies that the suites know.
+// The topologies that suites know.
 const (
 	// KubeAPIServer is the reference: kube-apiserver and etcd.
 	KubeAPIServer Topology = "kube-apiserver"
-	// Triune is the one process with embedded etcd and NATS.
+	// Triune is one process with embedded etcd and NATS.
 	Triune Topology = "triune"
-	// Tiers is every tier a process of its own, with an etcd and a nats-server.
+	// Tiers is one process for every tier, with an etcd and a nats-server.
 	Tiers Topology = "tiers"
 )
 
-// Topologies lists all of them.
+// Topologies returns all topologies that can be started.
 func Topologies() []Topology { return []Topology{KubeAPIServer, Triune, Tiers} }
 
-// Tier names a part of a cluster that is restarted and killed on its own. The
-// whole server of a one-process topology is one tier, named as its binary.
+// Tier is a part of a cluster that can be restarted and killed on its own. In a topology
+// with one server process, that is one tier, named like its binary.
 type Tier string
 
 // The tiers.
@@ -48,48 +48,46 @@ const (
 	NATS       Tier = "nats-server"
 )
 
-// EtcdOf names the etcd of one tier, where [Config.EtcdPerTier] is set.
+// EtcdOf returns the name of the etcd of one tier with [Config.EtcdPerTier].
 func EtcdOf(tier Tier) Tier { return Etcd + "-" + tier }
 
 // startTimeout bounds one start, from the process to a green readyz.
 const startTimeout = 90 * time.Second
 
-// Config says what to start. The zero value of every field but Topology is
-// usable.
+// Config configures a cluster. The zero value of every field but Topology is usable.
 type Config struct {
 	Topology Topology
 	// Replicas of every tier of the Tiers topology; 0 stands for 1.
 	Replicas int
-	// EtcdURL is an etcd that runs already; empty starts one that ends with
-	// the cluster (Triune has its own then).
+	// EtcdURL is the URL of a running etcd; if it is empty, the cluster starts its own
+	// (Triune has one inside).
 	EtcdURL string
 	// ExternalEtcd makes Triune use an etcd process instead of its own.
 	ExternalEtcd bool
-	// EtcdData is the data directory of an etcd that does not run, see
-	// [Cluster.CopyEtcd]: the etcd of the cluster begins with a copy of it.
+	// EtcdData is the data directory of a stopped etcd, see [Cluster.CopyEtcd]: the etcd of
+	// the cluster starts with a copy of it.
 	EtcdData string
 	// ExternalNATS makes Triune use a nats-server process instead of its own.
 	ExternalNATS bool
-	// EtcdPerTier gives every tier of the Tiers topology an etcd process that
-	// no other tier uses, named by [EtcdOf].
+	// EtcdPerTier gives every tier of the Tiers topology its own etcd process, named by
+	// [EtcdOf].
 	EtcdPerTier bool
-	// EtcdRoles gives every tier of the Tiers topology a user and a role of its own
-	// in the etcd process, which others than they cannot ask then; see
-	// [Cluster.EtcdAs].
+	// EtcdRoles gives every tier of the Tiers topology its own user and role in the etcd
+	// process, which then refuses all other clients; see [Cluster.EtcdAs].
 	EtcdRoles bool
-	// PKI of another cluster, so that the tokens of the one hold in the other;
-	// nil makes a new one.
+	// PKI is the PKI of another cluster, so that the tokens of each are valid in the other;
+	// nil creates a new one.
 	PKI *pki.PKI
 	// Flags are added to the command line of a tier.
 	Flags map[Tier][]string
-	// Without are flags that no program is given, by name ("--authorization-mode").
+	// Without names flags that no program gets ("--authorization-mode").
 	Without []string
-	// ReadPrograms before they are started, so that a start does not wait for the disk
-	// where the system has dropped them from its page cache.
+	// ReadPrograms reads the programs before they are started, so that a start does not
+	// wait for the disk.
 	ReadPrograms bool
 }
 
-// tools are the programs that Start runs besides our own.
+// tools returns the programs that Start runs besides our own.
 func (c Config) tools() []string {
 	var names []string
 	if c.Topology == KubeAPIServer {
@@ -104,42 +102,41 @@ func (c Config) tools() []string {
 	return names
 }
 
-// Cluster is a running control plane. Its methods are for one goroutine at a
-// time, but for the accessors, which any may call.
+// Cluster is a running control plane. Its methods must not be called concurrently, except
+// for the accessors.
 type Cluster struct {
-	// Config it was started with.
+	// Config is the configuration it was started with.
 	Config Config
-	// Dir holds its files.
+	// Dir is the directory of its files.
 	Dir string
-	// URL of the API.
+	// URL is the URL of the API.
 	URL string
-	// Kubeconfig is a file with an identity in group system:masters.
+	// Kubeconfig is a kubeconfig for a user in group system:masters.
 	Kubeconfig string
-	// EtcdURL is where its data is; empty when it is inside the process.
+	// EtcdURL is the URL of its etcd; empty if that is inside the process.
 	EtcdURL string
-	// PKI is its certificates and keys.
+	// PKI has its certificates and keys.
 	PKI *pki.PKI
-	// Tokens is the static token file: a user alice in group testers, and a
-	// user bob in none, with the tokens alice-token and bob-token; empty where the
-	// server is somebody else's.
+	// Tokens is the static token file: a user alice in group testers and a user bob without
+	// groups, with the tokens alice-token and bob-token; empty for an external server.
 	Tokens string
-	// Front is what stands in front of all replicas and can cut connections.
+	// Front is the balancer in front of all replicas, which can cut connections.
 	Front *Balancer
 
 	replicas map[Tier][]*replica
-	order    []Tier // in which they were started
+	order    []Tier // in the order of their start
 	extra    []*Process
 }
 
-// replica is a process and how to know that it serves.
+// replica is a process with its readiness check.
 type replica struct {
 	*Process
 	url   string
 	ready func(context.Context) error
 }
 
-// Run starts a cluster that ends with the test. A failing test gets the end of
-// all logs.
+// Run starts a cluster that ends with the test. If the test fails, it logs the ends of all
+// logs.
 func Run(t testing.TB, config Config) *Cluster {
 	t.Helper()
 	c, err := Start(t.Context(), config)
@@ -158,11 +155,11 @@ func Run(t testing.TB, config Config) *Cluster {
 	return c
 }
 
-// Start starts a cluster and returns when it is ready. The caller closes it and
-// removes its directory. On error nothing keeps running.
+// Start starts a cluster and returns when it is ready. The caller closes it and removes its
+// directory. On error no process is left running.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	config.Replicas = max(1, config.Replicas)
-	// Outside the time for the start: on a machine where nothing is built it takes minutes.
+	// Build tools before the timeout of the start begins: a first build takes minutes.
 	for _, name := range config.tools() {
 		if _, err := tools.Path(ctx, name); err != nil {
 			return nil, fmt.Errorf("start %s: %w", config.Topology, err)
@@ -225,13 +222,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.WriteKubeconfig(c.Kubeconfig, c.PKI.Admin)
 }
 
-// WriteKubeconfig writes one that shows the given client certificate.
+// WriteKubeconfig writes a kubeconfig with the given client certificate.
 func (c *Cluster) WriteKubeconfig(path string, client pki.Pair) error {
 	return pki.WriteKubeconfig(path, pki.Access{Server: c.URL, CAFile: c.PKI.ClusterCA.CertFile, Client: client})
 }
 
-// REST is the configuration of a client of the administrator, without a limit
-// of requests per second.
+// REST returns the configuration of an administrator's client, without a rate limit.
 func (c *Cluster) REST() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
@@ -241,8 +237,8 @@ func (c *Cluster) REST() (*rest.Config, error) {
 	return config, nil
 }
 
-// ServingTiers are the tiers that answer requests, in the order of a request; none
-// of a server that somebody else runs.
+// ServingTiers returns the tiers that answer requests, in the order of a request; none for
+// an external server.
 func (c *Cluster) ServingTiers() []Tier {
 	switch c.Config.Topology {
 	case Tiers:
@@ -254,7 +250,7 @@ func (c *Cluster) ServingTiers() []Tier {
 	}
 }
 
-// Process returns one replica of a tier, counted from 0; nil if there is none.
+// Process returns replica i of a tier, nil if there is none.
 func (c *Cluster) Process(tier Tier, i int) *Process {
 	if rs := c.replicas[tier]; i < len(rs) {
 		return rs[i].Process
@@ -262,17 +258,16 @@ func (c *Cluster) Process(tier Tier, i int) *Process {
 	return nil
 }
 
-// ReplicaURL is the address of one replica, past the balancer.
+// ReplicaURL returns the address of one replica, without the balancer.
 func (c *Cluster) ReplicaURL(tier Tier, i int) string { return c.replicas[tier][i].url }
 
 // Replicas returns the number of replicas of a tier.
 func (c *Cluster) Replicas(tier Tier) int { return len(c.replicas[tier]) }
 
-// NATSDir is where the nats-server process keeps its streams.
+// NATSDir returns the directory in which the nats-server process stores streams.
 func (c *Cluster) NATSDir() string { return filepath.Join(c.Dir, "nats") }
 
-// Restart ends one replica in order, starts it again and returns when it is
-// ready.
+// Restart stops one replica gracefully, starts it again and returns when it is ready.
 func (c *Cluster) Restart(ctx context.Context, tier Tier, i int) error {
 	if err := c.replicas[tier][i].Stop(); err != nil {
 		return err
@@ -280,11 +275,11 @@ func (c *Cluster) Restart(ctx context.Context, tier Tier, i int) error {
 	return c.StartReplica(ctx, tier, i)
 }
 
-// Kill ends one replica without warning. StartReplica brings it back.
+// Kill kills one replica. StartReplica starts it again.
 func (c *Cluster) Kill(tier Tier, i int) { c.replicas[tier][i].Kill() }
 
-// StartReplica starts a replica that was stopped or killed, with the command
-// line it had, and returns when it is ready.
+// StartReplica starts a stopped or killed replica with the same command line, and returns
+// when it is ready.
 func (c *Cluster) StartReplica(ctx context.Context, tier Tier, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -292,8 +287,8 @@ func (c *Cluster) StartReplica(ctx context.Context, tier Tier, i int) error {
 	return r.Start(ctx, r.ready)
 }
 
-// Stop ends all servers in order but leaves an etcd process, so that another
-// server can be pointed at it.
+// Stop stops all servers gracefully, except for an etcd process, so that another server can
+// use it.
 func (c *Cluster) Stop() error {
 	var errs []error
 	for _, tier := range slices.Backward(c.order) {
@@ -307,8 +302,8 @@ func (c *Cluster) Stop() error {
 	return errors.Join(errs...)
 }
 
-// CopyEtcd copies the data of the etcd process into a new directory. The process is
-// stopped and started again for it.
+// CopyEtcd copies the data of the etcd process into a new directory. It restarts the
+// process.
 func (c *Cluster) CopyEtcd(ctx context.Context, dir string) error {
 	if err := c.replicas[Etcd][0].Stop(); err != nil {
 		return err
@@ -319,11 +314,11 @@ func (c *Cluster) CopyEtcd(ctx context.Context, dir string) error {
 	return c.StartReplica(ctx, Etcd, 0)
 }
 
-// Close ends everything. It is safe to call twice.
+// Close kills all processes. It may be called twice.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, p := range slices.Backward(c.extra) {
-		p.Kill() // clients hold nothing that an orderly end would save
+		p.Kill() // clients have no state to save
 	}
 	if c.Front != nil {
 		c.Front.Close()
@@ -342,7 +337,7 @@ func (c *Cluster) Close() error {
 
 func isEtcd(tier Tier) bool { return strings.HasPrefix(string(tier), string(Etcd)) }
 
-// Logs are the ends of all logs, at most limit bytes of each.
+// Logs returns the ends of all logs, at most limit bytes of each.
 func (c *Cluster) Logs(limit int64) string {
 	var b strings.Builder
 	write := func(p *Process) {
@@ -359,7 +354,7 @@ func (c *Cluster) Logs(limit int64) string {
 	return b.String()
 }
 
-// newProcess prepares a tool or, if own is set, a binary of ours.
+// newProcess returns a process of a tool or, if own is set, of one of our binaries.
 func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool, args []string) (*Process, error) {
 	var path string
 	var err error

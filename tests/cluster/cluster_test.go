@@ -39,7 +39,8 @@ func TestReferenceServesAndRestartsWithItsData(t *testing.T) {
 	}
 }
 
-// TestToolsOfAConfig: they are built before the time for the start begins.
+// TestToolsOfAConfig checks the list of tools that are built before the timeout of the
+// start begins.
 func TestToolsOfAConfig(t *testing.T) {
 	for name, test := range map[string]struct {
 		config Config

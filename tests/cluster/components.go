@@ -9,22 +9,22 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// StartControllerManager starts kube-controller-manager with every controller
-// that is on by default, under its own identity.
+// StartControllerManager starts kube-controller-manager with its default controllers and
+// its own identity.
 func (c *Cluster) StartControllerManager(ctx context.Context) (*Process, error) {
 	return c.startComponent(ctx, "kube-controller-manager", c.PKI.ControllerManager, func(kubeconfig string, port int) []string {
 		return controllerManagerFlags(c.PKI, c.Dir, kubeconfig, port)
 	})
 }
 
-// StartScheduler starts kube-scheduler under its own identity.
+// StartScheduler starts kube-scheduler with its own identity.
 func (c *Cluster) StartScheduler(ctx context.Context) (*Process, error) {
 	return c.startComponent(ctx, "kube-scheduler", c.PKI.Scheduler, func(kubeconfig string, port int) []string {
 		return schedulerFlags(c.Dir, kubeconfig, port)
 	})
 }
 
-// startComponent starts a client of the API that serves /healthz itself.
+// startComponent starts a client of the API that serves /healthz.
 func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.Pair, flags func(kubeconfig string, port int) []string) (*Process, error) {
 	port, err := freePort()
 	if err != nil {
@@ -37,15 +37,14 @@ func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.
 	return c.startExtra(ctx, name, flags(kubeconfig, port), dialable(address(port)))
 }
 
-// StartKwok starts kwok with the stages that it brings along: every Node becomes
-// ready, pods on it run at once, those of Jobs succeed, those that are deleted
-// go.
+// StartKwok starts kwok with its default stages: every Node becomes ready, pods on it run
+// at once, pods of Jobs succeed, and deleted ones go away.
 func (c *Cluster) StartKwok(ctx context.Context) (*Process, error) {
 	return c.startKwok(ctx, "pod/fast/pod-complete")
 }
 
-// StartKwokBesideJobs starts kwok as StartKwok does, but for the pods of Jobs: they
-// run until somebody else says how they have ended.
+// StartKwokBesideJobs starts kwok like StartKwok, except that the test decides how pods of
+// Jobs end.
 func (c *Cluster) StartKwokBesideJobs(ctx context.Context) (*Process, error) { return c.startKwok(ctx) }
 
 func (c *Cluster) startKwok(ctx context.Context, further ...string) (*Process, error) {
@@ -60,9 +59,8 @@ func (c *Cluster) startKwok(ctx context.Context, further ...string) (*Process, e
 	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig, stages), nil)
 }
 
-// StartSampleServer starts k8s.io/sample-apiserver on an etcd prefix of its own
-// and returns the port on which it serves. It asks the cluster who its callers
-// are and what they may do.
+// StartSampleServer starts k8s.io/sample-apiserver with its own etcd prefix and returns its
+// port. It asks the cluster who its callers are and what they may do.
 func (c *Cluster) StartSampleServer(ctx context.Context, etcdURL string) (*Process, int, error) {
 	port, err := freePort()
 	if err != nil {
@@ -72,8 +70,7 @@ func (c *Cluster) StartSampleServer(ctx context.Context, etcdURL string) (*Proce
 	return p, port, err
 }
 
-// StartEtcd starts one more etcd, for a server that is not part of the cluster,
-// and returns its URL.
+// StartEtcd starts another etcd, for a server outside of the cluster, and returns its URL.
 func (c *Cluster) StartEtcd(ctx context.Context, name string) (string, error) {
 	client, err := freePort()
 	if err != nil {

@@ -5,9 +5,8 @@ import (
 	"strconv"
 )
 
-// Replicas returns the replicas of every tier that TRIUNE_REPLICAS asks for, or otherwise.
-// The go command caches no results of tests with flags of their own, so what is run often
-// is configured by the environment.
+// Replicas returns the number of replicas of every tier in TRIUNE_REPLICAS, or otherwise.
+// An environment variable, unlike a test flag, lets the go command cache results.
 func Replicas(otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv("TRIUNE_REPLICAS")); err == nil {
 		return n

@@ -15,16 +15,15 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// External is a control plane that runs already and that somebody else ends:
-// [Connect]. It has no tiers that could be killed here, no etcd to look into and no
-// static tokens, and of its certificates only what a kubeconfig has.
+// External is a running control plane, reached by [Connect], that the suite does not stop.
+// It has no tiers to kill, no accessible etcd, no static tokens, and only the certificates
+// of its kubeconfig.
 const External Topology = "external"
 
-// Connect returns a cluster whose server runs already, given by a kubeconfig with a
-// client certificate of an administrator. Connections go through a balancer of our
-// own on 127.0.0.1, so that they can be cut; the certificate of the server has to
-// hold for that address. An answer to /readyz is waited for. Close leaves the server
-// alone; the caller removes Dir.
+// Connect returns a cluster for a running server, given by a kubeconfig with an
+// administrator's client certificate. Connections go through a balancer on 127.0.0.1, so
+// that they can be cut; the server's certificate must be valid for that address. Connect
+// waits until /readyz answers. Close does not stop the server; the caller removes Dir.
 func Connect(ctx context.Context, kubeconfig string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "triune-"+string(External)+"-")
 	if err != nil {

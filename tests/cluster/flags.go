@@ -12,8 +12,8 @@ const (
 	loopback = "127.0.0.1"
 	// serviceRange is kube-apiserver's documented default.
 	serviceRange = "10.0.0.0/24"
-	// advertise is a documentation address (RFC 5737): endpoints must not be
-	// loopback addresses, and the machine may have no other one.
+	// advertise is a documentation address (RFC 5737): endpoints must not be loopback
+	// addresses, and the machine may have no other.
 	advertise = "192.0.2.1"
 	issuer    = "https://kubernetes.default.svc.cluster.local"
 )
@@ -32,13 +32,13 @@ func etcdFlags(dir string, client, peer int) []string {
 		"--initial-advertise-peer-urls=http://" + address(peer),
 		"--initial-cluster=test=http://" + address(peer),
 		"--log-level=warn",
-		// A test may lose its data when the machine loses power.
+		// A test may lose its data in a power failure.
 		"--unsafe-no-fsync",
 	}
 }
 
-// natsConfig is what nats-server takes from a file only: a message must hold an
-// object of the largest size twice.
+// natsConfig has the settings that nats-server reads only from a file: a message must have
+// room for the largest object twice.
 const natsConfig = "max_payload: 4MB\n"
 
 func natsFlags(config, dir string, port int) []string {
@@ -51,8 +51,8 @@ func natsFlags(config, dir string, port int) []string {
 	}
 }
 
-// servingFlags are those of any API server: where it listens, whom it believes. names are
-// those of front proxies.
+// servingFlags returns the flags of any API server: where it listens and whom it trusts.
+// names are the names of front proxies.
 func servingFlags(p *pki.PKI, pair pki.Pair, port int, names string) []string {
 	return []string{
 		"--bind-address=" + loopback,
@@ -69,7 +69,7 @@ func servingFlags(p *pki.PKI, pair pki.Pair, port int, names string) []string {
 	}
 }
 
-// proxyFlags are those of a server that other servers know by pair.
+// proxyFlags returns the flags of a server that identifies itself to other servers by pair.
 func proxyFlags(pair pki.Pair) []string {
 	return []string{
 		"--proxy-client-cert-file=" + pair.CertFile,
@@ -77,7 +77,7 @@ func proxyFlags(pair pki.Pair) []string {
 	}
 }
 
-// builtinFlags are those of a server that serves the built-in resources.
+// builtinFlags returns the flags of a server of the built-in resources.
 func builtinFlags(p *pki.PKI, tokens string) []string {
 	return []string{
 		"--advertise-address=" + advertise,
@@ -93,14 +93,14 @@ func builtinFlags(p *pki.PKI, tokens string) []string {
 	}
 }
 
-// wholeServerFlags make one process the whole API: kube-apiserver, and triune
-// where it replaces it.
+// wholeServerFlags returns the flags of a process that serves the whole API: of
+// kube-apiserver, and of triune in its place.
 func wholeServerFlags(p *pki.PKI, port int, etcdURL, tokens string) []string {
 	flags := servingFlags(p, p.Serving["aggregator"], port, pki.FrontProxyClientName)
 	flags = append(flags, proxyFlags(p.FrontProxyClient)...)
 	flags = append(flags, builtinFlags(p, tokens)...)
 	return append(flags, "--etcd-servers="+etcdURL,
-		// Or a kube-apiserver that is told to end waits a minute for watches.
+		// Otherwise kube-apiserver waits a minute for watches when it stops.
 		"--shutdown-watch-termination-grace-period=1s")
 }
 
@@ -118,13 +118,13 @@ func triuneFlags(p *pki.PKI, dir string, port int, etcdURL, natsURL, tokens stri
 	return flags
 }
 
-// tierOptions is what the command line of one replica depends on.
+// tierOptions determines the command line of one replica.
 type tierOptions struct {
 	pki      *pki.PKI
 	port     int
 	etcdURL  string
 	natsURL  string
-	ownEtcd  bool // no other tier uses its etcd
+	ownEtcd  bool // its etcd belongs to it alone
 	tokens   string
 	nextURLs []string // replicas of the next tier
 	coreURLs []string // replicas of core, for the informers of the others
@@ -133,7 +133,7 @@ type tierOptions struct {
 func tierFlags(tier Tier, o tierOptions) []string {
 	names := pki.FrontProxyClientName
 	if tier == Extensions {
-		names = pki.TierPrefix + string(Core) // who alone tells it of users
+		names = pki.TierPrefix + string(Core) // the only front proxy
 	}
 	flags := servingFlags(o.pki, o.pki.Serving[string(tier)], o.port, names)
 	flags = append(flags, proxyFlags(o.pki.Tier[string(tier)])...)
@@ -160,7 +160,7 @@ func tierFlags(tier Tier, o tierOptions) []string {
 	case Core:
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
 	default:
-		// They know these tokens without core, too.
+		// The other tiers accept these tokens without core, too.
 		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+advertise)
 	}
 	return flags
@@ -181,7 +181,7 @@ func controllerManagerFlags(p *pki.PKI, dir, kubeconfig string, port int) []stri
 		"--cluster-signing-key-file=" + p.ClusterCA.KeyFile,
 		"--service-account-private-key-file=" + p.ServiceAccountKey,
 		"--service-cluster-ip-range=" + serviceRange,
-		// As kubeadm has it.
+		// As kubeadm configures it.
 		"--controllers=*,bootstrapsigner,tokencleaner",
 	}
 }
@@ -224,9 +224,8 @@ func sampleServerFlags(dir, kubeconfig, etcdURL string, port int) []string {
 	}
 }
 
-// CommandLine is what a program of a topology is started with, for tests of its
-// start itself: it uses the etcd of the cluster where that is a process of its
-// own, and nothing else of it.
+// CommandLine returns the arguments of a program of a topology, for tests of its start. It
+// uses the etcd process of the cluster if there is one, and nothing else of it.
 func (c *Cluster) CommandLine(program string, p *pki.PKI, dir string, port int) []string {
 	switch Topology(program) {
 	case KubeAPIServer:

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Pause has taken effect when it returns: what is tested next is a program that
-// hangs, not one that is about to.
+// Every thread is stopped when Pause returns: a test must not meet a program that is only
+// about to hang.
 func TestPauseHasStoppedEveryThread(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "while :; do :; done")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

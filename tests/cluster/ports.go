@@ -8,9 +8,8 @@ import (
 	"sync"
 )
 
-// Listening ports are taken from below the range from which the kernel gives
-// ports to outgoing connections: between the moment a port is found free and
-// the moment a server binds it, no connection can take it.
+// Ports to listen on are below the range from which the kernel assigns ports to outgoing
+// connections, so that no connection can take a port after it was found free.
 const (
 	firstPort = 20000
 	lastPort  = 32000
@@ -21,8 +20,7 @@ var ports = struct {
 	given map[int]bool
 }{given: map[int]bool{}}
 
-// freePort returns a loopback port on which nothing listens, never the same one
-// twice in a process.
+// freePort returns a free loopback port, never the same one twice in a process.
 func freePort() (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -42,5 +40,5 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("find a free port between %d and %d", firstPort, lastPort)
 }
 
-// FreePort is freePort for tests that start a program of their own.
+// FreePort is freePort for tests that start their own programs.
 func FreePort() (int, error) { return freePort() }

@@ -15,23 +15,22 @@ import (
 	"time"
 )
 
-// stopTimeout is how long a program has to end after SIGTERM.
+// stopTimeout is how long a program may take to exit after SIGTERM.
 const stopTimeout = 20 * time.Second
 
-// Process is one program that can be started again with the same command line.
-// Its methods may be called from one goroutine at a time, but for Log and
-// Running, which may be called from any.
+// Process is a program that can be started again with the same command line. Its methods
+// must not be called concurrently, except for Log and Running.
 type Process struct {
 	// Name is unique in a cluster: "core-1".
 	Name string
-	// Path of the binary, and its arguments.
+	// Path is the path of the binary, followed by its arguments.
 	Path string
 	Args []string
 	// Env is added to the environment of the test.
 	Env []string
 	// Dir is the working directory.
 	Dir string
-	// LogFile gets standard output and error of all starts, one after another.
+	// LogFile receives standard output and standard error of all starts.
 	LogFile string
 
 	mu     sync.Mutex
@@ -40,8 +39,8 @@ type Process struct {
 	err    error
 }
 
-// Start starts the program; ready, if not nil, is asked until it agrees, the
-// program ends, or ctx is done.
+// Start starts the program and, if ready is not nil, calls it until it succeeds, the
+// program exits, or ctx is done.
 func (p *Process) Start(ctx context.Context, ready func(context.Context) error) error {
 	if p.Running() {
 		return fmt.Errorf("start %s: it runs already", p.Name)
@@ -97,7 +96,7 @@ func (p *Process) await(ctx context.Context, exited <-chan struct{}, ready func(
 	}
 }
 
-// Running reports whether the program was started and has not ended.
+// Running reports whether the program is running.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// PID is the process id, 0 when the program does not run.
+// PID is the process ID, 0 if the program is not running.
 func (p *Process) PID() int {
 	if !p.Running() {
 		return 0
@@ -122,8 +121,8 @@ func (p *Process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Stop asks the program to end (SIGTERM) and waits for it. A program that does
-// not end in time is killed, which is an error.
+// Stop sends SIGTERM and waits for the program to exit. It kills a program that does not
+// exit in time, which is an error.
 func (p *Process) Stop() error {
 	if !p.Running() {
 		return nil
@@ -138,7 +137,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Kill ends the program at once (SIGKILL) and waits until it is gone.
+// Kill sends SIGKILL and waits for the program to exit.
 func (p *Process) Kill() {
 	if p.Running() {
 		p.signal(syscall.SIGCONT)
@@ -147,19 +146,19 @@ func (p *Process) Kill() {
 	}
 }
 
-// Pause makes the program stop in its tracks without closing a connection, as a
-// machine that hangs does, and returns when it has. Resume lets it go on.
+// Pause stops the program without closing a connection, like a machine that hangs, and
+// returns when it has stopped. Resume continues it.
 func (p *Process) Pause() {
 	p.signal(syscall.SIGSTOP)
-	// The signal is delivered to each thread when the machine gets round to it; a
-	// busy one answers some requests before that.
+	// The signal is delivered to the threads one by one, and a busy program may answer some
+	// requests before that.
 	for limit := time.Now().Add(stopTimeout); p.Running() && !stopped(p.PID()) && time.Now().Before(limit); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// stopped tells whether every thread of a process is stopped. Where the system has
-// no /proc it is believed to be.
+// stopped reports whether every thread of a process is stopped. Without /proc it returns
+// true.
 func stopped(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {
@@ -168,9 +167,9 @@ func stopped(pid int) bool {
 	for _, thread := range threads {
 		stat, err := os.ReadFile(thread)
 		if err != nil {
-			continue // it has just ended
+			continue // it has just exited
 		}
-		// The state stands behind the name, which is in parentheses and may hold any.
+		// The state follows the name, which is in parentheses and may contain parentheses.
 		if _, state, ok := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')'):]), " "); ok && !strings.HasPrefix(state, "T") {
 			return false
 		}
@@ -181,14 +180,14 @@ func stopped(pid int) bool {
 // Resume undoes Pause.
 func (p *Process) Resume() { p.signal(syscall.SIGCONT) }
 
-// signal goes to the whole group of the program: it may have children.
+// signal signals the process group of the program, which may have children.
 func (p *Process) signal(sig syscall.Signal) {
 	if pid := p.PID(); pid != 0 {
-		_ = syscall.Kill(-pid, sig) // it may have ended meanwhile
+		_ = syscall.Kill(-pid, sig) // it may have exited meanwhile
 	}
 }
 
-// Wait returns how the program ended: nil, or an [exec.ExitError].
+// Wait waits for the program to exit and returns nil or an [exec.ExitError].
 func (p *Process) Wait(ctx context.Context) error {
 	p.mu.Lock()
 	exited := p.exited
@@ -210,7 +209,7 @@ func (p *Process) exitError() error {
 	return p.err
 }
 
-// Log returns at most the last limit bytes that the program has written.
+// Log returns at most the last limit bytes of the log.
 func (p *Process) Log(limit int64) string {
 	f, err := os.Open(p.LogFile)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// probe returns a question whether url answers 200. Connections are not kept:
-// each probe sees what a new client would see.
+// probe returns a check that url answers 200. Each check opens a new connection, like a new
+// client.
 func probe(p *pki.PKI, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		roots, err := pki.LoadPool(p.ClusterCA.CertFile)
@@ -44,7 +44,7 @@ func probe(p *pki.PKI, url string) func(context.Context) error {
 	}
 }
 
-// dialable returns a question whether something accepts at addr.
+// dialable returns a check that addr accepts connections.
 func dialable(addr string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", addr)

@@ -11,10 +11,10 @@ import (
 	"triune.dev/shared/process/pki"
 )
 
-// etcdRoot is etcd's user that may do everything.
+// etcdRoot is etcd's user with all permissions.
 const etcdRoot = "root"
 
-// etcdClients are the certificates of etcd's users, by common name.
+// etcdClients returns the certificates of etcd's users, by common name.
 func (c Config) etcdClients() []pki.Client {
 	if !c.EtcdRoles {
 		return nil
@@ -26,7 +26,7 @@ func (c Config) etcdClients() []pki.Client {
 	return clients
 }
 
-// etcdUserFlags are those by which a program is a user of etcd.
+// etcdUserFlags returns the flags with which a program connects as a user of etcd.
 func (c *Cluster) etcdUserFlags(user string) []string {
 	if !c.Config.EtcdRoles {
 		return nil
@@ -34,13 +34,13 @@ func (c *Cluster) etcdUserFlags(user string) []string {
 	pair := c.PKI.Clients["etcd/"+user]
 	flags := []string{"--etcd-cafile=" + c.PKI.EtcdCA.CertFile, "--etcd-certfile=" + pair.CertFile, "--etcd-keyfile=" + pair.KeyFile}
 	if user != etcdRoot {
-		flags = append(flags, "--etcd-compaction-interval=0") // etcd's own
+		flags = append(flags, "--etcd-compaction-interval=0") // etcd compacts itself
 	}
 	return flags
 }
 
-// startSecureEtcd starts an etcd that asks for certificates, and gives it users and
-// roles.
+// startSecureEtcd starts an etcd that requires client certificates, and creates its users
+// and roles.
 func (c *Cluster) startSecureEtcd(ctx context.Context, name Tier, client int, flags []string) (string, error) {
 	metrics, err := freePort()
 	if err != nil {
@@ -83,8 +83,8 @@ func (c *Cluster) EnsureEtcdRoles(ctx context.Context, url string) error {
 	return nil
 }
 
-// EtcdAs returns a client with the certificate of a tier, or of root, where
-// [Config.EtcdRoles] is set. The caller closes it.
+// EtcdAs returns a client with the certificate of a tier or of root, with
+// [Config.EtcdRoles]. The caller closes it.
 func (c *Cluster) EtcdAs(user string) (*clientv3.Client, error) {
 	pair, err := c.PKI.Clients["etcd/"+user].Load()
 	if err != nil {

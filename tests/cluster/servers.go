@@ -52,8 +52,8 @@ func (c *Cluster) startNATS(ctx context.Context) (url string, err error) {
 	return url, c.add(ctx, NATS, &replica{Process: p, url: url, ready: dialable(address(port))})
 }
 
-// startReference starts kube-apiserver and returns where it listens, as do its
-// siblings below.
+// startReference starts kube-apiserver and returns its addresses. startTriune and
+// startTiers do the same for theirs.
 func (c *Cluster) startReference(ctx context.Context) ([]string, error) {
 	port, err := freePort()
 	if err != nil {
@@ -90,10 +90,9 @@ func (c *Cluster) startTriune(ctx context.Context) ([]string, error) {
 	return []string{address(port)}, c.add(ctx, tier, &replica{Process: p, url: url, ready: probe(c.PKI, url+"/readyz")})
 }
 
-// startTiers starts the tail of the chain first. Nothing depends on that order;
-// it only keeps the logs free of complaints about a tier that is not there yet.
-// All ports are known before the first process starts, for the tiers name each
-// other.
+// startTiers starts the last tier first. Nothing depends on the order, but the logs then
+// have no complaints about a missing tier. All ports are chosen before the first start,
+// because tiers name each other.
 func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 	natsURL, err := c.startNATS(ctx)
 	if err != nil {
@@ -121,8 +120,7 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 		}
 	}
 	next := map[Tier]Tier{Aggregator: Core, Core: Extensions}
-	// A tier waits in readyz for what it needs of the others, so all start
-	// before any is waited for.
+	// Tiers wait in readyz for each other, so start all before waiting for any.
 	for _, tier := range []Tier{Extensions, Core, Aggregator} {
 		for i, port := range ports[tier] {
 			o := tierOptions{

@@ -7,16 +7,15 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a program the leader of a process group, and has the kernel
-// kill it when the thread that started it ends.
+// ownGroup makes a program the leader of a process group, and lets the kernel kill it when
+// the thread that started it ends.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// The parent of a program is a thread, not a process (PR_SET_PDEATHSIG in
-// prctl(2)), and Go ends threads as it likes. So all programs are started on
-// one thread that lives as long as the test binary, even if that one panics or
-// is killed: then nothing of what it started survives it.
+// The parent of a program is a thread, not a process (PR_SET_PDEATHSIG in prctl(2)), and Go
+// may end threads at any time. So all programs are started by one thread that lives as long
+// as the test binary. If that panics or is killed, its programs are killed, too.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
