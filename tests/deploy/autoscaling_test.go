@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// scaledBy are the metrics of Pods that the chart's HorizontalPodAutoscalers follow,
-// by tier, each as a selector of Prometheus.
+// scaledBy returns the metrics of Pods that the chart's HorizontalPodAutoscalers use, by
+// tier, each as a selector of Prometheus.
 func scaledBy(t *testing.T) map[string][]string {
 	t.Helper()
 	var set []string
@@ -52,8 +52,8 @@ func scaledBy(t *testing.T) map[string][]string {
 	return all
 }
 
-// TestAutoscalingIsDocumented: the rule for prometheus-adapter in deploy/README.md has
-// every metric that the chart asks for.
+// TestAutoscalingIsDocumented checks that the rule for prometheus-adapter in
+// deploy/README.md has every metric that the chart uses.
 func TestAutoscalingIsDocumented(t *testing.T) {
 	data, err := os.ReadFile(path(t, "deploy", "README.md"))
 	if err != nil {

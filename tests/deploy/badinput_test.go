@@ -25,7 +25,7 @@ import (
 	"triune.dev/tests/deploy/engine"
 )
 
-// again is how to start a container of an installation once more, with other flags.
+// again starts the container of an installation once more, with other flags.
 type again struct {
 	container, project, image string
 	flags, env                []string
@@ -52,9 +52,9 @@ func inspect(t *testing.T, container string) again {
 	return again{container, c.Labels["com.docker.compose.project"], c.Image, append(c.Entrypoint[1:], c.Cmd...), c.Env}
 }
 
-// run starts the container with flags that replace those of the same name. It
-// returns the first line that begins as errors do, when there is one or when the
-// container has ended; the container ends with it.
+// run starts the container with flags that replace those of the same name. It returns the
+// first line with an error, once there is one or the container has exited, and then removes
+// the container.
 func (a again) run(t *testing.T, network string, flags ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -83,7 +83,7 @@ func (a again) run(t *testing.T, network string, flags ...string) string {
 	return line
 }
 
-// problem is a line that says that something is wrong.
+// problem matches a line that reports a problem.
 var problem = regexp.MustCompile(`(?m)^(error: |E\d{4} ).*$`)
 
 func replaced(flags []string, name string) bool {
@@ -95,8 +95,8 @@ func replaced(flags []string, name string) bool {
 	return false
 }
 
-// TestComposeBadInput: what a person does wrong is named by the first line that
-// they see.
+// TestComposeBadInput checks that the first line of output names a mistake in the
+// configuration.
 func TestComposeBadInput(t *testing.T) {
 	full(t)
 	p, _, _ := composeUp(t, nil, nil)
@@ -133,7 +133,8 @@ func TestComposeBadInput(t *testing.T) {
 		})
 	}
 
-	// The job that makes keys and gives volumes away, with one that cannot be written.
+	// The job that makes keys and sets the owners of volumes, with a volume that it cannot
+	// write.
 	for name, test := range map[string]struct{ flag, at string }{
 		"an unwritable volume of data":        {"--give=/volumes/etcd-0", "/volumes/etcd-0"},
 		"an unwritable volume of keys":        {"--share=/share/etcd=etcd/ca.crt,etcd/server.key", "/share/etcd"},
@@ -154,7 +155,7 @@ func TestComposeBadInput(t *testing.T) {
 			}
 		})
 	}
-	// Those who store data, with a volume that belongs to root.
+	// The databases, with a volume that belongs to root.
 	for _, service := range []string{"etcd-0", "nats-0"} {
 		t.Run("an unwritable volume of "+service, func(t *testing.T) {
 			ids, err := p.Containers(ctx, service)
@@ -173,7 +174,7 @@ func TestComposeBadInput(t *testing.T) {
 			}
 			id = strings.TrimSpace(id)
 			defer func() { _, _ = engine.Docker(context.WithoutCancel(ctx), "rm", "--force", id) }()
-			// These programs are of others, and the line is where they have it.
+			// The line may be anywhere in the output of these programs of other projects.
 			eventually(t, time.Minute, func() error {
 				logs, err := engine.Logs(ctx, id)
 				named := slices.ContainsFunc(strings.Split(logs, "\n"), func(line string) bool {
@@ -223,8 +224,8 @@ func TestComposeBadInput(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	// Health checks say what a running tier lacks.
-	t.Run("no etcd any more", func(t *testing.T) {
+	// Health checks name what a running tier lacks.
+	t.Run("etcd is gone", func(t *testing.T) {
 		etcd, err := p.Containers(ctx, "etcd-0")
 		if err != nil {
 			t.Fatal(err)
@@ -242,8 +243,8 @@ func TestComposeBadInput(t *testing.T) {
 	})
 }
 
-// TestComposeHALosesAMember: with three members of etcd and NATS each, one of both
-// may be lost.
+// TestComposeHALosesAMember checks that with three members each, one of etcd and one of
+// NATS may be lost.
 func TestComposeHALosesAMember(t *testing.T) {
 	full(t)
 	file := filepath.Join("deploy", "compose", "ha.env")
@@ -254,7 +255,7 @@ func TestComposeHALosesAMember(t *testing.T) {
 		t.Helper()
 		eventually(t, time.Minute, func() error {
 			_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-			if apierrors.IsAlreadyExists(err) { // the answer to an attempt was lost
+			if apierrors.IsAlreadyExists(err) { // an earlier attempt succeeded and its answer was lost
 				return nil
 			}
 			return err
@@ -273,7 +274,7 @@ func TestComposeHALosesAMember(t *testing.T) {
 	}
 	healthy(t, p, tierServices...)
 	fromStream(t, p, kubeconfig)
-	// A replica starts without them, too.
+	// A replica also starts without them.
 	ids, err := p.Containers(ctx, "core")
 	if err != nil {
 		t.Fatal(err)
@@ -295,19 +296,19 @@ func TestComposeHALosesAMember(t *testing.T) {
 	if err != nil || len(list.Items) != 4 {
 		t.Errorf("%d objects, want 4: %v", len(list.Items), err)
 	}
-	// Tiers end while there is an etcd, and members of it one after another.
+	// The tiers stop while etcd is running, and its members stop one after another.
 	services := append([]string{"etcd-0", "etcd-1", "etcd-2", "nats-0", "nats-1", "nats-2", "api"}, tierServices...)
 	t.Logf("stopped within %v", stop(t, p, services, "--env-file="+file).Round(100*time.Millisecond))
 }
 
-// replaceMember loses the volume of etcd-0 as well, and brings the member back as
-// deploy/README.md says. env names the file of variables that the installation has.
+// replaceMember removes the volume of etcd-0 as well, and replaces the member as
+// deploy/README.md says. env is the file with the variables of the installation.
 func replaceMember(t *testing.T, p *engine.Project, env string) {
 	t.Helper()
 	ctx := t.Context()
 	lose := func() {
 		t.Helper()
-		for _, service := range []string{"etcd-0", "pki"} { // both have the volume
+		for _, service := range []string{"etcd-0", "pki"} { // both mount the volume
 			ids, err := p.Containers(ctx, service)
 			if err != nil {
 				t.Fatal(err)
@@ -336,13 +337,13 @@ func replaceMember(t *testing.T, p *engine.Project, env string) {
 		return err
 	})
 
-	// It must not run while it is no member: it would begin a cluster of its own.
+	// While it is not a member, it must not run: it would start a new cluster.
 	lose()
 	if _, err := p.Compose(ctx, env, "up", "--no-build", "pki"); err != nil {
 		t.Fatal(err)
 	}
 	client := etcdClient(t, p, "etcd-1")
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // or it asks for ever
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // otherwise it retries forever
 	defer cancel()
 	members, err := client.MemberList(ctx)
 	if err != nil {
@@ -364,8 +365,8 @@ func replaceMember(t *testing.T, p *engine.Project, env string) {
 	healthy(t, p, "etcd-0")
 }
 
-// etcdClient is a client of one member, with the certificate of root, which the members
-// have for etcdctl.
+// etcdClient returns a client of one member, with the root certificate that members have
+// for etcdctl.
 func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Client {
 	t.Helper()
 	ids, err := p.Containers(t.Context(), service)
@@ -389,7 +390,8 @@ func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Clien
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its name is not known on this machine, its certificate holds for no address.
+	// The member's name does not resolve on this machine, and its certificate is valid for
+	// no address.
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, "2379"))
 	}

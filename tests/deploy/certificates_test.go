@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// checkCertificates: those that the chart has made for servers are of the authority
-// beside them, hold for the names that others reach them under, and for 90 days, those
-// among them that an earlier version had made for ten years.
+// checkCertificates checks that the chart's serving certificates are signed by the CA
+// beside them, are valid for the names of their servers, and for 90 days, including those
+// that an earlier version had issued for ten years.
 func checkCertificates(t *testing.T, kubectl program, namespace string) {
 	t.Helper()
 	var secrets corev1.SecretList

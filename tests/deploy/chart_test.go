@@ -21,7 +21,7 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// full skips a test that is not part of the fast half.
+// full skips a test with -short.
 func full(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -29,7 +29,7 @@ func full(t *testing.T) {
 	}
 }
 
-// path names a file of the checkout.
+// path returns the path of a file of the checkout.
 func path(t *testing.T, elements ...string) string {
 	t.Helper()
 	root, err := tools.Root()
@@ -47,7 +47,7 @@ type program struct {
 	stdin string
 }
 
-// run executes the program; both what it prints and the error are returned.
+// run executes the program, and returns its output even with an error.
 func (p program) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	binary, err := tools.Path(t.Context(), p.name)
@@ -65,7 +65,7 @@ func (p program) run(t *testing.T, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// must is run where an error ends the test.
+// must is run for a program that must succeed.
 func (p program) must(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := p.run(t, args...)
@@ -75,8 +75,7 @@ func (p program) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// helm is Helm with directories of its own, so that it reads and writes nothing of
-// the user's.
+// helm returns Helm with its own directories, so that it does not use those of the user.
 func helm(t *testing.T, args ...string) program {
 	dir := t.TempDir()
 	return program{name: "helm", args: args, env: []string{"HELM_CACHE_HOME=" + dir, "HELM_CONFIG_HOME=" + dir, "HELM_DATA_HOME=" + dir}}
@@ -84,7 +83,7 @@ func helm(t *testing.T, args ...string) program {
 
 func chart(t *testing.T) string { return path(t, "deploy", "helm", "triune") }
 
-// valueSets are the files of ci/.
+// valueSets returns the files of ci/.
 func valueSets(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart(t), "ci", "*-values.yaml"))
@@ -104,7 +103,7 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartRefusesBadValues: what Helm says names the value, and what else it needs.
+// TestChartRefusesBadValues checks that Helm's error names the value and what it requires.
 func TestChartRefusesBadValues(t *testing.T) {
 	for set, want := range map[string]string{
 		"core.replicas=3":                          "additional properties 'replicas' not allowed",
@@ -132,9 +131,8 @@ func TestChartRefusesBadValues(t *testing.T) {
 	}
 }
 
-// foreign are the kinds of others that some values make the chart render. Their
-// schemas are the business of those who define them; that they are objects is
-// checked.
+// foreign lists the kinds of other projects that some values make the chart render. Their
+// schemas are not checked, only that they are objects.
 var foreign = []struct{ group, version, kind, plural string }{
 	{"cert-manager.io", "v1", "Certificate", "certificates"},
 	{"cert-manager.io", "v1", "Issuer", "issuers"},
@@ -160,8 +158,8 @@ spec:
 	return b.String()
 }
 
-// TestChartIsAcceptedByServers: everything that the chart renders is accepted, with
-// strict validation and without a warning, by kube-apiserver and by Triune.
+// TestChartIsAcceptedByServers checks that kube-apiserver and Triune accept everything that
+// the chart renders, with strict validation and without warnings.
 func TestChartIsAcceptedByServers(t *testing.T) {
 	full(t)
 	for _, topology := range []cluster.Topology{cluster.KubeAPIServer, cluster.Triune} {
@@ -176,7 +174,7 @@ func TestChartIsAcceptedByServers(t *testing.T) {
 				t.Run(filepath.Base(values), func(t *testing.T) {
 					apply := kubectl
 					apply.stdin = helm(t).must(t, "template", "t", chart(t), "--namespace=default", "--values", values)
-					// Discovery learns of new definitions a moment later.
+					// Discovery includes new CRDs a moment later.
 					eventually(t, time.Minute, func() error {
 						out, err := apply.run(t, "apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "--filename=-")
 						if err != nil {
@@ -194,7 +192,7 @@ func TestChartIsAcceptedByServers(t *testing.T) {
 	}
 }
 
-// eventually repeats until there is no error; the last one ends the test.
+// eventually retries check until it succeeds; its last error fails the test.
 func eventually(t *testing.T, limit time.Duration, check func() error) {
 	t.Helper()
 	deadline, tick := time.After(limit), time.NewTicker(200*time.Millisecond)
@@ -212,8 +210,8 @@ func eventually(t *testing.T, limit time.Duration, check func() error) {
 	}
 }
 
-// TestChartLifecycle takes the chart through install, test, upgrade and uninstall
-// on a cluster that Triune serves, with the real controllers and simulated nodes.
+// TestChartLifecycle takes the chart through install, test, upgrade and uninstall on a
+// cluster of Triune, with the real controllers and simulated nodes.
 func TestChartLifecycle(t *testing.T) {
 	full(t)
 	c := cluster.Run(t, cluster.Config{Topology: cluster.Triune})
@@ -233,11 +231,12 @@ func TestChartLifecycle(t *testing.T) {
 	kubectl.must(t, "wait", "--for=create", "serviceaccount/default", "--timeout=60s")
 	before := inventory(t, kubectl)
 	release := helm(t, "--kubeconfig", c.Kubeconfig, "--namespace="+namespace)
-	// As it comes, but that etcd's volumes and the keys go with the release.
+	// The default values, except that etcd's volumes and the keys are deleted with the
+	// release.
 	with := []string{"--values", filepath.Join(chart(t), "ci", "default-values.yaml"), "--set", "etcd.persistence.whenDeleted=Delete", "--wait", "--timeout=240s"}
 	install := func(args ...string) string { t.Helper(); return release.must(t, append(args, with...)...) }
 
-	// The version before this one, as `helm package` made it.
+	// The previous version, as packaged by `helm package`.
 	out := install("install", "cp", filepath.Join("testdata", "triune-0.1.0.tgz"))
 	if !strings.Contains(out, "STATUS: deployed") || !strings.Contains(out, "https://cp-triune.control.svc.cluster.local:443") {
 		t.Errorf("install says\n%s", out)
@@ -255,8 +254,8 @@ func TestChartLifecycle(t *testing.T) {
 	}
 	with = append(with, "--set", "tls.selfSigned.whenDeleted=Delete")
 	install("upgrade", "cp", chart(t))
-	// Authorities and the key of tokens stay as they are. What Helm has made for ten years
-	// is issued again; checkCertificates says by whom and for how long.
+	// Authorities and the token key remain. Certificates that Helm had made for ten years
+	// are issued again; checkCertificates checks them.
 	upgraded, kept := kubectl.must(t, secrets...), 0
 	for secret := range strings.Lines(certificates) {
 		name, _, _ := strings.Cut(secret, " ")
@@ -282,7 +281,7 @@ func TestChartLifecycle(t *testing.T) {
 	if kubectl.must(t, secrets...) != certificates || kubectl.must(t, volumes...) != claims {
 		t.Error("the upgrade has made other certificates, keys or volumes")
 	}
-	// Pods of the old revision may still be on their way out.
+	// Pods of the old revision may still be terminating.
 	eventually(t, time.Minute, func() error {
 		now := podsOf(t, kubectl)
 		for component, names := range pods {
@@ -305,7 +304,7 @@ func TestChartLifecycle(t *testing.T) {
 	})
 }
 
-// podsOf lists the pods of each component that are not about to end.
+// podsOf lists the pods of each component that are not terminating.
 func podsOf(t *testing.T, kubectl program) map[string][]string {
 	t.Helper()
 	out := kubectl.must(t, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.labels.app\.kubernetes\.io/component} {.metadata.name} {.metadata.deletionTimestamp}{"\n"}{end}`)
@@ -321,8 +320,8 @@ func podsOf(t *testing.T, kubectl program) map[string][]string {
 	return all
 }
 
-// inventory lists everything in a namespace but events, and what of the cluster's
-// own objects a chart could make.
+// inventory lists everything in a namespace except for events, and the cluster-scoped
+// objects that a chart could create.
 func inventory(t *testing.T, kubectl program) string {
 	t.Helper()
 	kinds := strings.Fields(kubectl.must(t, "api-resources", "--namespaced", "--verbs=list,delete", "-o", "name"))
@@ -362,8 +361,8 @@ func createNodes(t *testing.T, c *cluster.Cluster, n int) {
 	}
 }
 
-// createVolumes makes what a provisioner would: volumes for the claims of etcd and
-// NATS, which kube-controller-manager binds.
+// createVolumes creates volumes for the claims of etcd and NATS, as a provisioner would;
+// kube-controller-manager binds them.
 func createVolumes(t *testing.T, c *cluster.Cluster, n int) {
 	t.Helper()
 	client := clientOf(t, c)

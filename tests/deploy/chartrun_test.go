@@ -22,12 +22,12 @@ import (
 	"triune.dev/tests/deploy/engine"
 )
 
-// TestChartRuns does what kubelets would: it runs the containers of the chart, with the
-// programs, flags, files and rights that are rendered, reachable under the names of
-// their Services, with the Secrets that the chart's own job has made. Everything becomes
-// ready, helm test's Job succeeds, and the certificate for Prometheus opens the metrics of
-// every tier, which reads its events from NATS. Then all leaves are renewed under load, and
-// all authorities are replaced.
+// TestChartRuns runs the containers of the chart as kubelets would: with the rendered
+// programs, flags, files and permissions, under the names of their Services, and with the
+// Secrets of the chart's own job. Everything becomes ready, helm test's Job succeeds, and
+// Prometheus' certificate gives access to the metrics of every tier, which gets its events
+// from NATS. Then all leaf certificates are renewed under load, and all authorities are
+// replaced.
 func TestChartRuns(t *testing.T) {
 	full(t)
 	needEngine(t)
@@ -39,7 +39,7 @@ func TestChartRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := []string{"api.service.port=6443"} // there is nothing that translates ports
+	set := []string{"api.service.port=6443"} // nothing translates ports here
 	for _, tier := range tierServices {
 		set = append(set, tier+".image.repository=triune-test/"+tier)
 	}
@@ -116,7 +116,7 @@ func TestChartRuns(t *testing.T) {
 	}
 	for _, tier := range tierServices {
 		name := "t-triune-" + tier
-		// As the ServiceMonitor says.
+		// As configured in the ServiceMonitor.
 		client := clientWith(t, r.secrets["t-triune-monitoring"], name+".default.svc.cluster.local")
 		client.Transport.(*http.Transport).DisableKeepAlives = true
 		want := fmt.Sprintf("triune_eventlog_from_stream{tier=%q} 1\n", tier)
@@ -148,13 +148,13 @@ type kubelet struct {
 	r            rendered
 	network, dir string
 	ids          []string
-	// mounted are the volumes of Secrets that have files, by directory.
+	// mounted has the volumes of Secrets with files, by directory.
 	mounted map[string]corev1.Volume
-	// written are directories in which containers write, as users of their own.
+	// written are the directories that containers write, as different users.
 	written []string
 }
 
-// start runs a container and returns its address.
+// start starts a container and returns its address.
 func (k *kubelet) start(t *testing.T, name string, template corev1.PodTemplateSpec, c corev1.Container, flags ...string) string {
 	t.Helper()
 	id, err := k.run(t, name, template, c, flags...)
@@ -221,7 +221,7 @@ func (k *kubelet) run(t *testing.T, name string, template corev1.PodTemplateSpec
 			t.Fatalf("%s has no volume %s", name, mount.Name)
 		}
 		volume := template.Spec.Volumes[at]
-		// A tmpfs is neither shared nor there after a restart.
+		// A tmpfs is not shared, and does not survive a restart.
 		if volume.EmptyDir != nil && k.r.sets[name] != nil {
 			args = append(args, "--volume="+k.scratch(t, name, volume)+":"+mount.MountPath)
 			continue
@@ -253,7 +253,7 @@ func selects(selector, labels map[string]string) bool {
 	return len(selector) > 0
 }
 
-// scratch is a directory that the containers of a pod share, and find again.
+// scratch returns a directory that the containers of a pod share and keep.
 func (k *kubelet) scratch(t *testing.T, pod string, volume corev1.Volume) string {
 	t.Helper()
 	dir := filepath.Join(k.dir, pod, volume.Name)
@@ -264,8 +264,8 @@ func (k *kubelet) scratch(t *testing.T, pod string, volume corev1.Volume) string
 	return dir
 }
 
-// files is a directory with what a Secret or a ConfigMap has for a volume, in the manner
-// of kubelets: behind a link, so that all files change at once, and the old ones go.
+// files returns a directory with the content of a Secret or ConfigMap for a volume. Like
+// kubelets it uses a link, so that all files change at once and the old ones disappear.
 func (k *kubelet) files(t *testing.T, pod string, volume corev1.Volume) string {
 	t.Helper()
 	dir := filepath.Join(k.dir, pod, volume.Name)
@@ -298,7 +298,7 @@ func (k *kubelet) write(t *testing.T, dir string, volume corev1.Volume) {
 			items = append(items, corev1.KeyToPath{Key: key, Path: key})
 		}
 	}
-	version, err := os.MkdirTemp(dir, "..version-") //nolint:usetesting // it stands beside the link to it
+	version, err := os.MkdirTemp(dir, "..version-") //nolint:usetesting // beside the link to it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func (k *kubelet) write(t *testing.T, dir string, volume corev1.Volume) {
 	if err := errors.Join(os.Symlink(filepath.Base(version), link+"_tmp"), os.Rename(link+"_tmp", link)); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever watches a file sees it go.
+	// Programs that watch a file see it disappear.
 	if old != "" {
 		if err := os.RemoveAll(filepath.Join(dir, old)); err != nil {
 			t.Fatal(err)
@@ -334,7 +334,7 @@ func (k *kubelet) write(t *testing.T, dir string, volume corev1.Volume) {
 	}
 }
 
-// probe asks what the readiness probe of a container asks.
+// probe executes the readiness probe of a container.
 func probe(c corev1.Container, address string) error {
 	get := c.ReadinessProbe.HTTPGet
 	port := get.Port.IntValue()
@@ -351,7 +351,7 @@ func probe(c corev1.Container, address string) error {
 	if err != nil {
 		return err
 	}
-	// A kubelet verifies nothing, either.
+	// A kubelet does not verify certificates, either.
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	_, err = fetch(client, request)
 	return err

@@ -20,10 +20,10 @@ import (
 	"triune.dev/tests/deploy/engine"
 )
 
-// tierServices are those of docker-compose.yml that answer requests.
+// tierServices are the services of docker-compose.yml that answer requests.
 var tierServices = []string{"aggregator", "core", "extensions"}
 
-// needEngine ends a test where there is nothing to run containers with.
+// needEngine skips a test without a container engine.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if err := engine.Available(t.Context()); err != nil {
@@ -31,9 +31,9 @@ func needEngine(t *testing.T) {
 	}
 }
 
-// composeProject prepares docker-compose.yml with images that need no registry; more
-// are stand-ins that it needs beside etcd and NATS. All of it goes with the test, the
-// volumes too. The kubeconfig will be in dir.
+// composeProject prepares docker-compose.yml with images that need no registry; more names
+// stand-ins besides etcd and NATS. Everything is removed with the test, including volumes.
+// The kubeconfig will be in dir.
 func composeProject(t *testing.T, more, env []string) (p *engine.Project, dir string) {
 	t.Helper()
 	needEngine(t)
@@ -71,7 +71,7 @@ func composeProject(t *testing.T, more, env []string) (p *engine.Project, dir st
 // upFlags start two replicas of each tier.
 var upFlags = []string{"--detach", "--no-build", "--scale=aggregator=2", "--scale=core=2", "--scale=extensions=2"}
 
-// composeUp starts what composeProject has prepared, with two replicas of each tier.
+// composeUp starts the project of composeProject, with two replicas of each tier.
 func composeUp(t *testing.T, more, env []string, args ...string) (*engine.Project, *kubernetes.Clientset, string) {
 	t.Helper()
 	p, dir := composeProject(t, more, env)
@@ -100,9 +100,9 @@ func healthy(t *testing.T, p *engine.Project, services ...string) {
 	}
 }
 
-// TestComposeLosesNothing kills every container in turn and cuts tiers off the
-// network while clients write and watch; then it takes the whole installation down and
-// brings it up again.
+// TestComposeLosesNothing kills every container in turn and disconnects tiers from the
+// network while clients write and watch; then it stops the whole installation and starts it
+// again.
 func TestComposeLosesNothing(t *testing.T) {
 	full(t)
 	p, client, kubeconfig := composeUp(t, nil, nil)
@@ -171,12 +171,12 @@ func TestComposeLosesNothing(t *testing.T) {
 	}
 	fromStream(t, p, kubeconfig)
 
-	// The stop comes while clients write and watch. How long it takes as a whole is the
-	// engine's speed, too; each container has its ten seconds.
+	// Stop while clients write and watch. The total time depends on the engine, too; each
+	// container has ten seconds.
 	before := l.acknowledged()
 	took := stop(t, p, append([]string{"etcd-0", "nats-0", "api"}, tierServices...))
 	t.Logf("stopped within %v, after %d writes", took.Round(100*time.Millisecond), before)
-	// Containers and networks go, volumes stay.
+	// Containers and networks are removed, volumes remain.
 	if _, err := p.Compose(ctx, "down"); err != nil {
 		t.Fatal(err)
 	}
@@ -192,8 +192,8 @@ func TestComposeLosesNothing(t *testing.T) {
 	t.Logf("%d writes were acknowledged, %d failed, %d watchers saw them", len(l.written), l.failed, len(l.watchers))
 }
 
-// stop ends all containers of an installation, those of the named services without an
-// error.
+// stop stops all containers of an installation. Those of the named services must exit
+// without an error.
 func stop(t *testing.T, p *engine.Project, services []string, args ...string) time.Duration {
 	t.Helper()
 	ctx := t.Context()
@@ -202,7 +202,7 @@ func stop(t *testing.T, p *engine.Project, services []string, args ...string) ti
 		t.Fatal(err)
 	}
 	took := time.Since(begin)
-	// Whoever takes longer than its ten seconds is killed, and says so (137).
+	// A container that takes longer than ten seconds is killed (exit status 137).
 	for _, service := range services {
 		ids, err := p.Containers(ctx, service)
 		if err != nil {
@@ -222,7 +222,7 @@ func stop(t *testing.T, p *engine.Project, services []string, args ...string) ti
 	return took
 }
 
-// fromStream waits until every replica of every tier takes its events from NATS.
+// fromStream waits until every replica of every tier gets its events from NATS.
 func fromStream(t *testing.T, p *engine.Project, kubeconfig string) {
 	t.Helper()
 	for _, service := range tierServices {
@@ -256,9 +256,8 @@ func fromStream(t *testing.T, p *engine.Project, kubeconfig string) {
 	}
 }
 
-// TestComposeIsAWholeCluster brings a workload to its goal state with the profile
-// cluster, and with the profile monitoring scrapes every tier and has something to show
-// in every panel.
+// TestComposeIsAWholeCluster brings a workload to its goal state with the profile cluster;
+// with the profile monitoring it scrapes every tier and has data for every panel.
 func TestComposeIsAWholeCluster(t *testing.T) {
 	full(t)
 	port, err := cluster.FreePort()

@@ -31,7 +31,7 @@ type dashboard struct {
 	}
 }
 
-// dashboards reads the files of the chart, which compose mounts too.
+// dashboards reads the dashboards of the chart, which compose also mounts.
 func dashboards(t *testing.T) map[string]dashboard {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(chart(t), "files", "dashboards", "*.json"))
@@ -53,13 +53,13 @@ func dashboards(t *testing.T) map[string]dashboard {
 	return all
 }
 
-// units are Grafana's names for what our metrics are measured in.
+// units are Grafana's names of the units of our metrics.
 var units = []string{"short", "s", "bytes", "reqps", "eps", "mps", "percentunit"}
 
 var variable = regexp.MustCompile(`\$\{?(\w+)\}?`)
 
-// TestDashboards: ids are unique, every panel has a title, a unit, a place of its
-// own, the data source that is chosen above, and a query with a legend.
+// TestDashboards checks that IDs are unique, and that every panel has a title, a unit, its
+// own place, the selected data source, and a query with a legend.
 func TestDashboards(t *testing.T) {
 	uids := map[string]string{}
 	for file, d := range dashboards(t) {
@@ -118,7 +118,7 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// TestRules: promtool accepts the rules, and the configuration of compose.
+// TestRules checks that promtool accepts the rules, and compose's configuration.
 func TestRules(t *testing.T) {
 	promtool := program{name: "promtool"}
 	promtool.must(t, "check", "rules", filepath.Join(chart(t), "files", "rules.yaml"))
@@ -126,7 +126,7 @@ func TestRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The certificates are those of a running installation.
+	// The configuration needs certificates of a running installation.
 	dir := t.TempDir()
 	text := strings.ReplaceAll(string(config), "/etc/triune/rules.yaml", filepath.Join(chart(t), "files", "rules.yaml"))
 	text = regexp.MustCompile(`/pki/[\w/.-]+`).ReplaceAllStringFunc(text, func(name string) string {
@@ -146,8 +146,8 @@ func TestRules(t *testing.T) {
 	promtool.must(t, "check", "config", "--syntax-only", file)
 }
 
-// TestAlerts: every alert fires on what it is for, as testdata/alerts.yaml says, and
-// none on a healthy installation.
+// TestAlerts checks that every alert fires in its case of testdata/alerts.yaml, and none on
+// a healthy installation.
 func TestAlerts(t *testing.T) {
 	rules, err := os.ReadFile(filepath.Join(chart(t), "files", "rules.yaml"))
 	if err != nil {
@@ -162,7 +162,7 @@ func TestAlerts(t *testing.T) {
 			t.Errorf("nothing shows that %s fires", alert[1])
 		}
 	}
-	// promtool looks for the rules beside the file.
+	// promtool looks for the rules beside the test file.
 	dir := t.TempDir()
 	for name, data := range map[string][]byte{"rules.yaml": rules, "alerts.yaml": cases} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {

@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/deploy/engine"
 )
 
-// TestImages: what `make images` makes is small, says what it is, runs as nobody, can
-// ask a server for its health, and is the same image when it is built again.
+// TestImages checks that the images of `make images` are small and labelled, do not run as
+// root, have a health check, and are reproducible.
 func TestImages(t *testing.T) {
 	full(t)
 	needEngine(t)
@@ -83,7 +83,7 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// compressed is how many bytes of an image a registry would hold, about.
+// compressed returns the approximate size of an image in a registry.
 func compressed(t *testing.T, name string) int64 {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "docker", "save", name)

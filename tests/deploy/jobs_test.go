@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// runJobs does what kubelets would with the pods of Jobs: those that run our program for
-// certificates do so, the others succeed.
+// runJobs runs the pods of Jobs: those of certificates with our program, all others just
+// succeed.
 func runJobs(t *testing.T, h host) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

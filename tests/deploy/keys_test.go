@@ -18,8 +18,8 @@ import (
 	"triune.dev/tests/deploy/engine"
 )
 
-// secrets are who may read which of the files that are worth stealing: private keys,
-// and kubeconfigs, which have one inside. The job that makes them is not listed.
+// secrets lists the readers of private keys and of kubeconfigs, which contain keys. The job
+// that makes them is not listed.
 var secrets = map[string][]string{
 	"aggregator.key":                {"aggregator"},
 	"core.key":                      {"core"},
@@ -38,18 +38,18 @@ var secrets = map[string][]string{
 	"nats/server.key":               {"nats-0", "nats-1", "nats-2"},
 	"prometheus.key":                {"prometheus"},
 	"sa.key":                        {"core", "kube-controller-manager"},
-	"ca.key":                        {"kube-controller-manager"}, // which signs certificates with it
+	"ca.key":                        {"kube-controller-manager"}, // to sign certificates
 	"controller-manager.kubeconfig": {"kube-controller-manager"},
 	"scheduler.kubeconfig":          {"kube-scheduler"},
 	"nodes.kubeconfig":              {"kwok", "nodes"},
 }
 
-// isSecret tells secrets from what everybody may see.
+// isSecret reports whether a file is secret.
 func isSecret(name string) bool {
 	return strings.HasSuffix(name, ".key") || strings.HasSuffix(name, ".kubeconfig")
 }
 
-// composeService is what the tests read of a service of docker-compose.yml.
+// composeService has the tested fields of a service of docker-compose.yml.
 type composeService struct {
 	User        string
 	ReadOnly    bool     `json:"read_only"`
@@ -82,8 +82,8 @@ func composeServices(t *testing.T) map[string]composeService {
 	return file.Services
 }
 
-// TestComposeJobsAreWaitedFor: a service that ends is one that another waits for.
-// Compose's up --wait takes the end of any other for a failure, even a good end.
+// TestComposeJobsAreWaitedFor checks that another service waits for every service that
+// exits. Otherwise compose's up --wait takes its end for a failure, even if it succeeds.
 func TestComposeJobsAreWaitedFor(t *testing.T) {
 	services := composeServices(t)
 	awaited := map[string]bool{}
@@ -101,9 +101,9 @@ func TestComposeJobsAreWaitedFor(t *testing.T) {
 	}
 }
 
-// TestComposeIsConfined: nobody is root but the job that gives volumes away, nobody
-// writes but to volumes, nothing is reached from other machines, data is in named
-// volumes, and everything ends within ten seconds.
+// TestComposeIsConfined checks that only the job that sets the owners of volumes is root,
+// that services write only to volumes, that no port is reachable from other machines, that
+// data is in named volumes, and that everything stops within ten seconds.
 func TestComposeIsConfined(t *testing.T) {
 	for name, s := range composeServices(t) {
 		if s.User != "65532:65532" && name != "pki" {
@@ -131,7 +131,8 @@ func TestComposeIsConfined(t *testing.T) {
 	}
 }
 
-// mounted is what a service has at a path: a volume, or a directory of the checkout.
+// mounted returns what a service mounts at a path: a volume, or a directory of the
+// checkout.
 func (s composeService) mounted(at string) (source string, writable bool) {
 	for _, volume := range s.Volumes {
 		if parts := strings.Split(volume, ":"); parts[1] == at {
@@ -141,7 +142,7 @@ func (s composeService) mounted(at string) (source string, writable bool) {
 	return "", false
 }
 
-// shares are the files in each volume that the job pki fills.
+// shares returns the files in each volume that the job pki fills.
 func shares(t *testing.T, job composeService) map[string][]string {
 	t.Helper()
 	all := map[string][]string{}
@@ -160,8 +161,8 @@ func shares(t *testing.T, job composeService) map[string][]string {
 	return all
 }
 
-// TestComposeKeys: every service of docker-compose.yml can read the files of the PKI
-// that its command line and its configuration name, and no others.
+// TestComposeKeys checks that every service of docker-compose.yml can read exactly the
+// files of the PKI that its command line and its configuration name.
 func TestComposeKeys(t *testing.T) {
 	services := composeServices(t)
 	shared := shares(t, services["pki"])
@@ -214,8 +215,8 @@ func TestComposeKeys(t *testing.T) {
 	}
 }
 
-// checkKeys looks into the containers of an installation: what is below /pki, and
-// that nobody else on the machine may read a secret.
+// checkKeys checks the files below /pki in the containers of an installation, and that no
+// other user can read a secret.
 func checkKeys(t *testing.T, p *engine.Project) {
 	t.Helper()
 	services := composeServices(t)
@@ -226,7 +227,7 @@ func checkKeys(t *testing.T, p *engine.Project) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name == "pki" || len(ids) == 0 { // of a profile that is off
+		if name == "pki" || len(ids) == 0 { // its profile is off
 			continue
 		}
 		out, err := engine.Docker(t.Context(), "cp", ids[0]+":/pki", "-")

@@ -18,7 +18,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// ledger is what writers were told is stored, and what each watcher was told.
+// ledger has the acknowledged writes, and the events of each watcher.
 type ledger struct {
 	mu       sync.Mutex
 	written  map[string]bool
@@ -26,14 +26,14 @@ type ledger struct {
 	watchers []*watcher
 }
 
-// watcher is what one watch has seen, over all its connections.
+// watcher has the events of a watch, over all its connections.
 type watcher struct {
 	seen  map[string]int
-	order []uint64 // resource versions, as they came
+	order []uint64 // resource versions in their order of arrival
 	ended error
 }
 
-// acknowledged is how many writes are known to be stored.
+// acknowledged returns the number of acknowledged writes.
 func (l *ledger) acknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,14 +57,14 @@ func (l *ledger) write(ctx context.Context, client kubernetes.Interface, writer 
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			select {
 			case <-ctx.Done():
-			case <-time.After(50 * time.Millisecond): // nobody serves: do not spin
+			case <-time.After(50 * time.Millisecond): // pause while no server answers
 			}
 		}
 	}
 }
 
-// watch notes every event until ctx ends. A client of Kubernetes resumes a broken
-// watch at the last version that it has seen.
+// watch records every event until ctx ends. Like any client of Kubernetes it resumes a
+// broken watch at the last version that it has seen.
 func (l *ledger) watch(ctx context.Context, client kubernetes.Interface, from string) error {
 	seen := &watcher{seen: map[string]int{}}
 	l.watchers = append(l.watchers, seen)
@@ -95,7 +95,8 @@ func (l *ledger) watch(ctx context.Context, client kubernetes.Interface, from st
 	return nil
 }
 
-// settled tells what is wrong with what was stored and what was seen.
+// settled returns an error unless all acknowledged writes are stored and all watchers have
+// received them.
 func (l *ledger) settled(ctx context.Context, client kubernetes.Interface) error {
 	stored := map[string]bool{}
 	list, err := client.CoreV1().ConfigMaps("ledger").List(ctx, metav1.ListOptions{})

@@ -14,10 +14,10 @@ import (
 	keeper "triune.dev/shared/process/pki/secrets"
 )
 
-// TestChartMonitoring: the ServiceMonitors select the Services of the tiers and bring
-// credentials along that exist, the PrometheusRule is the rules that are tested, the
-// ConfigMaps for Grafana's sidecar are the dashboards that are, and pods have the
-// annotations of a Prometheus without operator.
+// TestChartMonitoring checks that the ServiceMonitors select the Services of the tiers and
+// use existing credentials, that the PrometheusRule has the tested rules, that the
+// ConfigMaps for Grafana's sidecar have the dashboards, and that pods have the annotations
+// for a Prometheus without operator.
 func TestChartMonitoring(t *testing.T) {
 	values := filepath.Join(chart(t), "ci", "full-values.yaml")
 	r := render(t, values)
@@ -106,8 +106,8 @@ func TestChartMonitoring(t *testing.T) {
 	}
 }
 
-// TestGrafanaProvisioning: what docker-compose.yml mounts is where the provisioning
-// says, and the data source is the Prometheus beside it.
+// TestGrafanaProvisioning checks that docker-compose.yml mounts the files at the paths in
+// the provisioning, and that the data source is the Prometheus of the same installation.
 func TestGrafanaProvisioning(t *testing.T) {
 	services := composeServices(t)
 	grafana := services["grafana"]

@@ -20,7 +20,7 @@ import (
 	"triune.dev/shared/storage/eventlog"
 )
 
-// permissions is what a server grants a user: what it may publish, and subscribe.
+// permissions has the subjects that a user may publish and subscribe.
 type permissions struct{ Publish, Subscribe []string }
 
 func wantedPermissions() map[string]permissions {
@@ -45,8 +45,8 @@ func (p permissions) sorted() permissions {
 	return permissions{slices.Compact(p.Publish), slices.Compact(p.Subscribe)}
 }
 
-// granted lets the real server read a configuration, with the paths of containers
-// replaced by those of certificates that are here.
+// granted parses a configuration with the real server, with the paths in containers
+// replaced by those of local certificates.
 func granted(t *testing.T, files map[string]string, main string) (map[string]permissions, *server.Options) {
 	t.Helper()
 	dir := t.TempDir()
@@ -76,8 +76,8 @@ func granted(t *testing.T, files map[string]string, main string) (map[string]per
 	return all, options
 }
 
-// checkNATS: users may do what the event log needs and nothing else, strangers
-// nothing, and a message has room for two objects.
+// checkNATS checks that users may do exactly what the event log needs, that others may do
+// nothing, and that a message has room for two objects.
 func checkNATS(t *testing.T, got map[string]permissions, options *server.Options) {
 	t.Helper()
 	if diff := cmp.Diff(wantedPermissions(), got); diff != "" {
@@ -136,8 +136,8 @@ func TestChartNATSConfiguration(t *testing.T) {
 	}
 }
 
-// TestNATSUsers: the server that runs with this configuration knows a tier by its
-// certificate, lets it do what it may, and nobody else in.
+// TestNATSUsers checks that a server with this configuration identifies tiers by their
+// certificates, gives them their permissions, and accepts no other client.
 func TestNATSUsers(t *testing.T) {
 	common, err := os.ReadFile(path(t, "deploy", "nats", "common.conf"))
 	if err != nil {
@@ -148,7 +148,7 @@ func TestNATSUsers(t *testing.T) {
 		{Name: "nats/aggregator", CommonName: "triune-aggregator", Authority: pki.NATSCA},
 		{Name: "nats/core", CommonName: "triune-core", Authority: pki.NATSCA},
 		{Name: "nats/stranger", CommonName: "stranger", Authority: pki.NATSCA},
-		{Name: "other", CommonName: "triune-core"}, // of another CA
+		{Name: "other", CommonName: "triune-core"}, // signed by another CA
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// peersPKI makes the certificates of compose's stores, and of a tier that is a client of both.
+// peersPKI makes the certificates of compose's stores, and of a tier that is a client of
+// both.
 func peersPKI(t *testing.T) *pki.PKI {
 	t.Helper()
 	made, err := pki.Ensure(t.TempDir(), pki.Options{
@@ -39,9 +40,9 @@ func peersPKI(t *testing.T) *pki.PKI {
 	return made
 }
 
-// TestEtcdPeers: an etcd as compose starts it takes its members for members, and nobody else
-// to whom the same CA has given a certificate. A peer is above etcd's users: it proposes what
-// it likes.
+// TestEtcdPeers checks that an etcd with compose's settings accepts its members as peers,
+// and no other holder of a certificate of the same CA. Peers are not subject to etcd's
+// permissions: they can propose anything.
 func TestEtcdPeers(t *testing.T) {
 	made := peersPKI(t)
 	member := startEtcd(t, made)
@@ -88,7 +89,7 @@ func freePorts(t *testing.T) (ports [3]int) {
 	return ports
 }
 
-// startEtcd starts a member with compose's settings and returns where its peers find it.
+// startEtcd starts a member with compose's settings and returns its peer URL.
 func startEtcd(t *testing.T, made *pki.PKI) (url string) {
 	t.Helper()
 	binary, err := tools.Path(t.Context(), "etcd")
@@ -131,8 +132,8 @@ func startEtcd(t *testing.T, made *pki.PKI) (url string) {
 	return url
 }
 
-// TestNATSRoutes: servers with compose's configuration of a cluster find each other, and let in
-// nobody with a certificate of a client. A server reads and writes all streams.
+// TestNATSRoutes checks that servers with compose's cluster configuration find each other,
+// and refuse routes with a client's certificate. A server can read and write all streams.
 func TestNATSRoutes(t *testing.T) {
 	made := peersPKI(t)
 	ports := freePorts(t)
@@ -184,7 +185,7 @@ func TestNATSRoutes(t *testing.T) {
 	}
 	eventually(t, time.Minute, func() error { return level(1) })
 	rogue := start(2, made.Clients["nats/core"])
-	// It comes again every second; a server that believed it would have it at once.
+	// It retries every second; a server that accepted it would have the route at once.
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if rogue.NumRemotes() > 0 {
 			t.Fatal("a tier's certificate is believed to be a server's")
@@ -195,8 +196,8 @@ func TestNATSRoutes(t *testing.T) {
 	}
 }
 
-// TestChartPeersAreNamed: members of the chart's etcd believe a name that each of their
-// certificates must have for the others to find it.
+// TestChartPeersAreNamed checks that members of the chart's etcd accept a name that each of
+// their certificates must have anyway, so that the others can connect.
 func TestChartPeersAreNamed(t *testing.T) {
 	out := helm(t).must(t, "template", "t", chart(t), "--values", filepath.Join(chart(t), "ci", "default-values.yaml"), "--show-only=templates/etcd.yaml")
 	var first, allowed string

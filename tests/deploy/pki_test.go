@@ -30,15 +30,15 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// host is a namespace of the cluster that the chart is installed in.
+// host is a namespace of the cluster in which the chart is installed.
 type host struct {
 	c         *cluster.Cluster
 	client    *kubernetes.Clientset
 	namespace string
 }
 
-// hostOf returns a host to which the templates of the job of certificates are applied, as
-// release t: what a hook needs, but not its Job, which cannot be applied twice.
+// hostOf applies the templates of the job of certificates, as release t: everything that
+// the hook needs, except for its Job, which cannot be applied twice.
 func hostOf(t *testing.T, c *cluster.Cluster, values string, set ...string) host {
 	t.Helper()
 	h := host{c, clientOf(t, c), "default"}
@@ -57,7 +57,7 @@ func (h host) apply(t *testing.T, values string, set ...string) {
 	kubectl.must(t, "apply", "--server-side", "--force-conflicts", "--filename=-")
 }
 
-// kubeconfig writes one with a token of a ServiceAccount, as a pod has it.
+// kubeconfig writes a kubeconfig with a token of a ServiceAccount, as in a pod.
 func (h host) kubeconfig(ctx context.Context, account, dir string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))}}
 	token, err := h.client.CoreV1().ServiceAccounts(h.namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
@@ -73,8 +73,8 @@ func (h host) kubeconfig(ctx context.Context, account, dir string) (string, erro
 	return file, clientcmd.WriteToFile(*config, file)
 }
 
-// pkiSecrets runs a container of the job of certificates with our own program, under its
-// ServiceAccount and with its list; what it prints is returned in any case.
+// pkiSecrets runs a container of the job of certificates with our program, under its
+// ServiceAccount and with its list. It returns the output even with an error.
 func (h host) pkiSecrets(ctx context.Context, pod corev1.PodSpec, dir string) (string, error) {
 	kubeconfig, err := h.kubeconfig(ctx, pod.ServiceAccountName, dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func (h host) pkiSecrets(ctx context.Context, pod corev1.PodSpec, dir string) (s
 	return string(out), err
 }
 
-// secrets are those with certificates and keys of the release, by name.
+// secrets returns the release's Secrets with certificates and keys, by name.
 func (h host) secrets(t *testing.T) map[string]*corev1.Secret {
 	t.Helper()
 	list, err := h.client.CoreV1().Secrets(h.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=pki"})
@@ -123,7 +123,7 @@ func (h host) secrets(t *testing.T) map[string]*corev1.Secret {
 	return all
 }
 
-// list returns the list of certificates that the chart gives to its job.
+// list returns the list of certificates that the chart passes to its job.
 func (r rendered) list(t *testing.T) *keeper.List {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "certificates.yaml")
@@ -137,9 +137,9 @@ func (r rendered) list(t *testing.T) *keeper.List {
 	return list
 }
 
-// TestChartKeysStayApart: no pod mounts the key of an authority, each pod mounts what it
-// is to be and nothing else, nobody has a token that stands in a Secret, and the job of
-// certificates may read and write the Secrets that it makes, and no others.
+// TestChartKeysStayApart checks that no pod mounts the key of an authority, that each pod
+// mounts exactly its own keys, that no token is in a Secret, and that the job of
+// certificates can read and write only the Secrets that it makes.
 func TestChartKeysStayApart(t *testing.T) {
 	for _, values := range valueSets(t) {
 		t.Run(filepath.Base(values), func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestChartKeysStayApart(t *testing.T) {
 				if diff := cmp.Diff(names, slices.Sorted(slices.Values(rules[0].ResourceNames))); diff != "" {
 					t.Errorf("%s and the Secrets of the list:\n%s", role, diff)
 				}
-				// Whoever deletes is there to do so only while the release is uninstalled.
+				// Deletion is only allowed while the release is uninstalled.
 				want := []string{"get", "update"}
 				if _, ok := r.jobs["t-triune-pki-delete"]; ok && role == "t-triune-pki-hook" {
 					want = append(want, "delete")
@@ -223,7 +223,8 @@ func TestChartKeysStayApart(t *testing.T) {
 					t.Errorf("%s may %v, and %v %v", role, rules[0].Verbs, rules[1].Verbs, rules[1].Resources)
 				}
 			}
-			// Whoever is told of a failed run has a run left before the certificate ends.
+			// After a failed run there must be time for another one before the certificate
+			// expires.
 			if admin := list.Certificates[slices.IndexFunc(list.Certificates, func(c keeper.Certificate) bool { return c.Name == "admin" })]; admin.Lifetime.Duration != 48*time.Hour || r.cronJobs["t-triune-pki"].Spec.Schedule != "17 */6 * * *" {
 				t.Errorf("the administrator's certificate lives %v, and is looked at %s", admin.Lifetime.Duration, r.cronJobs["t-triune-pki"].Spec.Schedule)
 			}
@@ -232,8 +233,8 @@ func TestChartKeysStayApart(t *testing.T) {
 }
 
 // TestPKISecrets runs the job of the chart against real servers, under its own
-// ServiceAccount: it makes everything once, renews at two thirds, replaces authorities,
-// reports what is broken, and may do nothing else.
+// ServiceAccount: it creates everything once, renews at two thirds, replaces authorities,
+// reports broken Secrets, and has no other permissions.
 func TestPKISecrets(t *testing.T) {
 	full(t)
 	values := filepath.Join(chart(t), "ci", "default-values.yaml")
@@ -258,7 +259,7 @@ func TestPKISecrets(t *testing.T) {
 				t.Errorf("a second run has changed something: %s, %v", out, err)
 			}
 
-			// From here with a clock of our own, but the rights of the CronJob.
+			// From here on with an injected clock, but with the permissions of the CronJob.
 			kubeconfig, err := h.kubeconfig(ctx, r.cronJobs["t-triune-pki"].Spec.JobTemplate.Spec.Template.Spec.ServiceAccountName, t.TempDir())
 			if err != nil {
 				t.Fatal(err)
@@ -313,7 +314,7 @@ func TestPKISecrets(t *testing.T) {
 				}
 			}
 
-			// Somebody has put the key of another certificate there.
+			// The Secret has the key of another certificate.
 			broken := h.secrets(t)["t-triune-core"]
 			broken.Data["tls.key"] = first["t-triune-aggregator"].Data["tls.key"]
 			if broken, err = h.client.CoreV1().Secrets(h.namespace).Update(ctx, broken, metav1.UpdateOptions{}); err != nil {
@@ -327,7 +328,7 @@ func TestPKISecrets(t *testing.T) {
 				t.Error("a broken Secret was overwritten")
 			}
 
-			// Others' Secrets are not for it, and cannot be listed.
+			// It cannot read or list the Secrets of others.
 			if _, err := h.client.CoreV1().Secrets(h.namespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -340,7 +341,7 @@ func TestPKISecrets(t *testing.T) {
 				}
 			}
 
-			// Nothing stays where nothing is to stay.
+			// With whenDeleted=Delete no Secret remains.
 			h.apply(t, values, "tls.selfSigned.whenDeleted=Delete")
 			remover := render(t, values, "tls.selfSigned.whenDeleted=Delete").jobs["t-triune-pki-delete"].Spec.Template.Spec
 			if out, err := h.pkiSecrets(ctx, remover, t.TempDir()); err != nil || len(h.secrets(t)) > 0 {
@@ -354,7 +355,7 @@ func same(a, b map[string]*corev1.Secret) bool {
 	return maps.EqualFunc(a, b, func(a, b *corev1.Secret) bool { return a.ResourceVersion == b.ResourceVersion })
 }
 
-// serial is the serial number of the certificate in PEM data.
+// serial returns the serial number of a certificate in PEM.
 func serial(data []byte) (string, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {

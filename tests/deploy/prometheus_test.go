@@ -26,8 +26,8 @@ import (
 // prometheus is a running Prometheus.
 type prometheus struct{ url string }
 
-// tiersConfig scrapes every replica of every tier, as deploy/prometheus/compose.yml
-// does by DNS.
+// tiersConfig returns a configuration that scrapes every replica of every tier, as
+// deploy/prometheus/compose.yml does by DNS.
 func tiersConfig(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	var config strings.Builder
@@ -47,7 +47,7 @@ func tiersConfig(t *testing.T, c *cluster.Cluster) string {
 	return config.String()
 }
 
-// triuneConfig is deploy/standalone/prometheus.yml, for a server that is elsewhere.
+// triuneConfig returns deploy/standalone/prometheus.yml for a server at another address.
 func triuneConfig(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
 	data, err := os.ReadFile(path(t, "deploy", "standalone", "prometheus.yml"))
@@ -65,8 +65,7 @@ func triuneConfig(t *testing.T, c *cluster.Cluster) string {
 
 func rulesFile(t *testing.T) string { return filepath.Join(chart(t), "files", "rules.yaml") }
 
-// startPrometheus starts the real program, in more of a hurry than the configuration
-// is.
+// startPrometheus starts the real program with shorter intervals than in the configuration.
 func startPrometheus(t *testing.T, config string) prometheus {
 	t.Helper()
 	binary, err := tools.Path(t.Context(), "prometheus")
@@ -119,7 +118,7 @@ func (p prometheus) get(path string, into any) error {
 	return json.NewDecoder(resp.Body).Decode(into)
 }
 
-// series asks how many series a query has now.
+// series returns the current number of series of a query.
 func (p prometheus) series(query string) (int, error) {
 	var answer struct {
 		Status, Error string
@@ -134,7 +133,7 @@ func (p prometheus) series(query string) (int, error) {
 	return len(answer.Data.Result), nil
 }
 
-// load keeps a server busy with what the panels show, until the test ends.
+// load sends the requests that the panels show, until the test ends.
 func load(t *testing.T, kubeconfig string) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -157,9 +156,9 @@ func load(t *testing.T, kubeconfig string) {
 	})
 }
 
-// TestDashboardQueriesReturnSeries runs every query of every dashboard, and every
-// recording rule, against a Prometheus that scrapes two replicas of every tier under
-// load, and against one that scrapes triune.
+// TestDashboardQueriesReturnSeries runs every query of every dashboard, and every recording
+// rule, against a Prometheus that scrapes two replicas of every tier under load, and
+// against one that scrapes triune.
 func TestDashboardQueriesReturnSeries(t *testing.T) {
 	full(t)
 	t.Run("tiers", func(t *testing.T) {
@@ -172,7 +171,7 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 		for tier, selectors := range scaledBy(t) {
 			for _, selector := range selectors {
 				t.Run("autoscaling of "+tier+"/"+selector, func(t *testing.T) {
-					// As an adapter asks: of each Pod, summed over all other labels.
+					// As an adapter asks: for each Pod, summed over all other labels.
 					query := "sum by (instance) (" + strings.Replace(selector, "{", `{job="kube-apiserver",tier="`+tier+`",`, 1) + ")"
 					eventually(t, max(time.Second, time.Until(deadline)), func() error {
 						n, err := p.series(query)
@@ -191,8 +190,8 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 		load(t, c.Kubeconfig)
 		p := startPrometheus(t, triuneConfig(t, c))
 		p.up(t, 1)
-		// No network lies between tiers of one process, and the rules of RBAC are
-		// read where they are stored.
+		// There is no network between tiers of one process, and RBAC reads its rules from
+		// its own storage.
 		p.draws(t, time.Now().Add(3*time.Minute), "triune_delegate_|triune_authorization_data_age_seconds")
 		p.rules(t)
 	})
@@ -209,7 +208,8 @@ func (p prometheus) up(t *testing.T, targets int) {
 	})
 }
 
-// draws runs the queries of all panels, but those of metrics that this layout has not.
+// draws runs the queries of all panels, except for metrics that this topology does not
+// have.
 func (p prometheus) draws(t *testing.T, deadline time.Time, but string) {
 	replace := strings.NewReplacer("$__rate_interval", "1m", "$tier", ".*")
 	for file, d := range dashboards(t) {
@@ -232,8 +232,8 @@ func (p prometheus) draws(t *testing.T, deadline time.Time, but string) {
 	}
 }
 
-// rules looks at what Prometheus makes of the rules: none is in error, and no alert of
-// ours fires.
+// rules checks that Prometheus evaluates all rules without errors, and that none of our
+// alerts fires.
 func (p prometheus) rules(t *testing.T) {
 	t.Run("rules", func(t *testing.T) {
 		var answer struct {

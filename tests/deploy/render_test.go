@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rendered are the objects of the chart that the tests below look at, by name.
+// rendered has the objects of the chart that the tests check, by name.
 type rendered struct {
 	deployments map[string]*appsv1.Deployment
 	sets        map[string]*appsv1.StatefulSet
@@ -35,8 +35,8 @@ type rendered struct {
 	maps        map[string]*corev1.ConfigMap
 }
 
-// render is helm template, of a release t with one of the sets of ci/ and what else
-// is set.
+// render returns the output of helm template, for a release t with one of the value sets of
+// ci/ and additional values.
 func render(t *testing.T, values string, set ...string) rendered {
 	t.Helper()
 	r := rendered{
@@ -90,7 +90,7 @@ func decode[T any](t *testing.T, document, name string, into map[string]*T) {
 	}
 }
 
-// templates are the pods of everything that runs.
+// templates returns the pod templates of all workloads.
 func (r rendered) templates() map[string]corev1.PodTemplateSpec {
 	all := map[string]corev1.PodTemplateSpec{}
 	for name, o := range r.deployments {
@@ -108,8 +108,8 @@ func (r rendered) templates() map[string]corev1.PodTemplateSpec {
 	return all
 }
 
-// TestChartPodsAreConfined: every pod, of every set of values, is what the Pod
-// Security Standard "restricted" asks for and what a quota wants to know.
+// TestChartPodsAreConfined checks that every pod, with every value set, meets the Pod
+// Security Standard "restricted" and has the resources that a quota requires.
 func TestChartPodsAreConfined(t *testing.T) {
 	for _, values := range valueSets(t) {
 		t.Run(filepath.Base(values), func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestChartPodsAreConfined(t *testing.T) {
 				if pod == nil || pod.RunAsNonRoot == nil || !*pod.RunAsNonRoot || pod.SeccompProfile == nil || pod.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 					t.Errorf("%s: security of the pod is %+v", name, pod)
 				}
-				// The job of certificates writes Secrets.
+				// The job of certificates needs a token to write Secrets.
 				if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken != (template.Labels["app.kubernetes.io/component"] == "pki") {
 					t.Errorf("%s: a token of the cluster is mounted", name)
 				}
@@ -132,7 +132,7 @@ func TestChartPodsAreConfined(t *testing.T) {
 					if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
 						t.Errorf("%s/%s: resources are %+v", name, c.Name, c.Resources)
 					}
-					// A sidecar serves nobody.
+					// A sidecar has no probes.
 					if spec.RestartPolicy != corev1.RestartPolicyNever && c.RestartPolicy == nil && (c.StartupProbe == nil || c.LivenessProbe == nil || c.ReadinessProbe == nil) {
 						t.Errorf("%s/%s: a probe is missing", name, c.Name)
 					}
@@ -142,9 +142,9 @@ func TestChartPodsAreConfined(t *testing.T) {
 	}
 }
 
-// TestChartTiers: each tier has a headless Service, by which the tier before it
-// balances, a budget and, on request, a scaler, all for the pods of its Deployment,
-// which loses none when it rolls.
+// TestChartTiers checks that each tier has a headless Service, which the tier in front uses
+// for balancing, a disruption budget and, on request, an autoscaler, all for the pods of
+// its Deployment, and that a rollout keeps all replicas.
 func TestChartTiers(t *testing.T) {
 	r := render(t, filepath.Join(chart(t), "ci", "full-values.yaml"))
 	for _, tier := range tierServices {
@@ -183,15 +183,14 @@ func TestChartTiers(t *testing.T) {
 	}
 }
 
-// TestChartPolicies: a tier accepts connections of those who have something to ask it, and
-// etcd and NATS connect to their own members; where tiers may connect to is limited on
-// request.
+// TestChartPolicies checks that a tier accepts connections only from its clients, and that
+// etcd and NATS connect only to their own members; egress of tiers is limited on request.
 func TestChartPolicies(t *testing.T) {
 	open := render(t, filepath.Join(chart(t), "ci", "default-values.yaml"))
 	limited := render(t, filepath.Join(chart(t), "ci", "full-values.yaml"))
 	for component, test := range map[string]struct {
-		from, to []string // components; nobody in particular is everybody
-		always   bool     // limited without being asked for
+		from, to []string // components; empty for everybody
+		always   bool     // limited by default
 	}{
 		"aggregator": {nil, []string{"core", "etcd", "nats"}, false},
 		"core":       {[]string{"aggregator", "extensions"}, []string{"extensions", "etcd", "nats"}, false},
@@ -200,7 +199,7 @@ func TestChartPolicies(t *testing.T) {
 		"nats":       {[]string{"aggregator", "core", "extensions", "nats"}, []string{"nats"}, true},
 	} {
 		for what, r := range map[string]rendered{"by default": open, "limited": limited} {
-			// Whoever holds the keys of authorities is asked nothing.
+			// Nothing connects to the job that holds the keys of authorities.
 			if pki := r.policies["t-triune-pki"]; pki == nil || len(pki.Spec.Ingress) > 0 || !slices.Equal(pki.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}) {
 				t.Errorf("%s: the policy of the job of certificates is %+v", what, pki)
 			}
@@ -234,7 +233,7 @@ func TestChartPolicies(t *testing.T) {
 	}
 }
 
-// components are those of the chart among peers.
+// components returns the names of the chart's components among peers.
 func components(peers []networkingv1.NetworkPolicyPeer) (names []string) {
 	for _, peer := range peers {
 		if peer.PodSelector != nil {
@@ -244,8 +243,8 @@ func components(peers []networkingv1.NetworkPolicyPeer) (names []string) {
 	return names
 }
 
-// TestChartImages: registry and tag are said once for Triune's images, as README.md
-// does, and each may have its own; those of others keep theirs.
+// TestChartImages checks that registry and tag of Triune's images are set once, as in
+// README.md, that each image may have its own, and that other images keep theirs.
 func TestChartImages(t *testing.T) {
 	image := func(name string, set ...string) string {
 		t.Helper()
@@ -265,8 +264,8 @@ func TestChartImages(t *testing.T) {
 	}
 }
 
-// TestChartStores: etcd and NATS are the chart's own, three members with volumes and
-// budgets, or those that the values name, with their credentials.
+// TestChartStores checks that etcd and NATS are either the chart's own, with three members,
+// volumes and disruption budgets, or those in the values, with their credentials.
 func TestChartStores(t *testing.T) {
 	own := render(t, filepath.Join(chart(t), "ci", "default-values.yaml"))
 	for _, name := range []string{"t-triune-etcd", "t-triune-nats"} {
@@ -281,7 +280,7 @@ func TestChartStores(t *testing.T) {
 	if retention := own.sets["t-triune-etcd"].Spec.PersistentVolumeClaimRetentionPolicy; retention.WhenDeleted != appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
 		t.Errorf("etcd's volumes: %+v", retention)
 	}
-	// Each tier is a user of etcd, and only the job that makes the users is root.
+	// Each tier is a user of etcd, and only the job that creates the users is root.
 	for name, secret := range map[string]string{
 		"t-triune-aggregator": "t-triune-etcd-aggregator", "t-triune-core": "t-triune-etcd-core", "t-triune-extensions": "t-triune-etcd-extensions",
 		"t-triune-etcd-roles": "t-triune-etcd-root", "t-triune-etcd": "t-triune-etcd-server",
@@ -319,8 +318,8 @@ func TestChartStores(t *testing.T) {
 	}
 }
 
-// TestChartValuesAreDocumented: a comment in the form of helm-docs stands above every
-// value, or above its namesake in the block that comes first: core's are described at
+// TestChartValuesAreDocumented checks that every value has a comment in the form of
+// helm-docs, or the value of the same name in the first block: core's are described at
 // aggregator, those of NATS at etcd.
 func TestChartValuesAreDocumented(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(chart(t), "values.yaml"))
@@ -342,12 +341,13 @@ func TestChartValuesAreDocumented(t *testing.T) {
 			if strings.HasPrefix(comment, "# --") {
 				documented = append(documented, name)
 			}
-			if m[3] != "" { // not a block of its own lines
+			if m[3] != "" { // not a block
 				values++
 				rest := strings.Join(path[1:], ".")
 				if !slices.ContainsFunc(documented, func(other string) bool {
 					for _, same := range []string{name, "aggregator." + rest, "etcd." + rest} {
-						// One comment may stand for a block, or one in it for each of its own.
+						// One comment may describe a block, or each of its values may have
+						// its own.
 						if other == same || strings.HasPrefix(same, other+".") || strings.HasPrefix(other, same+".") {
 							return true
 						}

@@ -25,13 +25,13 @@ import (
 )
 
 // surviveRenewal gives all containers the files of renewed Secrets while clients read and
-// write through all tiers. Every server comes to show its new certificate, without a
-// restart, and no request fails meanwhile.
+// write through all tiers. Every server presents its new certificate without a restart, and
+// no request fails.
 func (k *kubelet) surviveRenewal(t *testing.T, before map[string]*corev1.Secret, addresses map[string]string) {
 	t.Helper()
 	servers := map[string]struct {
 		workload, secret, port string
-		greets                 bool // before TLS begins
+		greets                 bool // sends data before TLS begins
 	}{
 		"aggregator":         {"aggregator", "aggregator", "6443", false},
 		"core":               {"core", "core", "6443", false},
@@ -74,11 +74,12 @@ func (k *kubelet) surviveRenewal(t *testing.T, before map[string]*corev1.Secret,
 	for dir, volume := range k.mounted {
 		k.write(t, dir, volume)
 	}
-	// The dynamic certificates of k8s.io/apiserver look once a minute, if they miss a change.
+	// The dynamic certificates of k8s.io/apiserver are checked once a minute, in case a
+	// change is missed.
 	eventually(t, 3*time.Minute, func() error { return check(k.r.secrets) })
 	load.done.Store(0)
 	eventually(t, time.Minute, load.answers)
-	// The clients' own certificates are the renewed ones now.
+	// The clients now have the renewed certificates.
 	fresh := clientWith(t, k.r.secrets["t-triune-admin"], "localhost")
 	if err := get(t.Context(), fresh, http.MethodGet, load.url+"/api/v1/namespaces/default", ""); err != nil {
 		t.Error(err)
@@ -91,10 +92,10 @@ func (k *kubelet) surviveRenewal(t *testing.T, before map[string]*corev1.Secret,
 	t.Logf("%d requests", load.total.Load())
 }
 
-// surviveRotation replaces all authorities. At the steps that change whom programs trust
-// their containers start again, as pods do then; renewed leaves are read without that. At
-// every step the administrator is answered by all tiers, with the certificate and the
-// authorities that the Secrets hold.
+// surviveRotation replaces all authorities. At the steps that change trusted authorities
+// the containers restart, as pods do then; renewed leaf certificates are reloaded. At every
+// step all tiers answer the administrator with the certificate and the authorities in the
+// Secrets.
 func (k *kubelet) surviveRotation(t *testing.T, h host, values string, set []string) {
 	t.Helper()
 	before := maps.Clone(k.r.secrets)
@@ -114,7 +115,7 @@ func (k *kubelet) surviveRotation(t *testing.T, h host, values string, set []str
 				t.Fatal(err)
 			}
 		}
-		k.runJob(t, "t-triune-etcd-roles") // a client of etcd
+		k.runJob(t, "t-triune-etcd-roles") // it is a client of etcd
 		k.runJob(t, "t-triune-test")
 	}
 	for _, authority := range []string{"ca", "front-proxy-ca", "etcd-ca", "nats-ca"} {
@@ -124,7 +125,7 @@ func (k *kubelet) surviveRotation(t *testing.T, h host, values string, set []str
 	}
 }
 
-// shown is the serial number of the certificate that a server shows.
+// shown returns the serial number of the certificate that a server presents.
 func shown(address string, greets bool) (string, error) {
 	conn, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
@@ -139,7 +140,7 @@ func shown(address string, greets bool) (string, error) {
 			return "", fmt.Errorf("no INFO but %q: %w", line, err)
 		}
 	}
-	// It asks for a certificate that we do not have, but shows its own first.
+	// It requests a certificate that we do not have, but presents its own first.
 	var leaf []byte
 	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
 		leaf = raw[0]
@@ -151,7 +152,8 @@ func shown(address string, greets bool) (string, error) {
 	return serial(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf}))
 }
 
-// clientWith shows the certificate of a Secret to a server of that name.
+// clientWith returns a client that presents the certificate of a Secret to a server of that
+// name.
 func clientWith(t *testing.T, secret *corev1.Secret, name string) *http.Client {
 	t.Helper()
 	pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
@@ -166,7 +168,7 @@ func clientWith(t *testing.T, secret *corev1.Secret, name string) *http.Client {
 	}}
 }
 
-// clients read and writes through all tiers, over connections that last and over new ones.
+// clients read and write through all tiers, over long-lived connections and over new ones.
 type clients struct {
 	url   string
 	admin *corev1.Secret
@@ -178,7 +180,7 @@ type clients struct {
 	failed []error
 }
 
-// pause between two requests of a client.
+// pause is the pause between two requests of a client.
 const pause = 20 * time.Millisecond
 
 func (c *clients) start(ctx context.Context, t *testing.T) {
@@ -217,7 +219,7 @@ func (c *clients) start(ctx context.Context, t *testing.T) {
 	}
 }
 
-// answers says whether there have been enough answers since done was reset.
+// answers returns an error unless there have been enough answers since done was reset.
 func (c *clients) answers() error {
 	if n := c.done.Load(); n < 400 {
 		return fmt.Errorf("only %d requests were answered", n)

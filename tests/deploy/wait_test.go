@@ -11,13 +11,13 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// TestComposeUpWaits: what README.md tells to type returns without an error when the
-// API can be used, the job that has ended by then notwithstanding.
+// TestComposeUpWaits checks that the commands of README.md return without an error once the
+// API can be used, although the job has exited by then.
 func TestComposeUpWaits(t *testing.T) {
 	full(t)
 	needEngine(t)
 	ctx := t.Context()
-	// What the machine has may be from before version 2, which has no --wait.
+	// The machine may have a version before 2, which lacks --wait.
 	if _, err := tools.Path(ctx, "docker-compose"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestComposeUpWaits(t *testing.T) {
 	if list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil || len(list.Items) < 4 {
 		t.Errorf("kubectl get namespaces: %v, %v", list, err)
 	}
-	// A second time, as after a change, it finds the job ended already.
+	// The second time, as after a change, the job has already exited.
 	if _, err := p.Compose(ctx, "up", "-d", "--wait"); err != nil {
 		t.Error(err)
 	}

@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// Images builds the images of the named programs from bin/, as `make images` does,
-// and returns the variables with which docker-compose.yml takes them.
+// Images builds the images of the named programs from bin/, as `make images` does, and
+// returns the variables that make docker-compose.yml use them.
 func Images(ctx context.Context, programs ...string) ([]string, error) {
 	root, err := tools.Root()
 	if err != nil {
@@ -51,7 +51,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o755)
 }
 
-// Project is an installation by docker-compose.yml.
+// Project is an installation of docker-compose.yml.
 type Project struct {
 	name    string
 	dir     string
@@ -72,29 +72,29 @@ func NewProject(ctx context.Context, name string, env []string) (*Project, error
 	return &Project{name: name, dir: root, env: env, command: append(command, "--project-name="+name)}, nil
 }
 
-// With returns the same installation with further variables.
+// With returns the same installation with additional variables.
 func (p *Project) With(env ...string) *Project {
 	more := *p
 	more.env = append(p.env[:len(p.env):len(p.env)], env...)
 	return &more
 }
 
-// Volume is the engine's name of a volume of the installation.
+// Volume returns the engine's name of a volume of the installation.
 func (p *Project) Volume(name string) string { return p.name + "_" + name }
 
-// Compose runs one command of compose.
+// Compose runs a command of compose.
 func (p *Project) Compose(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, p.dir, p.env, p.command[0], append(p.command[1:len(p.command):len(p.command)], args...)...)
 }
 
-// Containers are the ids of the containers of a service, in a stable order.
+// Containers returns the IDs of the containers of a service, in a stable order.
 func (p *Project) Containers(ctx context.Context, service string) ([]string, error) {
 	out, err := Docker(ctx, "ps", "--all", "--no-trunc", "--quiet",
 		"--filter=label=com.docker.compose.project="+p.name, "--filter=label=com.docker.compose.service="+service)
 	return strings.Fields(out), err
 }
 
-// Healthy tells whether all containers of a service are.
+// Healthy returns an error unless all containers of a service are healthy.
 func (p *Project) Healthy(ctx context.Context, service string) error {
 	ids, err := p.Containers(ctx, service)
 	if err != nil {
@@ -115,8 +115,8 @@ func (p *Project) Healthy(ctx context.Context, service string) error {
 	return nil
 }
 
-// Cut takes a container off the network; Join brings it back under the name of its
-// service.
+// Cut disconnects a container from the network; Join connects it again under the name of
+// its service.
 func (p *Project) Cut(ctx context.Context, container string) error {
 	_, err := Docker(ctx, "network", "disconnect", "--force", p.name+"_default", container)
 	return err
@@ -128,21 +128,21 @@ func (p *Project) Join(ctx context.Context, container, service string) error {
 	return err
 }
 
-// Address is that of a container in the network of the installation. The machine
-// that the engine runs on reaches it.
+// Address returns the address of a container in the network of the installation, which is
+// reachable from the engine's machine.
 func (p *Project) Address(ctx context.Context, container string) (string, error) {
 	out, err := Docker(ctx, "inspect", fmt.Sprintf("--format={{(index .NetworkSettings.Networks %q).IPAddress}}", p.name+"_default"), container)
 	return strings.TrimSpace(out), err
 }
 
-// Port is the one of the API on this machine.
+// Port returns the port of the API on this machine.
 func (p *Project) Port(ctx context.Context) (string, error) {
 	out, err := p.Compose(ctx, "port", "api", "6443")
 	_, port, _ := strings.Cut(strings.TrimSpace(out), ":")
 	return port, err
 }
 
-// Complaints are the last warnings and errors of every container, at most n of each,
+// Complaints returns the last warnings and errors of every container, at most n of each,
 // and its last lines.
 func (p *Project) Complaints(ctx context.Context, n int) string {
 	out, err := Docker(ctx, "ps", "--all", "--filter=label=com.docker.compose.project="+p.name, "--format={{.Names}} {{.Status}}")
@@ -166,7 +166,7 @@ func (p *Project) Complaints(ctx context.Context, n int) string {
 	return b.String()
 }
 
-// Logs are what a container has written so far.
+// Logs returns the output of a container so far.
 func Logs(ctx context.Context, container string) (string, error) {
 	out, err := exec.CommandContext(ctx, "docker", "logs", container).CombinedOutput()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package engine drives a container engine for the tests of docker-compose.yml:
-// it builds the images that no registry hands out here, and runs compose.
+// Package engine drives a container engine for the tests of docker-compose.yml: it builds
+// images that would otherwise come from a registry, and runs compose.
 package engine
 
 import (
@@ -16,15 +16,15 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// ErrNone means that there is no container engine to test with.
+// ErrNone means that there is no container engine.
 var ErrNone = errors.New("no container engine answers")
 
-// Docker runs one command of the docker client and returns what it prints.
+// Docker runs a command of the docker client and returns its output.
 func Docker(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, "", nil, "docker", args...)
 }
 
-// Available asks the engine whether it is there. The error wraps ErrNone.
+// Available returns an error that wraps ErrNone unless the engine answers.
 func Available(ctx context.Context) error {
 	if _, err := Docker(ctx, "version", "--format={{.Server.Version}}"); err != nil {
 		return fmt.Errorf("%w: %w", ErrNone, err)
@@ -32,8 +32,8 @@ func Available(ctx context.Context) error {
 	return nil
 }
 
-// composeCommand is the tool of the tests where it is built, docker's plugin, or the
-// older program of its own.
+// composeCommand returns the tests' own tool if it is built, docker's plugin, or the older
+// separate program.
 func composeCommand(ctx context.Context) ([]string, error) {
 	root, err := tools.Root()
 	if err != nil {
@@ -47,8 +47,8 @@ func composeCommand(ctx context.Context) ([]string, error) {
 	return nil, fmt.Errorf("%w: neither docker compose nor docker-compose is installed", ErrNone)
 }
 
-// run executes a program and returns its standard output; the error carries what
-// it wrote on standard error.
+// run executes a program and returns its standard output; the error includes its standard
+// error.
 func run(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
@@ -60,8 +60,7 @@ func run(ctx context.Context, dir string, env []string, name string, args ...str
 	return stdout.String(), nil
 }
 
-// standIn is an image of one static program, at the path where the public image of
-// the same name has it.
+// standIn is an image with one static program, at the same path as in the public image.
 type standIn struct {
 	variable string // of docker-compose.yml
 	tool     string
@@ -78,13 +77,12 @@ var standIns = []standIn{
 	{"TRIUNE_KUBECTL_IMAGE", "kubectl", "/bin/kubectl"},
 }
 
-// Repository is what the names of stand-in images begin with: they must not be
-// taken for the public images.
+// Repository begins the names of stand-in images, which must differ from those of public
+// images.
 const Repository = "triune-stand-in"
 
-// StandIns builds an image of each of the named tools, of all if none is named,
-// from the programs that the tests use anyway, and returns the variables with which
-// docker-compose.yml takes them.
+// StandIns builds an image of each of the named tools, or of all, from programs that the
+// tests use anyway, and returns the variables that make docker-compose.yml use them.
 func StandIns(ctx context.Context, names ...string) ([]string, error) {
 	var env []string
 	for _, s := range standIns {
@@ -108,8 +106,8 @@ func StandIns(ctx context.Context, names ...string) ([]string, error) {
 	return env, nil
 }
 
-// build copies the program into a directory of its own: everything in it is sent
-// to the engine.
+// build copies the program into an empty directory, because the whole directory is sent to
+// the engine.
 func (s standIn) build(ctx context.Context, program, tag string) error {
 	dir, err := os.MkdirTemp("", "triune-stand-in-")
 	if err != nil {

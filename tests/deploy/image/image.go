@@ -1,9 +1,9 @@
-// Package image makes builds of container images repeatable. An engine writes into an
-// image when it was built, and by which steps of its own; a program and its labels are
-// all that should tell two images apart.
+// Package image makes builds of container images reproducible. An engine records in an
+// image when and by which steps it was built; two images should differ only by their
+// programs and labels.
 //
-// Package mutate of go-containerregistry makes new layers of all of an image's, those of the
-// base, too, by which registries and scanners know the base; so it does not serve here.
+// Package mutate of go-containerregistry is not suitable: it rewrites all layers, including
+// those of the base, by which registries and scanners recognize it.
 package image
 
 import (
@@ -19,17 +19,17 @@ import (
 	"time"
 )
 
-// manifest is an entry of manifest.json in what `docker save` writes.
+// manifest is an entry of manifest.json in the output of `docker save`.
 type manifest struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-// Retime reads the archive of one image, as `docker save` writes it, and writes one for
-// `docker load` of the image named tag. No time in it is later than at, and nothing says
-// how it was built. Layers that are older, those of the base, stay as they are. It
-// returns the image's ID.
+// Retime reads the archive of one image, as written by `docker save`, and writes one for
+// `docker load` of the image named tag. No time in it is later than at, and nothing
+// describes the build. Older layers, those of the base, stay unchanged. It returns the
+// image's ID.
 func Retime(w io.Writer, r io.Reader, at time.Time, tag string) (id string, err error) {
 	files, err := readAll(r)
 	if err != nil {
@@ -108,7 +108,7 @@ func readAll(r io.Reader) (map[string][]byte, error) {
 	}
 }
 
-// retimeLayer returns the layer, uncompressed, with files that are no younger than at.
+// retimeLayer returns the uncompressed layer with no file newer than at.
 func retimeLayer(layer []byte, at time.Time) ([]byte, error) {
 	if bytes.HasPrefix(layer, []byte{0x1f, 0x8b}) {
 		plain, err := gzip.NewReader(bytes.NewReader(layer))
@@ -150,8 +150,8 @@ func retimeLayer(layer []byte, at time.Time) ([]byte, error) {
 	return made.Bytes(), nil
 }
 
-// ofTheBuild are the fields of an image's configuration that tell who built it; in
-// config, Image is the step before.
+// ofTheBuild are the fields of an image's configuration that describe the build; in config,
+// Image is the previous step.
 var ofTheBuild = []string{"container", "container_config", "docker_version", "parent"}
 
 func retimeConfig(data []byte, at time.Time, layers []string) ([]byte, error) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// archived is a tar of files that are all of one time, given as names and contents.
+// archived returns a tar of files with the same time, given as names and contents.
 func archived(t *testing.T, at time.Time, files ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -29,7 +29,7 @@ func archived(t *testing.T, at time.Time, files ...string) []byte {
 	return b.Bytes()
 }
 
-// saved is what `docker save` writes of an image that was built at a time.
+// saved returns the output of `docker save` for an image that was built at a time.
 func saved(t *testing.T, base []byte, at time.Time, program string) []byte {
 	t.Helper()
 	config := fmt.Sprintf(`{"architecture":"amd64","config":{"User":"65532:65532","Image":"sha256:%d"},"container_config":{"Hostname":"%[1]d"},"created":%[2]q,`+

@@ -19,14 +19,14 @@ import (
 
 const (
 	namespace = "load"
-	// kept is how many objects of a kind there are at most.
+	// kept bounds the number of objects of a kind.
 	kept = 50
-	// watchers of each kind.
+	// watchers is the number of watchers of each kind.
 	watchers = 5
-	// pace is the time between two rounds of requests to one kind. A round is a
-	// create, a get, a list and a delete.
+	// pace is the interval between two rounds of requests for a kind. A round is a create,
+	// a get, a list and a delete.
 	pace = 100 * time.Millisecond
-	// established bounds the time until a definition is served.
+	// established bounds the time until a CRD is served.
 	established = time.Minute
 )
 
@@ -37,14 +37,14 @@ var (
 	samples     = schema.GroupVersionResource{Group: "load.triune.dev", Version: "v1", Resource: "samples"}
 )
 
-// Generator sends traffic to one server.
+// Generator sends traffic to a server.
 type Generator struct {
 	client           dynamic.Interface
 	requests, failed atomic.Int64
 	events           atomic.Int64
 }
 
-// New makes a generator. Requests are not limited but by its own pace.
+// New returns a generator without a client-side rate limit.
 func New(config *rest.Config) (*Generator, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
@@ -55,15 +55,15 @@ func New(config *rest.Config) (*Generator, error) {
 	return &Generator{client: client}, nil
 }
 
-// String tells what was sent so far, and what came.
+// String formats the numbers of requests and events so far.
 func (g *Generator) String() string {
 	return fmt.Sprintf("%d requests, %d of them failed; %d watch events", g.requests.Load(), g.failed.Load(), g.events.Load())
 }
 
-// Run makes the namespace and the definition that it uses if they are not there,
-// and sends traffic until ctx ends, which is no error. That a request fails is
-// counted and otherwise ignored: whoever takes servers away wants the traffic to go
-// on. What was made stays; [Generator.Clean] removes it.
+// Run creates the namespace and the CRD that it uses if they do not exist, and sends
+// traffic until ctx ends, which is not an error. Failed requests are counted and otherwise
+// ignored, so that traffic continues while servers are down. Objects remain;
+// [Generator.Clean] removes them.
 func (g *Generator) Run(ctx context.Context) error {
 	if err := g.prepare(ctx); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (g *Generator) Run(ctx context.Context) error {
 	return nil
 }
 
-// Clean removes what Run made.
+// Clean removes everything that Run created.
 func (g *Generator) Clean(ctx context.Context) error {
 	return errors.Join(
 		g.client.Resource(definitions).Delete(ctx, samples.GroupResource().String(), metav1.DeleteOptions{}),
@@ -146,13 +146,13 @@ func (g *Generator) write(ctx context.Context, objects dynamic.ResourceInterface
 		_, err = objects.List(ctx, metav1.ListOptions{})
 		g.count(ctx, err)
 		err = objects.Delete(ctx, "load-"+strconv.Itoa((i+kept/2)%kept), metav1.DeleteOptions{})
-		if !apierrors.IsNotFound(err) { // as in the first round
+		if !apierrors.IsNotFound(err) { // expected in the first round
 			g.count(ctx, err)
 		}
 	}
 }
 
-// watch opens the watch anew whenever it ends.
+// watch opens a watch again whenever it ends.
 func (g *Generator) watch(ctx context.Context, objects dynamic.ResourceInterface) {
 	for ctx.Err() == nil {
 		w, err := objects.Watch(ctx, metav1.ListOptions{})
@@ -170,7 +170,7 @@ func (g *Generator) watch(ctx context.Context, objects dynamic.ResourceInterface
 	}
 }
 
-// count leaves out what the end of the traffic has cut off.
+// count counts a request, unless the end of the traffic interrupted it.
 func (g *Generator) count(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return

@@ -1,5 +1,5 @@
-// Command retime gives an image in the engine the time of its commit, so that every
-// build of the commit is the same image, and a name: make images.
+// Command retime sets the time of an image in the engine to that of its commit, so that
+// every build of the commit is the same image, and names it: make images.
 package main
 
 import (
@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out, *tag, id)
-	// The builder's cache may have handed out an image that has a name.
+	// The builder's cache may have returned an image that has a name.
 	names, err := docker(ctx, nil, "image", "inspect", "--format={{len .RepoTags}}", *built)
 	if err != nil || strings.TrimSpace(string(names)) != "0" {
 		return err

@@ -1,6 +1,6 @@
-// Command standins builds images of etcd, NATS, Prometheus, the Kubernetes
-// components and kwok for a machine without a registry, and prints the variables
-// with which docker-compose.yml takes them: make images stand-ins.
+// Command standins builds images of etcd, NATS, Prometheus, the Kubernetes components and
+// kwok for a machine without a registry, and prints the variables that make
+// docker-compose.yml use them: make images stand-ins.
 package main
 
 import (
