@@ -11,7 +11,7 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// The page has the figures that are published.
+// The page has the published figures.
 func TestAttacksOfTheSecurityPageAreUpToDate(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs")
 	result, err := Files{Dir: filepath.Join(docs, "benchmarks"), Name: "attacks"}.Read()
@@ -31,8 +31,8 @@ func TestAttacksOfTheSecurityPageAreUpToDate(t *testing.T) {
 	}
 }
 
-// Each attack is made on the real triune and its figures are there; and so are those of the
-// chain, which are measured with the audit that they say.
+// Each attack is made on the real triune and has figures, and so have the rows of the
+// chain, with and without audit as they say.
 func TestAttacksAndChainAreMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-full runs it: it needs bin/triune and a minute")

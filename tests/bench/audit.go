@@ -11,8 +11,7 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// auditLog is a directory in which servers log requests. A nil one is that of servers that
-// do not.
+// auditLog is a directory for audit logs of servers; nil for servers without one.
 type auditLog struct{ dir string }
 
 func newAuditLog() (*auditLog, error) {
@@ -36,7 +35,7 @@ func (l *auditLog) flags(tier cluster.Tier) []string {
 	return []string{"--audit-policy-file=" + l.policy(), "--audit-log-path=" + filepath.Join(l.dir, string(tier)+".log")}
 }
 
-// size is how much has been logged, in bytes, in all files that a log was rotated into.
+// size returns the size of all audit logs, including rotated ones, in bytes.
 func (l *auditLog) size() (int64, error) {
 	files, err := filepath.Glob(filepath.Join(l.dir, "*.log"))
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// The test binary is also the floor's program.
+// The test binary is also the program of the floor.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "floor" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -88,9 +88,9 @@ func TestSelectedAndGrouped(t *testing.T) {
 	}
 }
 
-// TestStartsOfARun: quick runs start each server three times for first calls and full ones
-// five times, in the first round; whatever is selected has the names of the first start, in
-// their order.
+// TestStartsOfARun checks that quick runs start each server three times for first calls and
+// full ones five times, in the first round, and that all starts have the workloads of the
+// first one, in the same order.
 func TestStartsOfARun(t *testing.T) {
 	for name, test := range map[string]struct {
 		options Options
@@ -148,7 +148,7 @@ func TestRowsAreInTheOrderOfTheFirstStart(t *testing.T) {
 	}
 }
 
-// measured runs workloads against the floor, a real server in a process of its own.
+// measured runs workloads against the floor in a separate process.
 func measured(t *testing.T, command []string, workloads ...workload.Workload) *report.Result {
 	t.Helper()
 	result := &report.Result{Subjects: []string{report.Floor}}
@@ -162,7 +162,7 @@ func measured(t *testing.T, command []string, workloads ...workload.Workload) *r
 	return result
 }
 
-// answers is a workload of requests for one path.
+// answers returns a workload of requests for one path.
 func answers(name, path string) workload.Workload {
 	return workload.Workload{
 		Name: name, Title: name, Figure: report.Seconds,
@@ -230,7 +230,7 @@ func TestServerThatDoesNotStartIsOneLineForEachRow(t *testing.T) {
 }
 
 func TestServerWhosePortIsInUseIsOneLine(t *testing.T) {
-	// The first floor takes a port; the second is told to take the same.
+	// The first floor takes a port, and the second one gets the same.
 	up, err := startFloor(t.Context(), self(t))
 	if err != nil {
 		t.Fatal(err)

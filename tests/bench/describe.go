@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// describe finds out what is measured: versions of the programs, and the commit of
-// our sources, with a plus if they were changed since.
+// describe returns the versions of the programs, and the commit of our sources, with a plus
+// if there are changes.
 func describe(ctx context.Context) (versions map[string]string, commit string, err error) {
 	versions = map[string]string{"Go": strings.TrimPrefix(runtime.Version(), "go")}
 	for _, name := range []string{"kube-apiserver", "etcd", "nats-server"} {
@@ -47,10 +47,10 @@ func describe(ctx context.Context) (versions map[string]string, commit string, e
 	return versions, commit, nil
 }
 
-// DefaultRounds is how many rounds a run has that does not say otherwise.
+// DefaultRounds is the default number of rounds.
 const DefaultRounds = 3
 
-// Command is what reproduces a run.
+// Command returns the command that reproduces a run.
 func Command(o Options) string {
 	command := "make bench"
 	if o.Quick {

@@ -9,15 +9,15 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// Files are the results of a run: <Name>.json, <Name>.md and <Name>-*.svg in Dir.
+// Files are the files of a result: <Name>.json, <Name>.md and <Name>-*.svg in Dir.
 type Files struct{ Dir, Name string }
 
-// Page is the name of the file with the tables.
+// Page returns the path of the file with the tables.
 func (f Files) Page() string { return filepath.Join(f.Dir, f.Name+".md") }
 
 func (f Files) data() string { return filepath.Join(f.Dir, f.Name+".json") }
 
-// Read returns the result that is there.
+// Read reads the existing result.
 func (f Files) Read() (*report.Result, error) {
 	file, err := os.Open(f.data())
 	if err != nil {
@@ -27,7 +27,7 @@ func (f Files) Read() (*report.Result, error) {
 	return report.ReadJSON(file)
 }
 
-// Write replaces what is there.
+// Write replaces the existing result.
 func (f Files) Write(result *report.Result) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("write benchmark result: %w", err)

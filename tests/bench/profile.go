@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/bench/load"
 )
 
-// kinds are the profiles that are taken, and their names below /debug/pprof: of processor
-// time, of what is allocated, and of what locks make others wait.
+// kinds are the kinds of profiles, with their names below /debug/pprof: CPU time,
+// allocations, and contended locks.
 var kinds = map[string]string{"cpu": "profile", "alloc": "allocs", "mutex": "mutex"}
 
 // profile takes profiles of all processes while a load is on. The files are <dir>/<subject>/<workload>.<process>.<kind>.prof.

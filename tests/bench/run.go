@@ -16,8 +16,7 @@ import (
 	"triune.dev/tests/bench/workload"
 )
 
-// Options say what to measure. All fields but Floor, Profiles and Save
-// must be set.
+// Options configure a run. All fields except Floor, Profiles and Save must be set.
 type Options struct {
 	// Match selects workloads by name.
 	Match *regexp.Regexp
@@ -25,27 +24,28 @@ type Options struct {
 	Quick bool
 	// Scale multiplies the sizes of large workloads.
 	Scale float64
-	// Rounds is how often every server runs every workload, but for the slow ones and
-	// those of further starts, which run once.
+	// Rounds is the number of runs of each workload on each server, except for slow ones
+	// and those of further starts, which run once.
 	Rounds int
-	// Subjects to measure, of [Subjects].
+	// Subjects are the subjects to measure, of [Subjects].
 	Subjects []string
-	// Floor is the command line of a program that runs floor.Run; needed where the
-	// floor is one of the subjects.
+	// Floor is the command line of a program that runs floor.Run; required if the floor is
+	// one of the subjects.
 	Floor []string
-	// Profiles is a directory for profiles of Triune's processes; empty takes none.
+	// Profiles is a directory for profiles of Triune's processes; without one there are no
+	// profiles.
 	Profiles string
-	// Save is called with what there is so far whenever a group of workloads has run on
-	// all servers; nil saves nothing. Its error ends the run.
+	// Save is called with the current result whenever a group of workloads has run on all
+	// servers; nil saves nothing. Its error ends the run.
 	Save func(*report.Result) error
-	// Log gets a line about each step.
+	// Log receives a line about each step.
 	Log io.Writer
 }
 
-// ErrMachine is returned for a machine on which nothing can be measured.
+// ErrMachine is returned if nothing can be measured on this machine.
 var ErrMachine = errors.New("this machine cannot measure")
 
-// check finds out whether figures of this machine would mean anything.
+// check reports whether measurements on this machine would be meaningful.
 func check(cores int) error {
 	if cores < 2 {
 		return fmt.Errorf("%w: %d core, on which the load generator would wait for the server; two are needed", ErrMachine, cores)
@@ -53,7 +53,7 @@ func check(cores int) error {
 	return nil
 }
 
-// Run measures. An error is about the whole run; what fails of it is in the result.
+// Run measures. An error concerns the whole run; failures of parts are in the result.
 func Run(ctx context.Context, o Options) (*report.Result, error) {
 	if err := check(runtime.NumCPU()); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) (*report.Result, error) {
 	result := &report.Result{
 		Machine: accounting.ThisMachine(), Versions: versions, Commit: commit,
 		Date: time.Now().UTC(), Rounds: o.Rounds, Quick: o.Quick, Scale: o.Scale, Subjects: o.Subjects,
-		Sizes: map[string]int64{}, // the same for all subjects, see workload.Env
+		Sizes: map[string]int64{}, // shared by all subjects, see workload.Env
 	}
 	for round := range o.Rounds {
 		for _, workloads := range groups {
@@ -113,7 +113,7 @@ func selected(all []workload.Workload, o Options) []workload.Workload {
 	})
 }
 
-// group puts workloads together that share a server, in their order.
+// group groups workloads that share a server, in their order.
 func group(all []workload.Workload) [][]workload.Workload {
 	type server struct {
 		group string
@@ -134,8 +134,8 @@ func group(all []workload.Workload) [][]workload.Workload {
 	return groups
 }
 
-// Order sorts rows as the first workloads of their names are; a row is found when the
-// first subject has it.
+// Order sorts rows by the order of the workloads. Rows are added when the first subject has
+// them.
 func Order(result *report.Result) {
 	position := map[string]int{}
 	for i, w := range workload.All() {
@@ -146,7 +146,7 @@ func Order(result *report.Result) {
 	slices.SortStableFunc(result.Rows, func(a, b *report.Row) int { return position[a.Workload] - position[b.Workload] })
 }
 
-// run is one round of one group of workloads against one subject.
+// run is one round of a group of workloads on one subject.
 type run struct {
 	Options
 	round   int
@@ -159,7 +159,7 @@ func (r *run) log(format string, args ...any) {
 	fmt.Fprintf(r.Log, "%s  round %d  %-14s  %s\n", time.Now().Format(time.TimeOnly), r.round+1, r.subject.name, fmt.Sprintf(format, args...))
 }
 
-// group returns an error only when ctx has ended.
+// group returns an error only if ctx has ended.
 func (r *run) group(ctx context.Context, workloads []workload.Workload) error {
 	workloads = slices.DeleteFunc(slices.Clone(workloads), func(w workload.Workload) bool { return !w.Applies(r.subject.kind()) })
 	if len(workloads) == 0 {
@@ -181,7 +181,7 @@ func (r *run) group(ctx context.Context, workloads []workload.Workload) error {
 		}
 	}
 	if err := up.close(); err != nil {
-		r.log("%s", report.OneLine(err)) // its figures have been taken
+		r.log("%s", report.OneLine(err)) // it has been measured
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func ended(ctx context.Context) error {
 	return nil
 }
 
-// one runs a workload. Its rows are recorded when it has succeeded as a whole.
+// one runs a workload. Its rows are recorded if all of it has succeeded.
 func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 	type row struct {
 		report.Row
@@ -207,7 +207,7 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 		rows = append(rows, row{w.Row(phase, size), s})
 	})
 	if errors.Is(err, workload.ErrNoSize) {
-		return // the floor has nothing to be compared with
+		return // nothing to compare with the floor
 	}
 	if err == nil && len(rows) == 0 {
 		err = errors.New("nothing was measured")
@@ -226,7 +226,8 @@ func (r *run) one(ctx context.Context, up *server, w workload.Workload) {
 	}
 }
 
-// profiler takes the profiles of a workload's load, if this server's are wanted.
+// profiler returns a function that takes the profiles of a workload's load, if they are
+// wanted.
 func (r *run) profiler(up *server, w workload.Workload) func(context.Context, time.Duration, func(context.Context) error) {
 	if !up.env.Profiling || !r.subject.ours() {
 		return nil
@@ -243,7 +244,7 @@ func (r *run) fail(w workload.Workload, err error) {
 	r.log("%s: FAILED: %s", w.Name, report.OneLine(err))
 }
 
-// firstPhase is the phase of a row that stands for a workload without any.
+// firstPhase returns a phase for the row of a workload that failed before any phase.
 func firstPhase(w workload.Workload) string {
 	phases := slices.Sorted(maps.Keys(w.Limits))
 	if len(phases) == 0 {

@@ -16,8 +16,8 @@ import (
 //go:embed scaling.md.tmpl
 var scalingTemplate string
 
-// ScalingPage is docs/scaling.md with the figures of a result. It fails where the result
-// lacks one that the page needs.
+// ScalingPage returns docs/scaling.md with the figures of a result. It returns an error if
+// the result lacks one.
 func ScalingPage(result *report.Result) ([]byte, error) {
 	f := &figures{Result: result}
 	page, err := template.New("scaling.md").Funcs(template.FuncMap{
@@ -43,7 +43,7 @@ func ScalingPage(result *report.Result) ([]byte, error) {
 		return nil, fmt.Errorf("page about scaling: %w", err)
 	}
 	var text bytes.Buffer
-	for range 2 { // which commits the figures are of is known when all have been found
+	for range 2 { // the commits of the figures are known after the first pass
 		text.Reset()
 		if err := page.Execute(&text, result); err != nil {
 			return nil, fmt.Errorf("page about scaling: %w", err)
@@ -61,10 +61,10 @@ func WriteScaling(page string, result *report.Result) error {
 	return os.WriteFile(page, text, 0o644)
 }
 
-// figures finds single figures in a result.
+// figures looks up figures of a result.
 type figures struct {
 	*report.Result
-	commits []string // of the figures that were found
+	commits []string // of the figures found so far
 }
 
 func (f *figures) sample(subject, workload, phase string) (report.Sample, *report.Row, error) {
@@ -82,7 +82,7 @@ func (f *figures) sample(subject, workload, phase string) (report.Sample, *repor
 	return report.Sample{}, nil, fmt.Errorf("no figure of %s in %q, %q", subject, workload, phase)
 }
 
-// cpu is what an operation costs one process of a subject, in µs.
+// cpu returns the cost of an operation for one process of a subject, in µs.
 func (f *figures) cpu(subject, process, workload, phase string) (float64, error) {
 	s, _, err := f.sample(subject, workload, phase)
 	if err == nil && s.CPU[process] == 0 {
@@ -91,7 +91,7 @@ func (f *figures) cpu(subject, process, workload, phase string) (float64, error)
 	return s.CPU[process], err
 }
 
-// value is the figure that stands for a row, the median of its rounds.
+// value returns the figure that stands for a row, the median of its rounds.
 func (f *figures) value(subject, workload, phase string) (float64, error) {
 	_, row, err := f.sample(subject, workload, phase)
 	if err != nil {
@@ -109,7 +109,7 @@ func (f *figures) note(subject, workload, note string) (float64, error) {
 	return s.Notes[note], err
 }
 
-// peak is the most memory that a process held, in bytes.
+// peak returns the peak memory of a process, in bytes.
 func (f *figures) peak(subject, process, workload string) (float64, error) {
 	s, _, err := f.sample(subject, workload, "")
 	if err == nil && s.Memory[process].Peak == 0 {

@@ -11,7 +11,7 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// The page has the figures that are published.
+// The page has the published figures.
 func TestScalingPageIsUpToDate(t *testing.T) {
 	docs := filepath.Join("..", "..", "docs")
 	result, err := Files{Dir: filepath.Join(docs, "benchmarks"), Name: "result"}.Read()
@@ -31,7 +31,7 @@ func TestScalingPageIsUpToDate(t *testing.T) {
 	}
 }
 
-// A figure that is not there is an error, and no zero.
+// A missing figure is an error, not zero.
 func TestScalingPageNeedsItsFigures(t *testing.T) {
 	row := &report.Row{Workload: "get-pod", Phase: "warm", Cells: map[string]*report.Cell{"tiers": {Samples: []report.Sample{{CPU: map[string]float64{"core": 1}}}}}}
 	for want, result := range map[string]*report.Result{

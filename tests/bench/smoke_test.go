@@ -9,8 +9,8 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// One read, one write and one watch against the real triune, and against the floor
-// with what triune has answered, and profiles of each of them.
+// One read, one write and one watch are measured on the real triune and on the floor with
+// the same sizes, with profiles of each.
 func TestTriuneIsMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-full runs it: it needs bin/triune and half a minute")
@@ -44,7 +44,8 @@ func TestTriuneIsMeasured(t *testing.T) {
 		for kind := range kinds {
 			file := filepath.Join(profiles, report.Ours, fmt.Sprintf("%s.triune.%s.prof", workload, kind))
 			top, err := topOf(t.Context(), file)
-			// To deliver an event allocates so little that a sample may see none of it.
+			// Delivering an event allocates so little that a profile may have no sample of
+			// it.
 			mayBeEmpty := kind == "alloc" && workload == "watch-500"
 			if err != nil || len(top) == 0 && !mayBeEmpty {
 				t.Errorf("%s of %s: %d functions, %v", kind, workload, len(top), err)

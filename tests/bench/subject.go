@@ -19,17 +19,17 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-// subject is a server that is measured.
+// subject is a server to measure.
 type subject struct {
 	name     string
 	topology cluster.Topology // empty for the floor
 	replicas int
 	flags    []string // of each program
-	aside    bool     // measured only if it is named
+	aside    bool     // only measured if it is named
 }
 
-// subjects in the order in which they run; the floor is last, for it answers with
-// as many bytes as the others did.
+// subjects are in the order in which they run. The floor is last, because it uses the sizes
+// of the others' responses.
 var subjects = []subject{
 	{name: report.Peer, topology: cluster.KubeAPIServer},
 	{name: report.Ours, topology: cluster.Triune},
@@ -40,7 +40,7 @@ var subjects = []subject{
 	{name: report.Floor},
 }
 
-// Subjects returns the names of what is measured by default.
+// Subjects returns the names of the subjects that are measured by default.
 func Subjects() []string {
 	var names []string
 	for _, s := range subjects {
@@ -55,18 +55,18 @@ func (s subject) kind() workload.Subject {
 	return workload.Subject{Floor: s.topology == "", Tiers: s.topology == cluster.Tiers, Replicated: s.replicas > 1}
 }
 
-// ours tells whether its profiles are wanted.
+// ours reports whether the subject is Triune, whose profiles are wanted.
 func (s subject) ours() bool { return s.topology == cluster.Triune || s.topology == cluster.Tiers }
 
-// server is a subject that runs.
+// server is a running subject.
 type server struct {
 	env   *workload.Env
 	close func() error
-	// profiled are the URLs of the processes that have profiles, by name.
+	// profiled has the URLs of the processes with profiles, by name.
 	profiled map[string]load.Target
 }
 
-// start starts a subject. floor is the command line of the floor's program, audited asks for
+// start starts a subject. floor is the command line of the floor's program; audited enables
 // an audit log.
 func (s subject) start(ctx context.Context, floor []string, audited bool) (*server, error) {
 	if s.topology == "" {
@@ -90,8 +90,7 @@ func (s subject) start(ctx context.Context, floor []string, audited bool) (*serv
 
 func (s subject) startCluster(ctx context.Context, log *auditLog) (*server, error) {
 	flags := map[cluster.Tier][]string{
-		// Everybody's etcd writes to the disk what it has acknowledged, as the one
-		// inside triune does.
+		// Every etcd syncs acknowledged writes to the disk, like the one inside triune.
 		cluster.Etcd: {"--unsafe-no-fsync=false"},
 	}
 	config := cluster.Config{Topology: s.topology, Replicas: s.replicas, ReadPrograms: true, Flags: flags}
@@ -112,8 +111,8 @@ func (s subject) startCluster(ctx context.Context, log *auditLog) (*server, erro
 	return up, nil
 }
 
-// reach describes a running cluster to workloads. Requests do not go through the
-// cluster's balancer, which runs in this process.
+// reach returns the addresses and clients of a running cluster for workloads. They do not
+// use the cluster's balancer, which runs in this process.
 func (s subject) reach(ctx context.Context, c *cluster.Cluster) (*workload.Env, map[string]load.Target, error) {
 	ready := time.Now()
 	serving := c.ServingTiers()
@@ -181,8 +180,8 @@ func (s subject) reach(ctx context.Context, c *cluster.Cluster) (*workload.Env, 
 	return env, profiled, allow(ctx, env.Admin, env)
 }
 
-// binding gives the user of the benchmarks all rights by way of RBAC. A member of
-// system:masters would not pass it, nor priority and fairness.
+// binding grants the benchmarks' user all permissions by RBAC. A member of system:masters
+// would bypass RBAC, and priority and fairness.
 const binding = `{"metadata":{"name":"bench"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"testers"}]}`
 
 func allow(ctx context.Context, admin load.Target, env *workload.Env) error {
@@ -194,8 +193,8 @@ func allow(ctx context.Context, admin load.Target, env *workload.Env) error {
 	}); err != nil {
 		return fmt.Errorf("allow the user of the benchmarks: %w", err)
 	}
-	// Authorizers hear of it by watches. Every tier has one of its own, and the
-	// last path below is the last tier's.
+	// Authorizers learn of it by watches. Every tier has its own authorizer, and the last
+	// path below is served by the last tier.
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the rights did not arrive within a minute"))
 	defer cancel()
 	for _, target := range env.Targets {
@@ -221,8 +220,8 @@ func allow(ctx context.Context, admin load.Target, env *workload.Env) error {
 	return nil
 }
 
-// startFloor starts the floor as a process of its own, so that its time is counted
-// as that of the others is.
+// startFloor starts the floor in a separate process, so that its CPU time is counted like
+// that of the others.
 func startFloor(ctx context.Context, command []string) (*server, error) {
 	if len(command) == 0 {
 		return nil, errors.New("start floor: no program")
@@ -268,7 +267,7 @@ func startFloor(ctx context.Context, command []string) (*server, error) {
 	return up, nil
 }
 
-// choose finds subjects by name.
+// choose returns subjects by name.
 func choose(names []string) ([]subject, error) {
 	var chosen []subject
 	for _, s := range subjects {

@@ -1,6 +1,6 @@
-// Package accounting reads what the operating system has counted for a process:
-// processor time, resident and peak memory, when it started. It reads Linux's
-// /proc (proc(5)) and process clocks (clock_getcpuclockid(3)).
+// Package accounting reads the operating system's counters of a process: CPU time, resident
+// and peak memory, and start time. It uses Linux's /proc (proc(5)) and process clocks
+// (clock_getcpuclockid(3)).
 package accounting
 
 import (
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Memory is what a process holds, in bytes.
+// Memory is the memory of a process, in bytes.
 type Memory struct {
-	// Resident is VmRSS: anonymous memory, and pages of files, the program's
-	// own among them.
+	// Resident is VmRSS: anonymous memory, and mapped pages of files, including the
+	// program's.
 	Resident int64 `json:"resident"`
 	// Anonymous is RssAnon: heap and stacks.
 	Anonymous int64 `json:"anonymous"`
@@ -67,8 +67,8 @@ func parseStatus(data []byte) (Memory, error) {
 	return m, nil
 }
 
-// ResetPeak makes the peak of a process start anew at what it holds now
-// (/proc/<pid>/clear_refs, value 5).
+// ResetPeak resets the peak of a process to its current memory (/proc/<pid>/clear_refs,
+// value 5).
 func ResetPeak(pid int) error {
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
 		return fmt.Errorf("reset the memory peak of process %d: %w", pid, err)
@@ -76,11 +76,11 @@ func ResetPeak(pid int) error {
 	return nil
 }
 
-// tick is the unit of times in /proc/<pid>/stat: USER_HZ, 100 on every Linux
-// that Go runs on.
+// tick is the unit of times in /proc/<pid>/stat: USER_HZ, which is 100 on every Linux that
+// Go supports.
 const tick = 10 * time.Millisecond
 
-// Started is when a process began, to 10 ms.
+// Started returns the start time of a process, to 10 ms.
 func Started(pid int) (time.Time, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -98,10 +98,10 @@ func Started(pid int) (time.Time, error) {
 	return now.Add(-age), nil
 }
 
-// parseAge is how long ago a process began.
+// parseAge returns the time since the start of a process.
 func parseAge(stat, uptime []byte) (time.Duration, error) {
-	// The name in parentheses may contain anything; fields count from behind it,
-	// from the third on.
+	// The name in parentheses may contain anything, so fields are counted after it, from
+	// the third one on.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	const startTime = 22
 	if len(fields) <= startTime-3 {

@@ -11,7 +11,7 @@ func TestParseStatus(t *testing.T) {
 	if want := (Memory{Resident: 200 << 10, Anonymous: 100 << 10, Peak: 300 << 10}); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
-	// A zombie has no memory lines: that is no process with zero bytes.
+	// A zombie has no memory lines, which must not be read as zero bytes.
 	if got, err := parseStatus([]byte("Name:\tx\nState:\tZ (zombie)\n")); err == nil {
 		t.Errorf("a zombie: got %+v", got)
 	}

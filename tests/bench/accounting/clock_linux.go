@@ -8,9 +8,9 @@ import (
 	"unsafe"
 )
 
-// CPU is the processor time, user and system, that all threads of a process have
-// used, those that have ended included. Unlike /proc/<pid>/stat, which counts in
-// steps of 10 ms, the process's clock counts nanoseconds.
+// CPU returns the CPU time, user and system, of all threads of a process, including those
+// that have ended. Unlike /proc/<pid>/stat, which has a resolution of 10 ms, the process's
+// clock has nanoseconds.
 func CPU(pid int) (time.Duration, error) {
 	// The clock of a process: see MAKE_PROCESS_CPUCLOCK in the kernel, which
 	// clock_getcpuclockid(3) uses. 2 is CPUCLOCK_SCHED.
@@ -22,5 +22,5 @@ func CPU(pid int) (time.Duration, error) {
 	return time.Duration(at.Nano()), nil
 }
 
-// OwnCPU is [CPU] of the calling process.
+// OwnCPU returns [CPU] of the calling process.
 func OwnCPU() (time.Duration, error) { return CPU(os.Getpid()) }

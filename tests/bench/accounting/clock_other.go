@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// CPU is not known on this system.
+// CPU is not supported on this system.
 func CPU(int) (time.Duration, error) { return 0, errors.ErrUnsupported }
 
-// OwnCPU is not known on this system.
+// OwnCPU is not supported on this system.
 func OwnCPU() (time.Duration, error) { return 0, errors.ErrUnsupported }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Machine is what is published of the machine that measured: no name, no path.
+// Machine is the published description of the machine, without names and paths.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
@@ -17,7 +17,7 @@ type Machine struct {
 	OS     string `json:"os"`
 }
 
-// ThisMachine reads /proc; what it cannot read stays empty.
+// ThisMachine reads /proc; fields that it cannot read stay empty.
 func ThisMachine() Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -33,8 +33,8 @@ func ThisMachine() Machine {
 	return m
 }
 
-// Available is how much memory programs can still have (MemAvailable), in bytes;
-// 0 if unknown.
+// Available returns the memory that programs can still get (MemAvailable), in bytes; 0 if
+// unknown.
 func Available() int64 {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

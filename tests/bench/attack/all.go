@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// forbidden is a path for which clients without rights get 403.
+// forbidden is a path to which clients without permissions get 403.
 const forbidden = "/api/v1/namespaces/default/pods"
 
-// All lists the attacks, last the one that may leave a server with something to do.
+// All lists the attacks; the last one may leave a server with pending work.
 func All() []Attack {
 	return []Attack{
 		{
@@ -55,7 +55,7 @@ func All() []Attack {
 	}
 }
 
-// inTurn attacks as one of several after the other.
+// inTurn makes its attacks by several clients in turn.
 type inTurn struct{ clients []client }
 
 func (c *inTurn) attack(ctx context.Context, i int) error {
@@ -68,7 +68,7 @@ func (c *inTurn) close() {
 	}
 }
 
-// mixed attacks as one client in one of every attacks, and as another in the rest.
+// mixed makes one of every few attacks by one client, and the others by another.
 type mixed struct {
 	rare, often client
 	every       int

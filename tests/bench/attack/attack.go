@@ -8,53 +8,53 @@ import (
 	"time"
 )
 
-// Site is what is attacked.
+// Site is the target of an attack.
 type Site struct {
 	// Addr is its host and port.
 	Addr string
 	// TLS has the roots that verify it.
 	TLS *tls.Config
-	// Nobody is the token of a user with the rights that everybody has.
+	// Nobody is the token of a user with the default permissions.
 	Nobody string
 }
 
-// Attack is something that clients do to a server.
+// Attack is an attack by clients on a server.
 type Attack struct {
 	// Patterns select attacks by Name; tables show Title.
 	Name, Title string
-	// perSecond is how often the attack is made by a few clients in turn; 0 is once by each.
+	// perSecond is the rate of attacks by a few clients in turn; 0 means once by each.
 	perSecond float64
-	// clients is how many there are.
+	// clients is the number of clients.
 	clients int
-	// client makes the i-th client.
+	// client returns the i-th client.
 	client func(s *Site, i int) client
 }
 
-// client is one attacker. Its methods are for one goroutine, but for close.
+// client is an attacker. Its methods must not be called concurrently, except for close.
 type client interface {
-	// attack attacks for the i-th time, over all clients, and returns nil if the server
-	// has taken it as far as the attack goes. After an error it begins anew.
+	// attack makes the i-th attack of all clients. It returns nil if the server has
+	// accepted it as far as the attack goes. After an error it starts again.
 	attack(ctx context.Context, i int) error
-	// close ends what the client holds open.
+	// close closes the client's connections.
 	close()
 }
 
-// Running is an attack that is under way.
+// Running is a running attack.
 type Running struct {
 	stop    context.CancelFunc
 	clients sync.WaitGroup
 	taken   atomic.Int64
 }
 
-// Start begins the attack. It returns when each client has made its first attempt, if it
-// makes only one, and lasts until Stop. The caller stops it.
+// Start starts the attack, which lasts until Stop. If each client attacks once, Start
+// returns after all have.
 func (a Attack) Start(ctx context.Context, site *Site) *Running {
 	ctx, stop := context.WithCancel(ctx)
 	r := &Running{stop: stop}
 	begin := time.Now()
 	var next atomic.Int64
 	var first sync.WaitGroup
-	// Handshakes of hundreds of clients at once would be an attack by itself.
+	// Concurrent handshakes of hundreds of clients would be an attack of their own.
 	dialing := make(chan struct{}, 16)
 	for i := range a.clients {
 		c := a.client(site, i)
@@ -93,7 +93,7 @@ func (r *Running) count(err error) {
 	}
 }
 
-// Stop ends the attack and returns how often it was made and not cut off.
+// Stop ends the attack and returns the number of attacks that were not interrupted.
 func (r *Running) Stop() int {
 	r.stop()
 	r.clients.Wait()

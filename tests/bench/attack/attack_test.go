@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Every attack reaches a server, is what its title says, and leaves nothing behind.
+// Every attack reaches a server, does what its title says, and leaves nothing behind.
 func TestAttacksAreTaken(t *testing.T) {
 	for _, a := range All() {
 		t.Run(a.Name, func(t *testing.T) {
@@ -42,11 +42,11 @@ func TestAttacksAreTaken(t *testing.T) {
 				mu.Unlock()
 				w.WriteHeader(http.StatusForbidden)
 				if req.URL.Path == "/openapi/v2" {
-					_, _ = w.Write(make([]byte, 3<<20)) // who does not read it ends it
+					_, _ = w.Write(make([]byte, 3<<20)) // the attacker may not read it
 				}
 			}))
 			server.EnableHTTP2 = true
-			server.Config.ErrorLog = log.New(io.Discard, "", 0) // of attackers who leave
+			server.Config.ErrorLog = log.New(io.Discard, "", 0) // errors of closed connections
 			server.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 			server.StartTLS()
 			defer server.Close()

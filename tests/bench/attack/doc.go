@@ -1,4 +1,4 @@
-// Package attack holds attacks by clients that have no rights, for measuring what other
-// clients notice of them. Their pace and their number are bounded, and they are for servers
-// on the loopback of this machine.
+// Package attack holds attacks by clients without permissions, to measure their effect on
+// other clients. Their rate and number are bounded, and they are for servers on the
+// loopback address of this machine.
 package attack

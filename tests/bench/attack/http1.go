@@ -21,10 +21,10 @@ import (
 	"time"
 )
 
-// patience is how long an attacker waits for anything.
+// patience is the timeout of an attacker.
 const patience = 10 * time.Second
 
-// dial connects with one protocol. The connection ends with ctx.
+// dial connects with one protocol. The connection is closed with ctx.
 func (s *Site) dial(ctx context.Context, protocol string, identity ...tls.Certificate) (*tls.Conn, error) {
 	config := s.TLS.Clone()
 	config.NextProtos = []string{protocol}
@@ -37,20 +37,20 @@ func (s *Site) dial(ctx context.Context, protocol string, identity ...tls.Certif
 	return conn.(*tls.Conn), nil
 }
 
-// http1 sends requests on a connection that it keeps while the server does.
+// http1 sends requests on a connection, which it keeps as long as the server does.
 type http1 struct {
 	site    *Site
 	request func(i int) ([]byte, error)
-	// token of the i-th request; nil is for the anonymous.
+	// token returns the token of the i-th request; nil means anonymous.
 	token func(i int) string
-	// unanswered requests are sent, and nothing is read.
+	// unanswered means that responses are not read.
 	unanswered bool
 
 	conn   *tls.Conn
 	reader *bufio.Reader
 }
 
-// get makes GETs of paths.
+// get returns a function that makes GETs of paths.
 func get(path func(i int) string) func(i int) ([]byte, error) {
 	return func(i int) ([]byte, error) {
 		return []byte("GET " + path(i) + " HTTP/1.1\r\nHost: x\r\n\r\n"), nil
@@ -85,12 +85,12 @@ func (c *http1) attack(ctx context.Context, i int) error {
 
 func (c *http1) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is expected of it any more
+		_ = c.conn.Close() // no longer needed
 		c.conn = nil
 	}
 }
 
-// exchange sends a request and reads its answer, and reports whether the connection can be
+// exchange sends a request, reads the response, and reports whether the connection can be
 // used again.
 func exchange(ctx context.Context, conn net.Conn, reader *bufio.Reader, request []byte) (again bool, err error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
@@ -109,19 +109,19 @@ func exchange(ctx context.Context, conn net.Conn, reader *bufio.Reader, request 
 		return false, err
 	}
 	if answer.StatusCode < 400 {
-		return false, errStatus(answer.StatusCode) // of what attackers may not do
+		return false, errStatus(answer.StatusCode) // attackers are forbidden to do it
 	}
 	return !answer.Close, nil
 }
 
-// hugeName is a name of 900 kB: a header may have 1 MiB.
+// hugeName returns a name of 900 kB; a header may have 1 MiB.
 func hugeName(i int) string { return fmt.Sprintf("%08d", i) + strings.Repeat("n", 900_000) }
 
-// issuer is that of the clusters of tests, and of most others.
+// issuer is the issuer of the tests' clusters, and of most others.
 const issuer = "https://kubernetes.default.svc.cluster.local"
 
-// junk is a token that nobody has issued: a random one, one that says to be of a
-// ServiceAccount, or one that says to be for bootstrapping.
+// junk returns a token that nobody has issued: a random one, one like those of
+// ServiceAccounts, or one like those for bootstrapping.
 func junk(i int) string {
 	random := make([]byte, 64)
 	for at := range random {
@@ -139,7 +139,7 @@ func junk(i int) string {
 	}
 }
 
-// impostor shows a certificate that it has signed itself, each time another.
+// impostor presents self-signed certificates, a new one for each attack.
 type impostor struct{ site *Site }
 
 func (c *impostor) attack(ctx context.Context, i int) error {

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// maxFrame is the largest frame that every server takes.
+// maxFrame is the largest frame that every server accepts.
 const maxFrame = 16 << 10
 
-// block is the header block of a GET.
+// block returns the header block of a GET.
 func block(path string, fields ...hpack.HeaderField) []byte {
 	var b bytes.Buffer
 	encoder := hpack.NewEncoder(&b)
 	for _, f := range append([]hpack.HeaderField{
 		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "x"}, {Name: ":path", Value: path},
 	}, fields...) {
-		_ = encoder.WriteField(f) // a buffer takes everything
+		_ = encoder.WriteField(f) // a buffer returns no error
 	}
 	return b.Bytes()
 }
 
-// headers appends a request of a stream, its block in fragments of some size.
+// headers appends a request with a header block in fragments of the given size.
 func headers(f *http2.Framer, stream uint32, block []byte, fragment int) error {
 	first := block[:min(fragment, len(block))]
 	rest := block[len(first):]
@@ -45,7 +45,7 @@ func headers(f *http2.Framer, stream uint32, block []byte, fragment int) error {
 	return nil
 }
 
-// open connects and sends what frames writes, in one piece.
+// open connects and sends the frames in one write.
 func (s *Site) open(ctx context.Context, settings []http2.Setting, frames func(*http2.Framer) error) (*tls.Conn, error) {
 	var b bytes.Buffer
 	b.WriteString(http2.ClientPreface)
@@ -61,7 +61,7 @@ func (s *Site) open(ctx context.Context, settings []http2.Setting, frames func(*
 		return nil, err
 	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		_ = conn.Close() // its error is the lesser one
+		_ = conn.Close() // the first error is returned
 		return nil, err
 	}
 	if _, err := conn.Write(b.Bytes()); err != nil {
@@ -71,11 +71,11 @@ func (s *Site) open(ctx context.Context, settings []http2.Setting, frames func(*
 	return conn, nil
 }
 
-// move is one attack on a connection of its own. It is over when the server has answered
-// its frames or has ended the connection.
+// move is one attack on its own connection. It is over when the server has answered its
+// frames or closed the connection.
 type move struct {
 	frames func(i int, f *http2.Framer) error
-	// silent: there is no answer but to the ping that follows.
+	// silent frames have no answer, so a ping follows them.
 	silent bool
 }
 
@@ -105,7 +105,7 @@ func (c *eachAnew) attack(ctx context.Context, i int) error {
 			if ctx.Err() != nil {
 				return errCutOff
 			}
-			return nil // the server has had enough
+			return nil // the server has closed the connection
 		}
 		switch f := frame.(type) {
 		case *http2.GoAwayFrame, *http2.RSTStreamFrame:
@@ -128,21 +128,21 @@ func (c *eachAnew) attack(ctx context.Context, i int) error {
 
 func (c *eachAnew) close() {}
 
-// cookies come as fields of one byte each, for the table of fields has them. What they count
-// is below the limit of a header list.
+// cookies sends fields of one byte each, repeated from the dynamic table. Their size counts
+// less than the limit of a header list.
 func cookies(_ int, f *http2.Framer) error {
 	const lastOfTable = "\xbe"
 	b := block("/version", hpack.HeaderField{Name: "cookie", Value: "a=b"})
 	return headers(f, 1, append(b, strings.Repeat(lastOfTable, 19_999)...), maxFrame)
 }
 
-// fragments are one byte each.
+// fragments sends a header block in fragments of one byte.
 func fragments(i int, f *http2.Framer) error {
-	value := fmt.Sprintf("%08d", i) + strings.Repeat("~", 8000) // has no shorter code
+	value := fmt.Sprintf("%08d", i) + strings.Repeat("~", 8000) // not shortened by Huffman coding
 	return headers(f, 1, block("/version", hpack.HeaderField{Name: "x-long", Value: value, Sensitive: true}), 1)
 }
 
-// resets takes back a hundred requests as soon as they are made.
+// resets cancels a hundred requests immediately.
 func resets(_ int, f *http2.Framer) error {
 	for i := range uint32(100) {
 		b := block(forbidden, hpack.HeaderField{Name: "x-index", Value: fmt.Sprint(i), Sensitive: true})
@@ -156,7 +156,7 @@ func resets(_ int, f *http2.Framer) error {
 	return nil
 }
 
-// broken is a request and a frame that ends the connection, with a GOAWAY.
+// broken sends a request and a frame that ends the connection with a GOAWAY.
 func broken(_ int, f *http2.Framer) error {
 	if err := headers(f, 1, block(forbidden), maxFrame); err != nil {
 		return err
@@ -165,7 +165,7 @@ func broken(_ int, f *http2.Framer) error {
 	return f.WriteData(0, false, []byte("for no stream"))
 }
 
-// unread asks for a hundred large documents and has no room for any of them.
+// unread requests a hundred large documents with windows that have no room for them.
 type unread struct {
 	site *Site
 	conn *tls.Conn
@@ -187,6 +187,6 @@ func (c *unread) attack(ctx context.Context, _ int) error {
 
 func (c *unread) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is expected of it any more
+		_ = c.conn.Close() // no longer needed
 	}
 }

@@ -1,6 +1,6 @@
-// Package floor is the server that all others are measured against: Go's own HTTPS
-// server with constant bodies. It authenticates nobody, stores nothing and decodes
-// nothing, so what it costs is what the network, TLS and HTTP/2 cost.
+// Package floor is the baseline of all measurements: Go's own HTTPS server with constant
+// bodies. It does not authenticate, store or decode anything, so its cost is that of the
+// network, TLS and HTTP/2.
 package floor
 
 import (
@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// maxBody bounds a body: the largest LIST of the benchmarks is far smaller.
+// maxBody bounds a body. The largest LIST of the benchmarks is far smaller.
 const maxBody = 1 << 30
 
 // Handler serves
@@ -61,7 +61,7 @@ func (s *server) bytes(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(s.body(size))
 }
 
-// body is the same bytes at every call.
+// body returns the same bytes at every call.
 func (s *server) body(size int) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *server) body(size int) []byte {
 	return b
 }
 
-// backlog is how many events a watch may be behind.
+// backlog bounds the events that a watch may be behind.
 const backlog = 1024
 
 func (s *server) watch(w http.ResponseWriter, r *http.Request) {
@@ -98,7 +98,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request) {
 			if _, err := w.Write(event); err != nil {
 				return
 			}
-			for len(events) > 0 { // what is there goes into one flush
+			for len(events) > 0 { // available events go into one flush
 				if _, err := w.Write(<-events); err != nil {
 					return
 				}

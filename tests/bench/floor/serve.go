@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Run serves [Handler] over TLS as the flags say until ctx ends, which is nil.
+// Run serves [Handler] over TLS until ctx ends, and then returns nil.
 func Run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("floor", flag.ContinueOnError)
 	addr := flags.String("addr", "127.0.0.1:0", "address to listen on")

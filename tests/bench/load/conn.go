@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// Target is a server and who is asking.
+// Target is a server and the credential to use.
 type Target struct {
 	URL   string // https://host:port
 	TLS   *tls.Config
 	Token string
 }
 
-// Conn is one HTTP/2 connection to a target, dialled at its first request and
-// again if it breaks. Its methods may be called from several goroutines; their
-// requests are streams of the connection.
+// Conn is an HTTP/2 connection to a target, which is established by the first request, and
+// again if it breaks. Its methods may be called concurrently; each request is a stream of
+// the connection.
 type Conn struct {
 	target    Target
 	transport *http.Transport
 	wire      atomic.Int64
 }
 
-// Dial makes a connection. The caller closes it.
+// Dial returns a connection. The caller closes it.
 func Dial(target Target) *Conn {
 	c := &Conn{target: target}
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
@@ -43,13 +43,13 @@ func Dial(target Target) *Conn {
 		},
 		TLSClientConfig:   target.TLS.Clone(),
 		ForceAttemptHTTP2: true,
-		// Bodies are counted as they are on the wire.
+		// Bodies are counted as sent.
 		DisableCompression: true,
 	}
 	return c
 }
 
-// DialAll makes n connections, spread evenly over the targets.
+// DialAll returns n connections, spread evenly over the targets.
 func DialAll(n int, targets ...Target) []*Conn {
 	conns := make([]*Conn, n)
 	for i := range conns {
@@ -65,14 +65,13 @@ func CloseAll(conns []*Conn) {
 	}
 }
 
-// Close ends the connection when its requests have ended.
+// Close closes the connection when its requests have ended.
 func (c *Conn) Close() { c.transport.CloseIdleConnections() }
 
-// Wire is how many bytes have been read from and written to the connection, TLS
-// included.
+// Wire returns the number of bytes read from and written to the connection, including TLS.
 func (c *Conn) Wire() int64 { return c.wire.Load() }
 
-// counted counts what goes through a connection.
+// counted counts the bytes of a connection.
 type counted struct {
 	net.Conn
 	n *atomic.Int64
@@ -90,27 +89,27 @@ func (c counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Request is one request and what its answer must be.
+// Request is a request and its expected response.
 type Request struct {
-	Method      string // empty stands for GET
+	Method      string // empty means GET
 	Path        string // with its query
 	Accept      string
 	ContentType string
-	// Encoding is Accept-Encoding; empty asks for none.
+	// Encoding is Accept-Encoding; empty accepts none.
 	Encoding string
 	Body     []byte
-	// Status that the answer must have; 0 stands for 200.
+	// Status is the expected status; 0 means 200.
 	Status int
-	// MinSize and MaxSize bound the body of the answer, in bytes as they are sent;
-	// MaxSize 0 is no bound.
+	// MinSize and MaxSize bound the body of the response, in bytes as sent; MaxSize 0 is no
+	// bound.
 	MinSize, MaxSize int64
 }
 
-// ErrAnswer is in the chain of errors about an answer that is not the expected one.
+// ErrAnswer is wrapped by errors about an unexpected response.
 var ErrAnswer = errors.New("unexpected answer")
 
-// Do sends the request, reads the answer through buffer without keeping it, and
-// returns the size of its body.
+// Do sends the request, reads the response through buffer without keeping it, and returns
+// the size of its body.
 func (c *Conn) Do(ctx context.Context, r Request, buffer []byte) (int64, error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -134,7 +133,7 @@ func (c *Conn) Do(ctx context.Context, r Request, buffer []byte) (int64, error) 
 	return size, r.checkSize(size)
 }
 
-// Get is Do for who needs the body.
+// Get is Do for callers that need the body.
 func (c *Conn) Get(ctx context.Context, r Request) ([]byte, error) {
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -197,7 +196,7 @@ func (r Request) checkStatus(resp *http.Response) error {
 	return &StatusError{Request: r.String(), Code: resp.StatusCode, Want: want, Body: string(bytes.TrimSpace(text))}
 }
 
-// StatusError is an answer with another status than the expected one.
+// StatusError is a response with an unexpected status.
 type StatusError struct {
 	Request    string
 	Code, Want int
@@ -208,7 +207,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("%s: status %d instead of %d: %s", e.Request, e.Code, e.Want, e.Body)
 }
 
-// Unwrap makes it an [ErrAnswer].
+// Unwrap returns [ErrAnswer].
 func (e *StatusError) Unwrap() error { return ErrAnswer }
 
 func (r Request) checkSize(size int64) error {

@@ -1,10 +1,9 @@
-// Package load is the load generator of the benchmarks: requests over HTTP/2
-// connections of its own, in a closed loop or at a rate, and watches whose events
-// are counted and compared with what was written.
+// Package load is the load generator of the benchmarks: requests over its own HTTP/2
+// connections, in a closed loop or at a rate, and watches whose events are counted and
+// compared with the writes.
 //
-// It never decodes a body. Of each answer the status and the size are checked, of
-// each watch event the type and the resource version are found in the bytes, so
-// that its own processor time stays small beside the server's, which shares the
-// machine with it. One wrong answer ends a run with an error: there are no figures
-// for work that failed.
+// It never decodes a body. It checks status and size of each response, and finds the type
+// and resource version of each watch event in its bytes, so that its CPU time stays small
+// beside that of the server on the same machine. One wrong response ends a run with an
+// error: there are no figures for failed work.
 package load

@@ -6,12 +6,12 @@ import (
 	"math"
 )
 
-// Expired is the revision that Follow returns when the server has answered with an
-// ERROR event: the client has to list again. It is no revision.
+// Expired is returned by Follow if the server sends an ERROR event: the client has to list
+// again. It is not a revision.
 const Expired = math.MaxUint64
 
-// Follow reads a watch until it has seen a revision at or after want, and returns
-// the last one that it has seen; with an error, too.
+// Follow reads a watch until a revision at or after want, and returns the last revision
+// seen, also with an error.
 func (c *Conn) Follow(ctx context.Context, r Request, want uint64) (last uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,7 +37,7 @@ func (c *Conn) Follow(ctx context.Context, r Request, want uint64) (last uint64,
 	return last, nil
 }
 
-// Stall opens a watch and reads nothing of it until ctx ends.
+// Stall opens a watch and reads nothing until ctx ends.
 func (c *Conn) Stall(ctx context.Context, r Request) error {
 	resp, err := c.send(ctx, r)
 	if err != nil {

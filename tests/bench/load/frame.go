@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// Event is what is read of a watch event.
+// Event has the parts of a watch event that are read.
 type Event struct {
 	Type     string // ADDED, MODIFIED, DELETED, BOOKMARK, ERROR
 	Revision uint64 // of the object; of an ERROR 0
@@ -19,14 +19,14 @@ type Event struct {
 
 // framing reads the events of one media type.
 type framing interface {
-	// next blocks for an event. io.EOF is the end of the watch.
+	// next waits for an event. io.EOF is the end of the watch.
 	next() (Event, error)
 }
 
-// jsonFrames are objects that end with a newline.
+// jsonFrames reads objects that end with a newline.
 type jsonFrames struct {
 	r *bufio.Reader
-	// long is a line that did not fit into the reader's buffer.
+	// long is a line longer than the reader's buffer.
 	long []byte
 }
 
@@ -49,9 +49,9 @@ func (f *jsonFrames) next() (Event, error) {
 	return parseJSONEvent(line)
 }
 
-// parseJSONEvent finds the type and the first resourceVersion of a frame: that of
-// the object's metadata, for "metadata" stands before everything that could
-// contain another one, and managed fields are written "f:resourceVersion".
+// parseJSONEvent finds the type and the first resourceVersion of a frame. That is the
+// object's, because "metadata" precedes everything that could contain another one, and
+// managed fields have "f:resourceVersion".
 func parseJSONEvent(line []byte) (Event, error) {
 	e := Event{Size: len(line)}
 	kind, ok := stringAfter(line, `"type":"`)
@@ -82,14 +82,14 @@ func stringAfter(line []byte, key string) ([]byte, bool) {
 	return value, ok
 }
 
-// protobufFrames are preceded by their length in four bytes, most significant
-// first.
+// protobufFrames reads messages that are preceded by their length in four bytes,
+// big-endian.
 type protobufFrames struct {
 	r    *bufio.Reader
 	body []byte
 }
 
-// maxFrame is far above what etcd stores in one value.
+// maxFrame is far larger than a value in etcd.
 const maxFrame = 16 << 20
 
 func (f *protobufFrames) next() (Event, error) {
@@ -137,8 +137,8 @@ func parseProtobufEvent(frame []byte) (Event, error) {
 	return e, nil
 }
 
-// envelope takes the message out of an Unknown; a message without the magic
-// number is returned as it is.
+// envelope returns the message in an Unknown, and a message without the magic number
+// unchanged.
 func envelope(message []byte) []byte {
 	if rest, ok := bytes.CutPrefix(message, magic); ok {
 		return field(rest, 2)
@@ -146,7 +146,7 @@ func envelope(message []byte) []byte {
 	return message
 }
 
-// field is the first length-delimited field of that number, nil if there is none.
+// field returns the first length-delimited field with a number, nil if there is none.
 func field(message []byte, number uint64) []byte {
 	for len(message) > 0 {
 		tag, n := binary.Uvarint(message)
@@ -170,15 +170,15 @@ func field(message []byte, number uint64) []byte {
 				return value
 			}
 			message = message[n+int(size):]
-		default: // the messages on our path have no others
+		default: // messages on this path have no other types
 			return nil
 		}
 	}
 	return nil
 }
 
-// RevisionOf is the first resource version in the JSON of an object or list: that
-// of an object's own metadata, or of the list.
+// RevisionOf returns the first resource version in the JSON of an object or a list, which
+// is its own.
 func RevisionOf(body []byte) (uint64, error) {
 	text, ok := stringAfter(body, `"resourceVersion":"`)
 	if !ok {

@@ -49,7 +49,7 @@ func TestJSONFrames(t *testing.T) {
 	}
 }
 
-// frameOf is a watch event as k8s.io/apiserver sends it.
+// frameOf returns a watch event as k8s.io/apiserver encodes it.
 func frameOf(t *testing.T, kind string, o runtime.Object) []byte {
 	t.Helper()
 	scheme := runtime.NewScheme()

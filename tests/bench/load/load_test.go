@@ -13,7 +13,7 @@ import (
 	"triune.dev/tests/bench/load"
 )
 
-// server is the floor, in this process.
+// server runs the floor in this process.
 func server(t *testing.T) load.Target {
 	t.Helper()
 	s := httptest.NewUnstartedServer(floor.Handler())
@@ -55,7 +55,7 @@ func TestClosedLoopAnswersEveryRequestOnce(t *testing.T) {
 	conns := dial(t, 4, server(t))
 	seen := make([]int, 50)
 	result, err := load.Closed{MinOps: 50, MaxOps: 50}.Run(t.Context(), conns, func(i int) load.Request {
-		seen[i]++ // each i is one goroutine's
+		seen[i]++ // each i belongs to one goroutine
 		return load.Request{Path: "/bytes/1000", MinSize: 1000}
 	})
 	if err != nil {
@@ -132,7 +132,7 @@ func TestFanSeesEveryEvent(t *testing.T) {
 	if p50, p99 := fan.Latencies(); p50 <= 0 || p99 < p50 {
 		t.Errorf("latencies %v, %v", p50, p99)
 	}
-	// The same fan against a writer that says that it wrote more.
+	// The same fan with an event that was never sent.
 	if err := fan.Verify(append(written, 99)); err == nil || !strings.Contains(err.Error(), "150 missing") {
 		t.Errorf("an event that nobody got: %v", err)
 	}

@@ -10,17 +10,17 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// Result is what a run did. There is none for a run with an error.
+// Result is the result of a successful run.
 type Result struct {
 	Ops      int
 	Wall     time.Duration
 	P50, P99 time.Duration
-	// Bodies are the bytes of all answers' bodies, Wire all bytes of the
-	// connections in both directions.
+	// Bodies counts the bytes of all response bodies, Wire all bytes of the connections in
+	// both directions.
 	Bodies, Wire int64
 }
 
-// Rate is operations a second.
+// Rate returns operations per second.
 func (r Result) Rate() float64 {
 	if r.Wall <= 0 {
 		return 0
@@ -28,19 +28,18 @@ func (r Result) Rate() float64 {
 	return float64(r.Ops) / r.Wall.Seconds()
 }
 
-// Closed says how long a closed loop runs: until For has passed and MinOps have
-// been started, but never more than MaxOps (0: no limit).
+// Closed is a closed loop: it runs until For has passed and MinOps have been started, but
+// never more than MaxOps (0: no limit).
 type Closed struct {
 	For            time.Duration
 	MinOps, MaxOps int
 }
 
-// Next makes the i-th request of a run, counted from 0. It is called from many
-// goroutines.
+// Next returns the i-th request of a run, counted from 0. It is called concurrently.
 type Next func(i int) Request
 
-// Run sends requests, one at a time on each connection, and returns when all have
-// been answered: none is cut off, so the server's work for a run is whole.
+// Run sends requests, one at a time on each connection, and returns when all have been
+// answered, so that all of the server's work for a run is measured.
 func (l Closed) Run(ctx context.Context, conns []*Conn, next Next) (Result, error) {
 	begin := time.Now()
 	var started atomic.Int64
@@ -64,15 +63,15 @@ func (l Closed) Run(ctx context.Context, conns []*Conn, next Next) (Result, erro
 	}, next)
 }
 
-// Paced is an open loop: requests are due at even intervals, whether the server
-// keeps up or not, and a latency counts from when its request was due.
+// Paced is an open loop: requests are due at even intervals, even if the server does not
+// keep up, and latencies count from when requests are due.
 type Paced struct {
 	PerSecond float64
 	For       time.Duration
 }
 
-// Run sends requests until For has passed or ctx has ended, and waits for the
-// answers of those that are under way. An ended ctx is no error.
+// Run sends requests until For has passed or ctx has ended, and waits for outstanding
+// responses. An ended ctx is not an error.
 func (l Paced) Run(ctx context.Context, conns []*Conn, next Next) (Result, error) {
 	begin := time.Now()
 	interval := time.Duration(float64(time.Second) / l.PerSecond)

@@ -15,8 +15,8 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// Fan is a number of watchers of the same thing. Each keeps the revisions that it
-// has seen, in order, for [Fan.Verify].
+// Fan is a number of watchers with the same request. Each records the revisions that it has
+// seen, in order, for [Fan.Verify].
 type Fan struct {
 	request  Request
 	watchers []*watcher
@@ -26,27 +26,27 @@ type Fan struct {
 
 	delivered atomic.Int64
 	bytes     atomic.Int64
-	// want is the number of deliveries at which reached gets a token.
+	// want is the number of deliveries at which reached receives a value.
 	want    atomic.Int64
 	reached chan struct{}
-	// wrote is when the event that is under way was written, in Unix nanoseconds.
+	// wrote is the time of the current write, in Unix nanoseconds.
 	wrote atomic.Int64
 	ended chan error
 }
 
-// watcher is read by its own goroutine until the fan is closed, then by Verify.
+// watcher belongs to its goroutine until the fan is closed, then to Verify.
 type watcher struct {
 	revisions []uint64
 	latencies []time.Duration
 }
 
-// StreamsPerConn is how many watches can share a connection: kube-apiserver allows
-// 100 streams.
+// StreamsPerConn is the number of watches that can share a connection: kube-apiserver
+// allows 100 streams.
 const StreamsPerConn = 100
 
-// Watch opens n watches of r, streams of them on each connection, and returns when
-// the server has answered all of them. The request's Accept decides how events are
-// read. The caller closes the fan.
+// Watch opens n watches of r, streams of them per connection, and returns when the server
+// has answered all of them. The format of events follows from the Accept header of r. The
+// caller closes the fan.
 func Watch(ctx context.Context, n, streams int, r Request, targets ...Target) (*Fan, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &Fan{
@@ -55,7 +55,7 @@ func Watch(ctx context.Context, n, streams int, r Request, targets ...Target) (*
 	}
 	opened := make(chan error, n)
 	var opening sync.WaitGroup
-	// 32 at a time: a server is asked for thousands of watches, not attacked.
+	// Open 32 at a time; thousands at once would be an attack.
 	slots := make(chan struct{}, 32)
 	for i := range n {
 		w := &watcher{}
@@ -135,16 +135,15 @@ func (f *Fan) read(events framing, w *watcher) error {
 	}
 }
 
-// Wrote says that what is delivered from now on is being written now: latencies
-// count from here.
+// Wrote marks the time of a write: latencies of later deliveries count from here.
 func (f *Fan) Wrote() { f.wrote.Store(time.Now().UnixNano()) }
 
-// Delivered is how many events have been delivered to all watchers together, and
-// the bytes of their frames.
+// Delivered returns the number of events delivered to all watchers, and the bytes of their
+// frames.
 func (f *Fan) Delivered() (events, bytes int64) { return f.delivered.Load(), f.bytes.Load() }
 
-// Await returns when as many events have been delivered as n for each watcher,
-// since the fan was opened; an error if a watch ends or ctx does before.
+// Await waits until n events per watcher have been delivered since the fan was opened. It
+// returns an error if a watch or ctx ends before.
 func (f *Fan) Await(ctx context.Context, n int) error {
 	want := int64(n) * int64(len(f.watchers))
 	f.want.Store(want)
@@ -160,15 +159,15 @@ func (f *Fan) Await(ctx context.Context, n int) error {
 	return nil
 }
 
-// Close ends all watches and waits for them.
+// Close closes all watches and waits for them.
 func (f *Fan) Close() {
 	f.cancel()
 	f.running.Wait()
 	CloseAll(f.conns)
 }
 
-// Latencies are the median and the 99th percentile of what is between [Fan.Wrote]
-// and the arrival of an event. The fan must have been closed.
+// Latencies returns the median and the 99th percentile of the time between [Fan.Wrote] and
+// the arrival of an event. The fan must be closed.
 func (f *Fan) Latencies() (p50, p99 time.Duration) {
 	var all []time.Duration
 	for _, w := range f.watchers {
@@ -178,8 +177,8 @@ func (f *Fan) Latencies() (p50, p99 time.Duration) {
 	return stats.Percentile(all, 0.50), stats.Percentile(all, 0.99)
 }
 
-// Verify fails unless every watcher has seen exactly the revisions that were
-// written, in their order. The fan must have been closed.
+// Verify returns an error unless every watcher has seen exactly the written revisions in
+// order. The fan must be closed.
 func (f *Fan) Verify(written []uint64) error {
 	want := slices.Sorted(slices.Values(written))
 	var sum Faults
@@ -192,26 +191,25 @@ func (f *Fan) Verify(written []uint64) error {
 	return nil
 }
 
-// Faults counts what a watch must never do.
+// Faults counts errors of a watch.
 type Faults struct{ Missing, Repeated, Reordered, Unknown int }
 
 func (f Faults) plus(o Faults) Faults {
 	return Faults{f.Missing + o.Missing, f.Repeated + o.Repeated, f.Reordered + o.Reordered, f.Unknown + o.Unknown}
 }
 
-// String names all of them.
+// String lists the counts.
 func (f Faults) String() string {
 	return fmt.Sprintf("%d missing, %d repeated, %d reordered, %d that nobody wrote", f.Missing, f.Repeated, f.Reordered, f.Unknown)
 }
 
-// compare finds the faults in what one watcher has seen; want is sorted and
-// without duplicates.
+// compare counts the faults of one watcher; want is sorted and has no duplicates.
 func compare(seen, want []uint64) Faults {
 	if slices.Equal(seen, want) {
 		return Faults{}
 	}
 	var f Faults
-	known := make(map[uint64]bool, len(want)) // whether it was seen
+	known := make(map[uint64]bool, len(want)) // true if it was seen
 	for _, revision := range want {
 		known[revision] = false
 	}

@@ -9,18 +9,17 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// maxLine bounds an error in a table.
+// maxLine bounds the length of an error in a table.
 const maxLine = 200
 
-// local are paths and addresses of the machine that measured: they mean nothing
-// elsewhere.
+// local matches paths and addresses of the machine, which mean nothing elsewhere.
 var local = regexp.MustCompile(`(/[\w.@+-]+){2,}/?|127\.0\.0\.1:\d+`)
 
-// OneLine makes an error fit into a table: its first line, without paths and ports.
+// OneLine shortens an error for a table: its first line, without paths and ports.
 func OneLine(err error) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
 	line = local.ReplaceAllStringFunc(line, func(found string) string {
-		// API paths say what failed; others only where.
+		// Paths of the API say what failed; other paths do not.
 		if strings.HasPrefix(found, "/api") || strings.HasPrefix(found, "/apis") {
 			return found
 		}
@@ -33,7 +32,7 @@ func OneLine(err error) string {
 	return line
 }
 
-// name of a row, with its phase.
+// name returns the name of a row with its phase.
 func name(row *Row) string {
 	if row.Phase == "" {
 		return row.Title
@@ -41,7 +40,7 @@ func name(row *Row) string {
 	return row.Title + ", " + row.Phase
 }
 
-// Number prints three significant digits without an exponent.
+// Number formats three significant digits without an exponent.
 func Number(v float64) string {
 	switch a := math.Abs(v); {
 	case a == 0:
@@ -59,7 +58,7 @@ func Number(v float64) string {
 	}
 }
 
-// Thousands puts a comma between groups of three digits.
+// Thousands inserts a comma between groups of three digits.
 func Thousands(digits string) string {
 	sign := ""
 	if rest, ok := strings.CutPrefix(digits, "-"); ok {
@@ -71,7 +70,7 @@ func Thousands(digits string) string {
 	return sign + digits
 }
 
-// Micros prints microseconds in the unit that fits.
+// Micros formats microseconds in a suitable unit.
 func Micros(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 1e6:
@@ -85,7 +84,7 @@ func Micros(v float64) string {
 	}
 }
 
-// Size prints a number of bytes in decimal units.
+// Size formats a number of bytes in decimal units.
 func Size(v float64) string {
 	switch {
 	case v >= 1e9:
@@ -99,7 +98,7 @@ func Size(v float64) string {
 	}
 }
 
-// unit prints a figure with its unit.
+// unit formats a figure with its unit.
 func unit(f Figure, v float64) string {
 	switch f {
 	case CPUPerOp:
@@ -119,7 +118,7 @@ func unit(f Figure, v float64) string {
 	}
 }
 
-// spread prints a median with the extremes, which a single run has not.
+// spread formats a median with the extremes, if there are several values.
 func spread(f Figure, s stats.Spread) string {
 	if s.N < 2 {
 		return unit(f, s.Median)

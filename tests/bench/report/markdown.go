@@ -11,16 +11,14 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// The subjects that the tables compare. Others have columns of their own in the
-// details.
+// Tables compare these subjects. Others have rows of their own in the details.
 const (
 	Peer  = "kube-apiserver"
 	Floor = "floor"
 	Ours  = "triune"
 )
 
-// Markdown writes the page of a result. Charts are the file names of the images to
-// show, by title.
+// Markdown writes the page of a result, with images of charts.
 func (r *Result) Markdown(w io.Writer, charts []Chart) error {
 	var b strings.Builder
 	r.head(&b, charts)
@@ -62,7 +60,7 @@ func rounds(n int) string {
 	return fmt.Sprintf("%d rounds, in each", n)
 }
 
-// contract is the table of what Triune must reach.
+// contract writes the table of Triune's limits.
 func (r *Result) contract(b *strings.Builder) {
 	others := slices.DeleteFunc(slices.Clone(r.Subjects), func(s string) bool { return s == Peer || s == Ours || s == Floor })
 	b.WriteString("## What Triune must reach\n\n| workload | kube-apiserver + etcd | floor | triune | ratio | must reach | |")
@@ -100,7 +98,7 @@ func (r *Result) contract(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// cell is the headline of a row for a subject, with its spread.
+// cell formats the headline of a row for a subject, with its spread.
 func (r *Result) cell(row *Row, subject string) string {
 	s, ok := row.Headline(subject)
 	if !ok {
@@ -112,7 +110,7 @@ func (r *Result) cell(row *Row, subject string) string {
 	return spread(row.Figure, s)
 }
 
-// split shows the CPU of each process apart: server + etcd.
+// split formats the CPU time of each process: server + etcd.
 func (r *Result) split(row *Row, subject string) string {
 	if row.Figure != CPUPerOp {
 		return r.cell(row, subject)
@@ -129,7 +127,7 @@ func (r *Result) split(row *Row, subject string) string {
 	return strings.Join(parts, " + ")
 }
 
-// processes of a subject in a row, servers before what they store in.
+// processes returns the processes of a subject in a row, servers before their stores.
 func (row *Row) processes(subject string) []string {
 	cell := row.Cells[subject]
 	if cell == nil || cell.Error != "" {
@@ -182,8 +180,7 @@ func (r *Result) groups() []string {
 	return groups
 }
 
-// details is everything measured of one group of workloads, a line for each
-// subject.
+// details writes all measurements of a group of workloads, one line per subject.
 func (r *Result) details(b *strings.Builder, group string) {
 	fmt.Fprintf(b, "## Details: %s\n\n", group)
 	b.WriteString("| workload | server | figure | per second | p50 | p99 | CPU by process | client | wire | resident (anonymous, peak) | notes |\n|---|---|---:|---:|---:|---:|---|---:|---:|---|---|\n")
@@ -253,17 +250,17 @@ func (r *Result) notes(row *Row, subject string) string {
 	return strings.Join(parts, ", ")
 }
 
-// Curve is how a cost grows with the size of what it is the cost of.
+// Curve shows how a cost grows with a size.
 type Curve struct {
 	Title, Subject string
 	Figure         Figure
 	Points         []stats.Point
-	// Exponent of size; Fitted is false where the points have none.
+	// Exponent is the exponent of size; Fitted is false if none fits the points.
 	Exponent float64
 	Fitted   bool
 }
 
-// Curves collects the rows that have sizes.
+// Curves returns the curves of the rows with sizes.
 func (r *Result) Curves() []Curve {
 	var curves []Curve
 	seen := map[string]bool{}

@@ -18,8 +18,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden files instead of comparing them")
 
-// result has a row of each kind: reached, not yet, failed, without a limit, and
-// sizes.
+// result returns a result with rows of each kind: within the limit, beyond it, failed,
+// without a limit, and with sizes.
 func result() *Result {
 	r := &Result{
 		Machine:  accounting.Machine{CPU: "A Processor", Cores: 2, Memory: 16e9, OS: "linux/amd64 6.1"},

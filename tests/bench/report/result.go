@@ -1,6 +1,6 @@
-// Package report holds the results of the benchmarks and turns them into JSON, a
-// Markdown page and SVG charts. What it writes depends on its input alone: the
-// same result gives the same bytes.
+// Package report holds the results of the benchmarks and turns them into JSON, a Markdown
+// page and SVG charts. Its output depends only on its input: the same result gives the same
+// bytes.
 package report
 
 import (
@@ -17,74 +17,73 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// Result is everything a run of the benchmarks has found out.
+// Result is the result of a run of the benchmarks.
 type Result struct {
 	Machine  accounting.Machine `json:"machine"`
 	Versions map[string]string  `json:"versions"`
 	Commit   string             `json:"commit"`
-	// Command reproduces the result.
+	// Command is the command that reproduces the result.
 	Command string    `json:"command"`
 	Date    time.Time `json:"date"`
 	Rounds  int       `json:"rounds"`
-	// Quick runs are shorter and leave out what takes long.
+	// Quick runs are shorter and leave out slow workloads.
 	Quick bool `json:"quick"`
 	// Scale multiplies the sizes of the large workloads.
 	Scale float64 `json:"scale"`
-	// Subjects in the order of their columns.
+	// Subjects are the names of the subjects, in the order of their columns.
 	Subjects []string `json:"subjects"`
 	Rows     []*Row   `json:"rows"`
-	// Sizes are the bodies that servers have answered with, by workload: what the
-	// floor answers with.
+	// Sizes are the sizes of response bodies by workload, which the floor uses, too.
 	Sizes map[string]int64 `json:"sizes,omitempty"`
 }
 
-// Row is one workload in one phase, for all subjects.
+// Row is one phase of one workload, for all subjects.
 type Row struct {
 	Workload string `json:"workload"`
 	Title    string `json:"title"`
 	Group    string `json:"group"`
 	// Phase is cold, warm, updates, a size, or empty.
 	Phase string `json:"phase,omitempty"`
-	// Figure says which figure stands for the row, and Limit what Triune must
-	// reach, in that figure's unit; 0 is no limit.
+	// Figure is the figure that stands for the row, and Limit the limit for Triune, in that
+	// figure's unit; 0 is no limit.
 	Figure Figure  `json:"figure"`
 	Limit  float64 `json:"limit,omitempty"`
-	// Size is set where a cost is measured as it grows.
+	// Size is set if a cost is measured at several sizes.
 	Size float64 `json:"size,omitempty"`
-	// Commit is what was measured, if it is not the result's: see With.
+	// Commit is the commit of the measurement, if it differs from the result's: see With.
 	Commit string           `json:"commit,omitempty"`
 	Cells  map[string]*Cell `json:"cells"`
 }
 
-// Cell is a row's samples of one subject, one a round, or of first calls one a start, or
-// why there are none.
+// Cell has the samples of a row for one subject, one per round or, for first calls, per
+// start, or the errors in their place.
 type Cell struct {
 	Samples []Sample `json:"samples,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
 
-// Sample is what one run of a workload measured. What does not apply is zero.
+// Sample is the measurement of one run of a workload. Unused fields are zero.
 type Sample struct {
 	Ops  int     `json:"ops,omitempty"`
-	Rate float64 `json:"rate,omitempty"` // operations a second
+	Rate float64 `json:"rate,omitempty"` // operations per second
 	// P50 and P99 are latencies in milliseconds.
 	P50 float64 `json:"p50,omitempty"`
 	P99 float64 `json:"p99,omitempty"`
-	// CPU is what each server process used per operation, in microseconds, and
-	// Client what the load generator used beside them.
+	// CPU is the CPU time of each server process per operation, in microseconds, and Client
+	// that of the load generator.
 	CPU    map[string]float64 `json:"cpu,omitempty"`
 	Client float64            `json:"client,omitempty"`
-	// Wire are bytes on the connections per operation, Body those of bodies.
+	// Wire is the number of bytes on the connections per operation, Body that of bodies.
 	Wire   float64                      `json:"wire,omitempty"`
 	Body   float64                      `json:"body,omitempty"`
 	Memory map[string]accounting.Memory `json:"memory,omitempty"`
-	// Value is the row's own figure where it is none of the above.
+	// Value is the row's figure if it is none of the above.
 	Value float64 `json:"value,omitempty"`
-	// Notes are further figures by name.
+	// Notes are additional figures by name.
 	Notes map[string]float64 `json:"notes,omitempty"`
 }
 
-// Figure names what of a sample stands for its row.
+// Figure names the figure of a sample that stands for its row.
 type Figure string
 
 // The figures.
@@ -98,10 +97,10 @@ const (
 	Kilobytes Figure = "kB each"
 	PerSecond Figure = "operations a second"
 	Ratio     Figure = "ratio"
-	Kept      Figure = "percent kept" // of the rate without what disturbs
+	Kept      Figure = "percent kept" // of the undisturbed rate
 )
 
-// HigherIsBetter tells of a figure which way is good.
+// HigherIsBetter reports whether larger figures are better.
 func (f Figure) HigherIsBetter() bool { return f == PerSecond || f == Kept }
 
 // Reached reports whether a figure is within the limit of the row.
@@ -112,7 +111,7 @@ func (row *Row) Reached(figure float64) bool {
 	return figure <= row.Limit
 }
 
-// Total is a sample's CPU per operation over all server processes, in µs.
+// Total returns a sample's CPU time per operation over all server processes, in µs.
 func (s Sample) Total() float64 {
 	var sum float64
 	for _, v := range s.CPU {
@@ -121,7 +120,7 @@ func (s Sample) Total() float64 {
 	return sum
 }
 
-// AllMemory adds up the server processes.
+// AllMemory returns the sum over the server processes.
 func (s Sample) AllMemory() accounting.Memory {
 	var sum accounting.Memory
 	for _, m := range s.Memory {
@@ -130,7 +129,7 @@ func (s Sample) AllMemory() accounting.Memory {
 	return sum
 }
 
-// Figure of a sample, in the unit of f.
+// Figure returns a figure of a sample, in the unit of f.
 func (s Sample) Figure(f Figure) float64 {
 	switch f {
 	case CPUPerOp:
@@ -146,8 +145,8 @@ func (s Sample) Figure(f Figure) float64 {
 	}
 }
 
-// Spread is the figure over the rounds and starts. ok is false if there is none to publish:
-// the subject did not run the workload, or one of its runs failed.
+// Spread returns the spread of a figure over rounds and starts. ok is false if there is
+// none to publish: the subject did not run the workload, or one of its runs failed.
 func (row *Row) Spread(subject string, figure func(Sample) float64) (spread stats.Spread, ok bool) {
 	cell := row.Cells[subject]
 	if cell == nil || cell.Error != "" || len(cell.Samples) == 0 {
@@ -160,12 +159,12 @@ func (row *Row) Spread(subject string, figure func(Sample) float64) (spread stat
 	return stats.SpreadOf(values), true
 }
 
-// Headline is the spread of the figure that stands for the row.
+// Headline returns the spread of the figure that stands for the row.
 func (row *Row) Headline(subject string) (stats.Spread, bool) {
 	return row.Spread(subject, func(s Sample) float64 { return s.Figure(row.Figure) })
 }
 
-// Find returns the row of a workload and phase, which it adds if it is new.
+// Find returns the row of a workload and phase, and adds it if it is new.
 func (r *Result) Find(row Row) *Row {
 	i := slices.IndexFunc(r.Rows, func(have *Row) bool {
 		return have.Workload == row.Workload && have.Phase == row.Phase
@@ -178,8 +177,8 @@ func (r *Result) Find(row Row) *Row {
 	return &row
 }
 
-// Add records a run, or its error. Once a run of a cell has failed there are no
-// samples in it, before or after: no figure is published for work that failed.
+// Add records a run or its error. After an error a cell has no samples, neither earlier nor
+// later ones: no figure is published for work that failed.
 func (row *Row) Add(subject string, s Sample, err error) {
 	cell := row.Cells[subject]
 	if cell == nil {
@@ -195,8 +194,8 @@ func (row *Row) Add(subject string, s Sample, err error) {
 	}
 }
 
-// Fail records an error in every row of a workload. A workload that failed before
-// any of its rows was known gets one.
+// Fail records an error in every row of a workload. A workload that failed before any of
+// its rows was known gets a row.
 func (r *Result) Fail(row Row, subject string, err error) {
 	found := false
 	for _, have := range r.Rows {
@@ -210,8 +209,8 @@ func (r *Result) Fail(row Row, subject string, err error) {
 	}
 }
 
-// With returns a copy that also has the rows of an earlier result that this one has
-// not: a run may be done in pieces. What both have is this one's. Earlier may be nil.
+// With returns a copy that also has the rows of an earlier result that this one lacks,
+// because a run may be done in parts. Earlier may be nil.
 func (r *Result) With(earlier *Result) (*Result, error) {
 	var text bytes.Buffer
 	if err := r.WriteJSON(&text); err != nil {
@@ -261,7 +260,7 @@ func (r *Result) Commits() string {
 	return strings.Join(commits, "; ")
 }
 
-// Errors lists what failed, a line each.
+// Errors lists the failures, one per line.
 func (r *Result) Errors() []string {
 	var lines []string
 	for _, row := range r.Rows {
@@ -274,7 +273,7 @@ func (r *Result) Errors() []string {
 	return lines
 }
 
-// WriteJSON writes the result as it is read by [ReadJSON].
+// WriteJSON writes the result for [ReadJSON].
 func (r *Result) WriteJSON(w io.Writer) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", " ")

@@ -14,7 +14,7 @@ type Chart struct {
 	SVG         string
 }
 
-// The colours of subjects hold on white and on black; text follows the reader's
+// The colours of subjects are visible on white and on black; text follows the reader's
 // colour scheme.
 var colours = map[string]string{
 	Peer: "#8b949e", Floor: "#c69026", Ours: "#2f81f7", "tiers": "#8957e5", "tiers×2": "#db61a2",
@@ -24,8 +24,8 @@ var colours = map[string]string{
 const style = `<style>text{font:12px system-ui,sans-serif;fill:#1f2328}.t{font-weight:600;font-size:14px}.m{fill:#59636e}.g{stroke:#d1d9e0}` +
 	`@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.m{fill:#9198a1}.g{stroke:#3d444d}}</style>`
 
-// Charts draws the charts for which the result has figures. prefix begins the
-// names of their files.
+// Charts draws the charts for which the result has figures. prefix begins the names of
+// their files.
 func (r *Result) Charts(prefix string) []Chart {
 	var charts []Chart
 	add := func(file, title string, svg string) {
@@ -52,8 +52,8 @@ func (r *Result) Charts(prefix string) []Chart {
 	return charts
 }
 
-// bars draws for each row a bar for each subject, relative to the longest of the
-// row: costs of different rows differ by a factor of ten thousand.
+// bars draws a bar for each subject in each row, relative to the longest of the row,
+// because costs of different rows differ by a factor of ten thousand.
 func (r *Result) bars(title string, rows []*Row) string {
 	if len(rows) == 0 {
 		return ""
@@ -98,7 +98,7 @@ func colour(subject string) string {
 	return "#3fb950"
 }
 
-// frame puts a title and a legend above a drawing.
+// frame adds a title and a legend to a drawing.
 func frame(title string, width, height int, body string, legend []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n%s\n", width, height, html.EscapeString(title), style)
@@ -112,8 +112,7 @@ func frame(title string, width, height int, body string, legend []string) string
 	return b.String()
 }
 
-// growthChart draws every curve in a small chart of its workload, both axes
-// logarithmic.
+// growthChart draws every curve in a small chart of its workload, with logarithmic axes.
 func growthChart(title string, curves []Curve) string {
 	var titles, subjects []string
 	for _, c := range curves {

@@ -1,6 +1,6 @@
-// Package stats has the arithmetic of the benchmarks: medians and spread of
-// runs, percentiles of latencies, and the exponent with which a cost grows.
-// It is pure: no clock, no I/O.
+// Package stats has the arithmetic of the benchmarks: medians and spreads of runs,
+// percentiles of latencies, and the exponent with which a cost grows. It uses no clock and
+// no I/O.
 package stats
 
 import (
@@ -18,8 +18,8 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// SpreadOf sums up the runs of one figure. The median of an even number of runs
-// is the mean of the two in the middle. Without runs the result is zero, N too.
+// SpreadOf summarizes the runs of one figure. The median of an even number of runs is the
+// mean of the two in the middle. Without runs the result is zero, including N.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}
@@ -34,9 +34,8 @@ func SpreadOf(values []float64) Spread {
 	}
 }
 
-// Percentile is the smallest value that at least the share p (0 < p ≤ 1) of the
-// values does not exceed (nearest rank). values must be sorted; empty gives the
-// zero value.
+// Percentile returns the smallest value that at least the share p (0 < p ≤ 1) of the values
+// does not exceed (nearest rank). values must be sorted; without values it returns zero.
 func Percentile[T cmp.Ordered](sorted []T, p float64) T {
 	if len(sorted) == 0 {
 		var zero T
@@ -52,8 +51,8 @@ type Point struct {
 	Cost float64 `json:"cost"`
 }
 
-// ErrNoFit is returned for points through which no power law goes: fewer than
-// two sizes, or a size or cost that is not positive.
+// ErrNoFit is returned if no power law fits the points: there are fewer than two sizes, or
+// a size or cost is not positive.
 var ErrNoFit = errors.New("no exponent fits these points")
 
 // Exponent fits cost = a·size^k by least squares on logarithms and returns k.

@@ -15,10 +15,10 @@ import (
 )
 
 // attacks measure the effect of an attack on two other clients: a user who reads one object
-// on many connections, each a moment after its last answer, and an administrator who writes.
-// Intervals with and without the attack alternate. The clients leave the machine idle time,
-// so the rate of the reads depends on the latency of answers alone; the processor time of the
-// attack is measured separately.
+// on many connections, each a moment after the last response, and an administrator who
+// writes. Intervals with and without the attack alternate. The clients leave the machine
+// idle time, so the rate of the reads depends only on latencies; the CPU time of the attack
+// is measured separately.
 var attacks = func() []Workload {
 	var all []Workload
 	for _, a := range attack.All() {
@@ -32,12 +32,12 @@ var attacks = func() []Workload {
 }()
 
 const (
-	victims        = 40                     // connections of who reads, a request at a time on each
-	thinking       = 100 * time.Millisecond // between an answer and the next request on it
+	victims        = 40                     // connections of the reader, each with one request at a time
+	thinking       = 100 * time.Millisecond // between a response and the next request of a connection
 	writesASecond  = 20                     // of the administrator
 	attackedSpace  = "attacked"
 	attackedObject = "/api/v1/namespaces/" + attackedSpace + "/configmaps"
-	// patience is how long a client waits for an answer.
+	// patience is the timeout of a client.
 	patience = 10 * time.Second
 )
 
@@ -113,7 +113,7 @@ func underAttack(ctx context.Context, e *Env, a attack.Attack, publish Publish) 
 	return nil
 }
 
-// attacked makes a user who may read config maps of a namespace.
+// attacked creates a user who may read config maps of a namespace.
 func (e *Env) attacked(ctx context.Context) error {
 	if err := e.namespace(ctx, attackedSpace); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (e *Env) attacked(ctx context.Context) error {
 	})
 }
 
-// witnessed holds the measurements of one interval.
+// witnessed has the measurements of one interval.
 type witnessed struct {
 	clocks
 	wall              time.Duration
@@ -158,7 +158,8 @@ func (w *witnessed) percentile(p float64) time.Duration {
 	return stats.Percentile(w.latencies, p)
 }
 
-// beyond is how many cores the servers had beyond what as many reads took without the attack.
+// beyond returns the number of cores that the servers used beyond those for as many reads
+// without the attack.
 func (w *witnessed) beyond(without witnessed) float64 {
 	sum := func(all map[string]time.Duration) (sum time.Duration) {
 		for _, t := range all {
@@ -184,8 +185,8 @@ func (w *witnessed) add(more witnessed) {
 	w.latencies = append(w.latencies, more.latencies...)
 }
 
-// witness reads and writes for some time. What fails is counted, and nothing is tried twice
-// but what Go's client does by itself.
+// witness reads and writes for some time. It counts failures and retries nothing, except
+// for what Go's client does by itself.
 func (e *Env) witness(ctx context.Context, reading, writing []*load.Conn, length time.Duration) (witnessed, error) {
 	var w witnessed
 	var mu sync.Mutex // guards w
@@ -243,7 +244,7 @@ func (e *Env) witness(ctx context.Context, reading, writing []*load.Conn, length
 	return w, err
 }
 
-// try is one request that may fail.
+// try sends a request that may fail.
 func try(ctx context.Context, conn *load.Conn, r load.Request, buffer []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

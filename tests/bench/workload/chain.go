@@ -13,11 +13,11 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// chain is what stands in front of a handler in a cluster with many rules: authentication
-// from its cache, RBAC, priority and fairness, and audit. The request is the same in all
-// rows, a GET of a config map that is answered from memory. A member of system:masters
-// passes RBAC and fairness, and [AuditPolicy] leaves it out, so its row is what is left
-// without them: transport, authentication and the handler.
+// chain measures the handler chain in a cluster with many rules: authentication from its
+// cache, RBAC, priority and fairness, and audit. All rows have the same request, a GET of a
+// config map that is answered from memory. A member of system:masters bypasses RBAC and
+// fairness, and [AuditPolicy] excludes it, so its row has the rest: transport,
+// authentication and the handler.
 var chain = []Workload{
 	{
 		Name: "chain-masters", Title: "GET small config map, by system:masters: no RBAC, fairness or audit", Group: chainGroup,
@@ -39,7 +39,7 @@ var chain = []Workload{
 	}),
 }
 
-// Chain is the phase in which the same request by system:masters is taken off.
+// Chain is the phase from which the same request by system:masters is subtracted.
 const Chain = "less the same by system:masters"
 
 const (
@@ -58,7 +58,7 @@ const (
 // Readers is the group of [Env.Reader].
 const Readers = "readers"
 
-// AuditPolicy is that of [Workload.Audited].
+// AuditPolicy is the audit policy of [Workload.Audited].
 const AuditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -98,7 +98,7 @@ func chainOf(name, credential string, user func(context.Context, *Env) (load.Tar
 	}
 }
 
-// throughChain measures the request of one user, and that it was audited or not.
+// throughChain measures the request of one user, and checks whether it was audited.
 func (e *Env) throughChain(ctx context.Context, user load.Target, audited bool) (report.Sample, error) {
 	if !e.Subject.Floor {
 		if err := e.rbac(ctx); err != nil {
@@ -138,7 +138,7 @@ func (e *Env) throughChain(ctx context.Context, user load.Target, audited bool) 
 		return report.Sample{}, err
 	}
 	written := float64(after-before) / float64(s.Ops)
-	// An event names the user, the object and the time; a handful come of others.
+	// An event names the user, the object and the time; a few events are those of others.
 	if least := 300.0; audited != (written > least) && !e.Subject.Floor {
 		return report.Sample{}, fmt.Errorf("%w: %.0f bytes of audit for each request", load.ErrAnswer, written)
 	}
@@ -148,7 +148,7 @@ func (e *Env) throughChain(ctx context.Context, user load.Target, audited bool) 
 	return s, nil
 }
 
-// as are the replicas that take requests, asked by somebody else.
+// as returns the replicas that receive requests, with the credential of user.
 func (e *Env) as(user load.Target) []load.Target {
 	var all []load.Target
 	for _, target := range e.Targets {
@@ -169,7 +169,7 @@ func (e *Env) audited() (int64, error) {
 	return e.AuditBytes()
 }
 
-// allowed waits until the server has heard of the rule that allows a request.
+// allowed waits until the server knows the rule that allows a request.
 func (e *Env) allowed(ctx context.Context, conn *load.Conn, request load.Request) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the rule did not arrive within a minute"))
 	defer cancel()
@@ -184,7 +184,7 @@ func (e *Env) allowed(ctx context.Context, conn *load.Conn, request load.Request
 	}
 }
 
-// accountOf creates a ServiceAccount and returns a target that sends its token.
+// accountOf creates a ServiceAccount and returns a target with its token.
 func (e *Env) accountOf(ctx context.Context, namespace, name string) (load.Target, error) {
 	path := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
 	if _, err := e.send(ctx, post(path, object{"metadata": object{"name": name}})); err != nil {
@@ -207,8 +207,8 @@ func (e *Env) accountOf(ctx context.Context, namespace, name string) (load.Targe
 	return target, nil
 }
 
-// rbac makes 2,000 roles and 10,000 bindings, a few of which name the groups of those who
-// read, and one of these allows it.
+// rbac creates 2,000 roles and 10,000 bindings. A few of them name the groups of the
+// readers, and one of these allows the request.
 func (e *Env) rbac(ctx context.Context) error {
 	return e.once("roles and bindings", func() error {
 		conns := load.DialAll(loadConns, e.as(e.Admin)...)
@@ -247,7 +247,7 @@ func clusterRole(i int) load.Request {
 	return post(rbacPath+"/clusterroles", object{"metadata": object{"name": fmt.Sprintf("role-%d", i)}, "rules": rules("nodes", "persistentvolumes")})
 }
 
-// role of a namespace; the last one of each allows to read config maps.
+// role returns a role of a namespace; the last one of each allows reading config maps.
 func role(i int) load.Request {
 	allowed := "services"
 	if i/rbacNamespaces == rolesPerSpace-1 {
@@ -264,8 +264,8 @@ func clusterRoleBinding(i int) load.Request {
 	})
 }
 
-// roleBinding names the readers in 3 of the 50 of a namespace. Half of all are of cluster
-// roles.
+// roleBinding names the readers in 3 of the 50 of a namespace. Half of all bindings refer
+// to cluster roles.
 func roleBinding(i int) load.Request {
 	nth := i / rbacNamespaces
 	ref := roleRef("Role", fmt.Sprintf("role-%d", nth%rolesPerSpace))

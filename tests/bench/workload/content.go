@@ -10,8 +10,7 @@ import (
 	"triune.dev/tests/bench/load"
 )
 
-// The content of a server that is measured. It is made of the same bytes at every
-// run.
+// The content of a measured server. Its bytes are the same in every run.
 const (
 	namespace = "bench"
 	pods      = 4000
@@ -33,7 +32,7 @@ const (
 
 type object = map[string]any
 
-// post is the creation of an object.
+// post returns a request that creates an object.
 func post(path string, o object) load.Request {
 	return load.Request{Method: http.MethodPost, Path: path, ContentType: jsonType, Accept: jsonType, Body: encode(o), Status: http.StatusCreated, MinSize: 100}
 }
@@ -50,7 +49,7 @@ func encode(o object) []byte {
 	return data
 }
 
-// namespaces that exist, each with the ServiceAccount that pods need.
+// namespace creates a namespace with the ServiceAccount that pods need.
 func (e *Env) namespace(ctx context.Context, name string) error {
 	return e.once("namespace "+name, func() error {
 		if _, err := e.send(ctx, post("/api/v1/namespaces", object{"metadata": object{"name": name}})); err != nil {
@@ -58,14 +57,15 @@ func (e *Env) namespace(ctx context.Context, name string) error {
 		}
 		account := load.Request{Path: "/api/v1/namespaces/" + name + "/serviceaccounts/default"}
 		if _, err := e.send(ctx, account); err == nil {
-			return nil // a controller inside the server was faster
+			return nil // a controller inside the server has created it
 		}
 		_, err := e.send(ctx, post("/api/v1/namespaces/"+name+"/serviceaccounts", object{"metadata": object{"name": "default"}}))
 		return err
 	})
 }
 
-// pod is about 3.9 kB of JSON as it is read, with defaults and managed fields.
+// pod returns a pod of about 3.9 kB of JSON as it is read, with defaults and managed
+// fields.
 func pod(name string, i int) object {
 	env := func(prefix string) []object {
 		var all []object
@@ -108,12 +108,12 @@ func (e *Env) pods(ctx context.Context) error {
 	})
 }
 
-// touchPod changes one of the pods.
+// touchPod returns a request that changes one of the pods.
 func touchPod(i int) load.Request {
 	return patch(podsPath+"/"+podName(i%pods), mergePatch, object{"metadata": object{"annotations": object{"bench.triune.dev/touched": fmt.Sprintf("%08d", i)}}})
 }
 
-// configMap has about 1 kB.
+// configMap returns a config map of about 1 kB.
 func configMap(name string, i int) object {
 	return object{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -122,7 +122,7 @@ func configMap(name string, i int) object {
 	}
 }
 
-// definition is a CRD of about size bytes.
+// definition returns a CRD of about size bytes.
 func definition(group, plural, kind string, size int) object {
 	properties := object{
 		"size": object{"type": "integer"}, "color": object{"type": "string"},
@@ -173,7 +173,7 @@ func widget(name string, i int) object {
 	}
 }
 
-// widgetCRD makes the custom resource and waits until it is served.
+// widgetCRD creates the CRD and waits until it is served.
 func (e *Env) widgetCRD(ctx context.Context) error {
 	if err := e.namespace(ctx, namespace); err != nil {
 		return err

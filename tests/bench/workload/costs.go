@@ -7,8 +7,8 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// starting is what a server costs before anybody asks it for something. Its group
-// is measured first, on a server that has just started.
+// starting measures the cost of a server before its first request. Its group is measured
+// first, on a server that has just started.
 var starting = []Workload{
 	{
 		Name: "start", Title: "start to `readyz`, empty etcd", Group: tableGroup, Figure: report.Seconds,
@@ -22,8 +22,7 @@ var starting = []Workload{
 		Name: "idle-memory", Title: "resident, idle", Group: tableGroup, Figure: report.Resident,
 		Limits: map[string]float64{"": 150}, Only: api,
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
-			// The idle CPU, which comes next, is what a server takes that has done with
-			// its start.
+			// The idle CPU time, which comes next, must not include the rest of the start.
 			if err := pause(ctx, pick(e, 12*time.Second, 15*time.Second)); err != nil {
 				return err
 			}
@@ -43,7 +42,7 @@ var starting = []Workload{
 	{
 		Name: "idle-cpu", Title: "idle CPU", Group: tableGroup, Figure: report.Percent,
 		Limits: map[string]float64{"": 0.3}, Only: api,
-		Long: true, // of a few seconds of it one collection of garbage is much
+		Long: true, // a garbage collection would weigh too much in a few seconds
 		Run: func(ctx context.Context, e *Env, publish Publish) error {
 			length := pick(e, 12*time.Second, 60*time.Second)
 			spent, err := e.spent(ctx, func() error { return pause(ctx, length) })
@@ -63,7 +62,7 @@ var starting = []Workload{
 	},
 }
 
-// afterwards is what the servers hold after the workloads of their group.
+// afterwards measures the memory of the servers after the workloads of their group.
 var afterwards = []Workload{{
 	Name: "memory-after", Title: "resident after the workloads above", Group: tableGroup, Figure: report.Resident,
 	Limits: map[string]float64{"": 250}, Only: api,

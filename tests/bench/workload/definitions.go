@@ -13,31 +13,31 @@ import (
 
 const second = time.Second
 
-// listBytes is how large the LISTs are that are asked for ten times at once: 500 MB,
-// or less on a machine that has not the memory for ten of them decoded.
+// listBytes is the size of the LISTs that are requested ten times concurrently: 500 MB, or
+// less on a machine without the memory to decode ten of them.
 func listBytes() int { return int(min(500e6, accounting.Available()/60)) }
 
 // schemaBytes is the size of a definition's schema.
 const schemaBytes = 20_000
 
-// defined is what a number of CRDs has cost.
+// defined has the cost of a number of CRDs.
 type defined struct {
 	took     time.Duration // from the first POST until all are served
 	spent    clocks
-	resident float64 // bytes more than before
+	resident float64 // additional bytes
 }
 
-// thing makes the requests that create the CRDs of a group.
+// thing returns the requests that create the CRDs of a group.
 func thing(group string) load.Next {
 	return func(i int) load.Request {
 		return post(crdPath, definition(group, fmt.Sprintf("things%d", i), fmt.Sprintf("Thing%d", i), schemaBytes))
 	}
 }
 
-// define creates n CRDs in a group of their own and waits until the last of them is
-// served, and after that until the servers have calmed down.
+// define creates n CRDs in their own group and waits until the last of them is served, and
+// then until the servers are idle again.
 func (e *Env) define(ctx context.Context, group string, n int) (defined, error) {
-	if err := pause(ctx, 12*second); err != nil { // calmed, and with OpenAPI documents
+	if err := pause(ctx, 12*second); err != nil { // idle, and with OpenAPI documents
 		return defined{}, err
 	}
 	before, err := e.resident()
@@ -64,8 +64,8 @@ func (e *Env) define(ctx context.Context, group string, n int) (defined, error) 
 	return d, err
 }
 
-// defineAgain creates CRDs and waits until they are served, for as long as a profile
-// takes. What is measured of definitions has been by then.
+// defineAgain creates CRDs and waits until they are served, for the length of a profile.
+// The CRDs have been measured by then.
 func (e *Env) defineAgain(ctx context.Context) error {
 	const n = 20
 	for begin, round := time.Now(), 0; time.Since(begin) < profileFor; round++ {
@@ -80,7 +80,7 @@ func (e *Env) defineAgain(ctx context.Context) error {
 	return nil
 }
 
-// allServed asks for a list of every kind, a few at a time, until all are there.
+// allServed lists every kind, a few at a time, until all are served.
 func (e *Env) allServed(ctx context.Context, group string, n int) error {
 	const askers = 4
 	errs := make([]error, askers)
@@ -101,8 +101,8 @@ func (e *Env) allServed(ctx context.Context, group string, n int) error {
 	return nil
 }
 
-// fewer is the phase of a run that had not as many CRDs as its title says: its time
-// is no time for all of them.
+// fewer returns a phase for a run with fewer CRDs than its title says, whose time is not
+// comparable.
 func fewer(e *Env, n int) string {
 	if e.Quick || e.Scale != 1 {
 		return fmt.Sprintf("with %d only", n)
@@ -112,8 +112,8 @@ func fewer(e *Env, n int) string {
 
 const definitionGroup = "custom resource definitions"
 
-// definitions are three rows of one run: it is done by the first of them, and the
-// others have their figures from it.
+// defining returns the three rows of one run: the first of them does the run, and the
+// others publish its figures.
 func defining(group string, slow bool, only func(Subject) bool, count func(*Env) int, limits [3]float64, label string) []Workload {
 	var made defined
 	var n int

@@ -12,59 +12,56 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// Process is a server process that is accounted for. Replicas have the same name
-// and are added up.
+// Process is a server process to be measured. Replicas have the same name and are added up.
 type Process struct {
 	Name string
 	PID  int
 }
 
-// Env is a running server as a workload sees it. It belongs to one goroutine.
+// Env is a running server for a workload. It must not be used concurrently.
 type Env struct {
 	Subject Subject
-	// Quick asks for short runs.
+	// Quick selects short runs.
 	Quick bool
 	// Scale multiplies the sizes of large workloads.
 	Scale float64
-	// Targets are the replicas that take requests.
+	// Targets are the replicas that receive requests.
 	Targets []load.Target
-	// Admin is a member of system:masters, Reader one of the group [Readers], Nobody a user
-	// with the rights that everybody has. They ask the first replica.
+	// Admin is a member of system:masters, Reader one of the group [Readers], and Nobody a
+	// user with the default permissions. They use the first replica.
 	Admin, Reader, Nobody load.Target
-	// AuditBytes is how much the servers have logged of requests; nil where they do not.
+	// AuditBytes returns the size of the servers' audit logs; nil without them.
 	AuditBytes func() (int64, error)
-	// Hop returns a target in the middle of the tiers; nil elsewhere.
+	// Hop has the targets in the middle of the chain of tiers; nil without tiers.
 	Hop map[string]load.Target
-	// Processes lists the server's processes as they are now.
+	// Processes returns the current processes of the server.
 	Processes func() []Process
-	// Started is how long the start took, until readyz was green.
+	// Started is the time of the start, until readyz succeeded.
 	Started time.Duration
-	// Restart kills the serving process and starts it again; nil where it is not
-	// possible.
+	// Restart kills the serving process and starts it again; nil if that is not possible.
 	Restart func(context.Context) error
-	// Sizes are the bodies that servers have answered with, by workload. They are
-	// shared with the floor, which has to answer with as much.
+	// Sizes are the sizes of response bodies by workload. The floor uses them, too.
 	Sizes map[string]int64
-	// Profiling tells that profiles of some servers are taken in this round, for which
-	// their load is on once more.
+	// Profiling is set if some servers are profiled in this round, for which their load is
+	// repeated.
 	Profiling bool
-	// Profile takes profiles of some length, in whole seconds, while again has the load of
-	// a workload on; nil does not profile this server.
+	// Profile takes profiles of some length, in whole seconds, while again repeats the load
+	// of a workload; nil if this server is not profiled.
 	Profile func(ctx context.Context, length time.Duration, again func(context.Context) error)
 
 	have    map[string]bool
-	filled  bool          // by a step of preparation that no first call came after
-	touched int           // updates of watched objects
-	passed  report.Sample // by a request that the chain has hardly anything to do with
-	victim  load.Target   // who reads beside attacks
+	filled  bool          // by a preparation without a first call after it
+	touched int           // number of updates of watched objects
+	passed  report.Sample // of a request with hardly any work in the chain
+	victim  load.Target   // the reader beside attacks
 }
 
-// loadConns is how many connections the closed loops use.
+// loadConns is the number of connections of the closed loops.
 const loadConns = 32
 
 func (e *Env) conns(n int) []*load.Conn { return load.DialAll(n, e.Targets...) }
 
-// pick is short where the run is quick.
+// pick returns quick or full, depending on the run.
 func pick[T any](e *Env, quick, full T) T {
 	if e.Quick {
 		return quick
@@ -72,10 +69,10 @@ func pick[T any](e *Env, quick, full T) T {
 	return full
 }
 
-// scaled is a size of a large workload, at least least.
+// scaled returns the size of a large workload, at least least.
 func (e *Env) scaled(n, least int) int { return max(least, int(float64(n)*e.Scale)) }
 
-// once runs a step of preparation at its first call for a server.
+// once runs a preparation at its first call for a server.
 func (e *Env) once(name string, step func() error) error {
 	if e.have[name] {
 		return nil
@@ -90,7 +87,7 @@ func (e *Env) once(name string, step func() error) error {
 	return nil
 }
 
-// clocks are the processor times of all processes.
+// clocks has the CPU times of all processes.
 type clocks struct {
 	server map[string]time.Duration
 	client time.Duration
@@ -118,7 +115,7 @@ func (c clocks) since(before clocks) clocks {
 	return d
 }
 
-// per is a sample with the processor time of each process divided by ops.
+// per returns a sample with the CPU time of each process divided by ops.
 func (c clocks) per(ops int) report.Sample {
 	s := report.Sample{Ops: ops, CPU: map[string]float64{}}
 	for name, t := range c.server {
@@ -132,7 +129,7 @@ func micro(t time.Duration) float64 { return float64(t) / float64(time.Microseco
 
 func milli(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }
 
-// spent runs f and returns the processor time it has cost.
+// spent runs f and returns the CPU time that it used.
 func (e *Env) spent(ctx context.Context, f func() error) (clocks, error) {
 	before, err := e.clocks()
 	if err != nil {
@@ -148,8 +145,8 @@ func (e *Env) spent(ctx context.Context, f func() error) (clocks, error) {
 	return after.since(before), err
 }
 
-// measure runs a load and makes a sample of it, with the memory that the servers
-// hold at its end.
+// measure runs a load and returns a sample of it, with the memory of the servers at its
+// end.
 func (e *Env) measure(ctx context.Context, run func() (load.Result, error)) (report.Sample, error) {
 	if err := e.resetPeaks(); err != nil {
 		return report.Sample{}, err
@@ -195,7 +192,7 @@ func (e *Env) memory() (map[string]accounting.Memory, error) {
 	return all, nil
 }
 
-// resident is the memory of all processes, in bytes.
+// resident returns the memory of all processes, in bytes.
 func (e *Env) resident() (float64, error) {
 	all, err := e.memory()
 	return float64(report.Sample{Memory: all}.AllMemory().Resident), err
@@ -210,8 +207,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// translate turns a request to an API server into one to the floor that costs as
-// many bytes.
+// translate turns a request to an API server into one to the floor with as many bytes.
 func (e *Env) translate(name string, r load.Request) (load.Request, error) {
 	if !e.Subject.Floor {
 		return r, nil
@@ -230,7 +226,7 @@ func (e *Env) translate(name string, r load.Request) (load.Request, error) {
 	return r, nil
 }
 
-// fill sends n requests whose answers are 201 or, of patches, 200.
+// fill sends n requests that expect 201 or, for patches, 200.
 func (e *Env) fill(ctx context.Context, n int, next load.Next) error {
 	conns := e.conns(loadConns)
 	defer load.CloseAll(conns)
@@ -238,15 +234,15 @@ func (e *Env) fill(ctx context.Context, n int, next load.Next) error {
 	return err
 }
 
-// send is one request on a connection of its own.
+// send sends one request on its own connection.
 func (e *Env) send(ctx context.Context, r load.Request) ([]byte, error) {
 	conn := load.Dial(e.Targets[0])
 	defer conn.Close()
 	return conn.Get(ctx, r)
 }
 
-// dial makes every connection before it is measured: a handshake is no part of a
-// request.
+// dial establishes all connections before the measurement, which must not include
+// handshakes.
 func (e *Env) dial(ctx context.Context, conns []*load.Conn) error {
 	path := "/version"
 	if e.Subject.Floor {
@@ -260,7 +256,7 @@ func (e *Env) dial(ctx context.Context, conns []*load.Conn) error {
 	return nil
 }
 
-// join puts queries behind a path.
+// join appends queries to a path.
 func join(path string, queries ...string) string {
 	if len(queries) == 0 {
 		return path

@@ -8,32 +8,31 @@ import (
 	"triune.dev/tests/bench/load"
 )
 
-// A server answers a first call of each kind once, and a collection of garbage falls into
-// it or does not. So first calls are made on further starts, too, which measure nothing
+// A server answers a first call of each kind only once, and a garbage collection may
+// coincide with it. So first calls are also made on further starts, which measure nothing
 // else.
 const (
 	furtherStarts = 4
-	// QuickStarts is how many of them quick runs make.
+	// QuickStarts is the number of further starts of quick runs.
 	QuickStarts = 2
 )
 
 const (
-	// afterFilling is how long a server is left alone at least after the content was
-	// written, and afterLoad after what full runs measure between first calls.
+	// afterFilling is the minimum time between writing the content and a first call, and
+	// afterLoad that between the measurements of full runs and a first call.
 	afterFilling = time.Second
 	afterLoad    = time.Second
-	// afterCall is the same after another first call, or a short load.
+	// afterCall is the same after another first call or a short load.
 	afterCall = 100 * time.Millisecond
-	// look is how long a server has next to nothing to do before it is asked something,
-	// and maxLooks how often that is looked for.
+	// look is how long a server must be nearly idle before a first call, and maxLooks
+	// bounds the attempts to find it idle.
 	look     = 100 * time.Millisecond
 	maxLooks = 20
 )
 
-// rest leaves the server alone before a first call: what came before has left something
-// to do, which is not the call's, such as a collection of garbage that has begun. It
-// takes as long as after, or as afterFilling if the server was filled since the last
-// time; and until less than a tenth of a core is used.
+// rest waits before a first call until earlier work is done, such as a garbage collection
+// that has begun. It waits at least for after, or for afterFilling if the server was filled
+// since the last time, and then until less than a tenth of a core is used.
 func (e *Env) rest(ctx context.Context, after time.Duration) error {
 	if err := pause(ctx, e.atLeast(after)); err != nil {
 		return err
@@ -58,7 +57,7 @@ func (e *Env) rest(ctx context.Context, after time.Duration) error {
 			return nil
 		}
 	}
-	return nil // it never has nothing to do
+	return nil // it is never idle
 }
 
 func (e *Env) atLeast(after time.Duration) time.Duration {
@@ -69,7 +68,7 @@ func (e *Env) atLeast(after time.Duration) time.Duration {
 	return after
 }
 
-// first prepares the server, and measures the first answer.
+// first prepares the server and measures the first response.
 func (r read) first(ctx context.Context, e *Env, after time.Duration, publish Publish) error {
 	if err := r.need(e, ctx); err != nil {
 		return err
@@ -80,7 +79,7 @@ func (r read) first(ctx context.Context, e *Env, after time.Duration, publish Pu
 	return nil
 }
 
-// again is the first call on a further start.
+// again returns the first call on a further start.
 func (r read) again(start int) Workload {
 	w := r.workload()
 	w.Start, w.Only, w.Slow = start, api, r.apart
@@ -93,8 +92,8 @@ func (r read) again(start int) Workload {
 	return w
 }
 
-// known leaves the server with what it knows on the first start when the next first call
-// is made: each object has been asked for, or the list once more and once after that.
+// known repeats the requests of the first start, so that the server has the same state at
+// the next first call: a request for each object, or two more lists.
 func (r read) known(ctx context.Context, e *Env) error {
 	n := max(2, r.different)
 	conns := e.conns(min(n/2, loadConns))

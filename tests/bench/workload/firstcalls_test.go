@@ -15,8 +15,8 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// TestFirstCallsAreOfTheReads: each further start has the reads of the table, in their
-// order and for their rows.
+// TestFirstCallsAreOfTheReads checks that each further start has the reads of the table, in
+// their order and for their rows.
 func TestFirstCallsAreOfTheReads(t *testing.T) {
 	starts := map[int][]report.Row{}
 	for _, w := range All() {
@@ -43,8 +43,8 @@ func TestFirstCallsAreOfTheReads(t *testing.T) {
 	}
 }
 
-// TestFurtherStartsMeasureFirstCallsAlone: the one after the preparation, not the two that
-// follow.
+// TestFurtherStartsMeasureFirstCallsAlone checks that only the call after the preparation
+// is measured, and not the two that follow.
 func TestFurtherStartsMeasureFirstCallsAlone(t *testing.T) {
 	var asked []string
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +92,8 @@ func TestFurtherStartsMeasureFirstCallsAlone(t *testing.T) {
 	}
 }
 
-// TestServerIsLeftAloneAfterItWasFilled: once, before the first call that follows.
+// TestServerIsLeftAloneAfterItWasFilled checks that the pause comes once, before the next
+// first call.
 func TestServerIsLeftAloneAfterItWasFilled(t *testing.T) {
 	e := &Env{}
 	var got []time.Duration

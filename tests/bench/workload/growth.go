@@ -9,10 +9,10 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// factors are the sizes at which a cost is measured, over the smallest.
+// factors are the sizes at which a cost is measured, relative to the smallest.
 var factors = []int{1, 4, 16, 64}
 
-// grow is a cost that is measured at several sizes.
+// grow measures a cost at several sizes.
 type grow struct {
 	name, title string
 	figure      report.Figure
@@ -20,8 +20,8 @@ type grow struct {
 	cost        cost
 }
 
-// cost measures at one size, and returns the load of the measurement, which is on once
-// more for the profile of the largest size. It is nil where that was taken already.
+// cost measures at one size, and returns the load for the profile of the largest size. The
+// load is nil if the profile has been taken.
 type cost func(ctx context.Context, e *Env, size int) (s report.Sample, again func(context.Context) error, err error)
 
 func (g grow) workload() Workload {
@@ -66,7 +66,7 @@ const (
 	grownMaps = "/api/v1/namespaces/" + grown + "/configmaps"
 )
 
-// grownTo brings the namespace to size config maps; sizes only grow.
+// grownTo grows the namespace to size config maps.
 func (e *Env) grownTo(ctx context.Context, size int) error {
 	from := 0
 	for _, factor := range factors {
@@ -77,7 +77,7 @@ func (e *Env) grownTo(ctx context.Context, size int) error {
 	return e.smallMaps(ctx, grown, from, size)
 }
 
-// repeat measures one request, often.
+// repeat measures many repetitions of one request.
 func repeat(ctx context.Context, e *Env, next load.Next) (s report.Sample, again func(context.Context) error, err error) {
 	const callers = 8
 	conns := e.conns(callers)
@@ -90,7 +90,8 @@ func repeat(ctx context.Context, e *Env, next load.Next) (s report.Sample, again
 	again = func(ctx context.Context) error {
 		conns := e.conns(callers)
 		defer load.CloseAll(conns)
-		// What was under way when the measurement ended has been asked for, too.
+		// The requests that were in flight at the end of the measurement have been sent,
+		// too.
 		_, err := load.Closed{For: profileFor}.Run(ctx, conns, func(i int) load.Request { return next(s.Ops + callers + i) })
 		return err
 	}
@@ -126,7 +127,7 @@ func growCreate(ctx context.Context, e *Env, size int) (report.Sample, func(cont
 	return repeat(ctx, e, func(i int) load.Request { return post(grownMaps, configMap(fmt.Sprintf("more-%d-%d", size, i), i)) })
 }
 
-// growWatchers is the cost of one event for all watchers together.
+// growWatchers returns the cost of one event for all watchers together.
 func growWatchers(ctx context.Context, e *Env, size int) (s report.Sample, _ func(context.Context) error, err error) {
 	err = fan{accept: jsonType, watchers: size, events: pick(e, 20, 50), burst: 1}.run(ctx, e, func(measured report.Sample) {
 		s = measured

@@ -8,7 +8,7 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// hops compare the same GET with one, two and three tiers in its way.
+// hops compares the same GET through one, two and three tiers.
 var hops = func() []Workload {
 	var all []Workload
 	for _, h := range []struct {

@@ -9,12 +9,11 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// idleWatches measures watches that hear nothing: how they come into being and what
-// they hold, streams of them on each connection. Both rows are of one run, on a
-// server that had no watches of ours before: memory that was freed would be used
-// again.
+// idleWatches measures watches without events: opening them and their memory, with streams
+// of them on each connection. Both rows are of one run, on a server without earlier watches
+// of ours, because freed memory would be used again.
 func idleWatches(group, name, title string, streams int, limits [2]float64) []Workload {
-	var held float64 // kB by each watch of the last run; 0 if there was none
+	var held float64 // kB per watch of the last run; 0 without one
 	var opened int
 	limit := func(i int) map[string]float64 {
 		if limits[i] == 0 {
@@ -81,7 +80,7 @@ func openWatches(ctx context.Context, e *Env, n, streams int) (s report.Sample, 
 	return s, (after - before) / 1e3 / float64(n), err
 }
 
-// openAgain opens and closes watches for as long as a profile takes.
+// openAgain opens and closes watches for the length of a profile.
 func openAgain(ctx context.Context, e *Env, n, streams int) error {
 	for begin := time.Now(); time.Since(begin) < profileFor; {
 		watching, err := e.watch(ctx, fan{accept: jsonType, watchers: n, streams: streams})

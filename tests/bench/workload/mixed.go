@@ -9,11 +9,11 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// mixed is what a cluster asks for: of 100 requests 50 renew leases of nodes, 15
-// patch the status of pods, 10 record events, 20 read a pod, and 5 list the pods of
-// a node. A cluster of 5,000 nodes asks about a thousand times a second. The rate
-// is raised until the 99th percentile passes the Kubernetes objective of one second
-// twice in a row, for a disk may stall once, and the last rate before that is the figure.
+// mixed is the load of a cluster: of 100 requests 50 renew leases of nodes, 15 patch the
+// status of pods, 10 record events, 20 read a pod, and 5 list the pods of a node. A cluster
+// of 5,000 nodes sends about a thousand requests per second. The rate is raised until the
+// 99th percentile exceeds the Kubernetes objective of one second twice in a row, because a
+// disk may stall once; the figure is the last rate before that.
 var mixed = []Workload{{
 	Name: "mixed", Title: "a cluster's mix of requests: highest rate with p99 below 1 s", Group: "mixed load", Figure: report.PerSecond, Slow: true, Only: api,
 	Run: runMixed,
@@ -78,7 +78,7 @@ func runMixed(ctx context.Context, e *Env, publish Publish) error {
 	return nil
 }
 
-// mix is the i-th request of the mix.
+// mix returns the i-th request of the mix.
 func mix(i int) load.Request {
 	switch slot := i * 37 % 100; {
 	case slot < 50:

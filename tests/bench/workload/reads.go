@@ -13,9 +13,8 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// read is a workload of one GET, as often as the server answers it: the first time
-// (cold, which firstCalls make on further servers, too), then again and again (warm),
-// then while what it reads is updated.
+// read is a workload of one GET: the first time (cold, which firstCalls repeat on further
+// starts), then repeatedly (warm), then while its objects are updated.
 type read struct {
 	name, title string
 	group       string
@@ -23,16 +22,16 @@ type read struct {
 	underUpdate float64 // µs, with updates
 	need        func(*Env, context.Context) error
 	request     func(i int) load.Request
-	// items that the first answer must hold; -1 does not count them, for what is
-	// neither JSON nor compressed JSON.
+	// items is the number of items in the first response; -1 does not count them, because
+	// the body is neither JSON nor compressed JSON.
 	items int
 	// different is the number of different requests, if there are more than one. Each is
-	// made once before the warm phase, for of most objects it would be the first.
+	// sent once before the warm phase, because it would be the first for most objects.
 	different int
-	// apart: what it reads is written for it alone, which takes long. Quick runs make its
-	// first call on one start.
+	// apart reads need their own content, which takes long to write. Quick runs measure
+	// their first call on one start.
 	apart bool
-	// heavy answers are lists, which take a server long: few make a run.
+	// heavy reads are lists, which take a server long: a few suffice for a run.
 	heavy  bool
 	update func(i int) load.Request
 }
@@ -64,7 +63,7 @@ func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 	if err != nil {
 		return err
 	}
-	// The heap grows to what the load needs, and each object is asked for once.
+	// The heap grows to the size that the load needs, and each object is read once.
 	warming := load.Closed{For: pick(e, 100*time.Millisecond, time.Second)}
 	if r.different > 0 && !e.Subject.Floor {
 		warming.MinOps = r.different
@@ -91,7 +90,7 @@ func (r read) run(ctx context.Context, e *Env, publish Publish) error {
 	return nil
 }
 
-// cold measures the first answer, and looks into it.
+// cold measures the first response, and checks its content.
 func (r read) cold(ctx context.Context, e *Env, after time.Duration, publish Publish) error {
 	conns := e.conns(1)
 	defer load.CloseAll(conns)
@@ -117,8 +116,8 @@ func (r read) cold(ctx context.Context, e *Env, after time.Duration, publish Pub
 		return err
 	}
 	size := int64(len(body))
-	// The same content is as large from every server; only how well it is
-	// compressed may differ.
+	// The same content has the same size from every server; only the compression may
+	// differ.
 	if first, ok := e.Sizes[r.name]; !ok {
 		e.Sizes[r.name] = size
 	} else if request.Encoding == "" && (size < first-first/20-64 || size > first+first/20+64) {
@@ -148,7 +147,7 @@ func (r read) inspect(request load.Request, body []byte) error {
 	return nil
 }
 
-// next bounds the size of every answer by what the first one had.
+// next returns requests that expect the size of the first response.
 func (r read) next(e *Env) (load.Next, error) {
 	first, err := e.translate(r.name, r.request(0))
 	if err != nil {
@@ -168,8 +167,8 @@ func (r read) next(e *Env) (load.Next, error) {
 	}, nil
 }
 
-// updated measures the same while 100 updates a second change what is read. What
-// the updates alone cost is measured first, and taken off.
+// updated measures the same while 100 updates per second change the objects. The cost of
+// the updates alone is measured first, and subtracted.
 func (r read) updated(ctx context.Context, e *Env, conns []*load.Conn, loop load.Closed, next load.Next, publish Publish) error {
 	const perSecond = 100
 	writers := e.conns(8)
@@ -204,8 +203,7 @@ func (r read) updated(ctx context.Context, e *Env, conns []*load.Conn, loop load
 		if err == nil {
 			err = written.err
 		}
-		// From here wrote is what was written beside the reads, over what one
-		// update alone has cost.
+		// Scale the cost of the updates alone to the number of updates during the reads.
 		for name, t := range updates.server {
 			updates.server[name] = time.Duration(float64(t) * float64(written.Ops) / float64(wrote.Ops))
 		}
@@ -296,7 +294,7 @@ func (e *Env) served(ctx context.Context, path string) error {
 	}
 }
 
-// notYet tells of an error whether the server only needs time.
+// notYet reports whether an error may only mean that the server needs time.
 func notYet(err error) bool {
 	code := status(err)
 	return code == http.StatusNotFound || code == http.StatusServiceUnavailable || code == http.StatusTooManyRequests

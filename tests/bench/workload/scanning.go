@@ -9,14 +9,14 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// A LIST that matches nothing must not cost what there is.
+// The cost of a LIST without matches must not depend on the number of objects.
 const (
 	scanned     = "bench-scan"
 	scannedMaps = "/api/v1/namespaces/" + scanned + "/configmaps"
 	noMatch     = "labelSelector=app%3Dnobody"
 )
 
-// smallMap has few bytes, for there are many of them.
+// smallMap returns a small config map, because there are many of them.
 func smallMap(i int) object {
 	return object{
 		"metadata": object{"name": fmt.Sprintf("map-%d", i), "labels": object{"app": fmt.Sprintf("app-%d", i%podApps)}},
@@ -24,7 +24,7 @@ func smallMap(i int) object {
 	}
 }
 
-// smallMaps brings a namespace to n config maps.
+// smallMaps grows a namespace to n config maps.
 func (e *Env) smallMaps(ctx context.Context, namespace string, from, n int) error {
 	if err := e.namespace(ctx, namespace); err != nil {
 		return err
@@ -48,7 +48,7 @@ func scan(name, title string, n int, limit float64) Workload {
 	}.workload()
 }
 
-// Twenty thousand creations take longer than a quick run has time for.
+// Twenty thousand creations take too long for a quick run.
 var scanning = []Workload{slow(scan("list-no-match", "LIST that matches no label, 20,000 config maps", 20000, 200))}
 
 func slow(w Workload) Workload {
@@ -56,7 +56,7 @@ func slow(w Workload) Workload {
 	return w
 }
 
-// large is what many or large objects cost.
+// large measures the cost of many or large objects.
 var large = []Workload{
 	{
 		Name: "list-no-match-300000", Title: "LIST that matches no label, 300,000 config maps", Group: "300,000 config maps", Figure: report.CPUPerOp, Slow: true, Only: single,
@@ -76,14 +76,14 @@ var large = []Workload{
 	},
 }
 
-// measureList is the warm half of a read for a size that is decided at run time.
+// measureList is the warm phase of a read with a size that is known at run time.
 func measureList(ctx context.Context, e *Env, next load.Next, n int, publish Publish) error {
 	conns := e.conns(8)
 	defer load.CloseAll(conns)
 	if err := e.dial(ctx, conns); err != nil {
 		return err
 	}
-	if _, err := conns[0].Get(ctx, next(0)); err != nil { // what is made once is made
+	if _, err := conns[0].Get(ctx, next(0)); err != nil { // caches are filled
 		return err
 	}
 	loop := load.Closed{For: pick(e, second, 4*second), MinOps: 16}
@@ -97,8 +97,8 @@ func measureList(ctx context.Context, e *Env, next load.Next, n int, publish Pub
 	return nil
 }
 
-// largeLists asks ten times at once for a list of many large config maps and
-// publishes how far the memory rises above what it was.
+// largeLists lists many large config maps ten times concurrently, and publishes the growth
+// of the memory.
 func largeLists(ctx context.Context, e *Env, publish Publish) error {
 	const each, lists = 256 << 10, 10
 	const name = "bench-large"

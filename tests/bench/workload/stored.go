@@ -14,7 +14,7 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// Applications are custom resources as a controller keeps them, each of about 10 kB:
+// Applications are custom resources like those of a controller, each of about 10 kB: with
 // names and phrases that repeat, and digests, identifiers and times that do not.
 const applicationsPath = "/apis/stored.bench.triune.dev/v1/namespaces/" + namespace + "/applications"
 
@@ -67,7 +67,7 @@ func application(i int) object {
 	}
 }
 
-// applicationCRD makes the custom resource and waits until it is served.
+// applicationCRD creates the CRD and waits until it is served.
 func (e *Env) applicationCRD(ctx context.Context) error {
 	if err := e.namespace(ctx, namespace); err != nil {
 		return err
@@ -101,17 +101,17 @@ func applicationDefinition() object {
 	}
 }
 
-// collected is how long after the last write memory that is no longer used has been
-// collected and given back: Go collects an idle heap every two minutes.
+// collected is the time after which unused memory has been collected and returned: Go
+// collects an idle heap every two minutes.
 const collected = 150 * time.Second
 
-// storedCustomResources publishes how far many custom resources raise the memory of the
-// servers. They are read before and after, as an informer would have them.
+// storedCustomResources publishes how much many custom resources raise the memory of the
+// servers. They are read before and after, as by an informer.
 func storedCustomResources(ctx context.Context, e *Env, publish Publish) error {
 	if err := e.applicationCRD(ctx); err != nil {
 		return err
 	}
-	if err := pause(ctx, 15*second); err != nil { // what the start has left behind is given back
+	if err := pause(ctx, 15*second); err != nil { // until unused memory of the start is returned
 		return err
 	}
 	before, err := e.anonymous()
@@ -155,8 +155,8 @@ func storedCustomResources(ctx context.Context, e *Env, publish Publish) error {
 	return nil
 }
 
-// storedBytes is the size of n applications as they are stored, which is JSON without
-// the resourceVersion: some of them are read.
+// storedBytes returns the stored size of n applications, estimated from some of them: JSON
+// without the resourceVersion.
 func (e *Env) storedBytes(ctx context.Context, n int) (float64, error) {
 	const samples = 20
 	var bytes float64
@@ -176,7 +176,7 @@ func (e *Env) storedBytes(ctx context.Context, n int) (float64, error) {
 	return bytes * float64(n) / samples, nil
 }
 
-// anonymous is the anonymous memory of all processes, in bytes.
+// anonymous returns the anonymous memory of all processes, in bytes.
 func (e *Env) anonymous() (float64, error) {
 	all, err := e.memory()
 	return float64(report.Sample{Memory: all}.AllMemory().Anonymous), err

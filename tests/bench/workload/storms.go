@@ -13,7 +13,7 @@ import (
 
 const stormGroup = "restart storm"
 
-// storms are what happens to everybody when something breaks.
+// storms measure failures that affect all clients.
 var storms = []Workload{
 	{
 		Name: "restart-storm", Title: "1,000 informers after `kill -9`: until all are back", Group: stormGroup, Figure: report.Seconds, Slow: true,
@@ -31,15 +31,15 @@ var storms = []Workload{
 	},
 }
 
-// informer lists, watches, and does both again when its watch ends, as client-go's
-// reflector does: it resumes from where it was, and lists if that is refused.
+// informer lists and watches, and resumes when its watch ends, as client-go's reflector
+// does; it lists again if the server refuses to resume.
 type informer struct {
 	conn     *load.Conn
 	revision uint64
 	lists    int
 }
 
-// sync reads until it has seen a revision at or after want.
+// sync reads until a revision at or after want.
 func (f *informer) sync(ctx context.Context, want uint64) error {
 	for f.revision < want {
 		if err := f.round(ctx, want); err != nil && ctx.Err() != nil {
@@ -75,10 +75,11 @@ func (f *informer) round(ctx context.Context, want uint64) error {
 	return err
 }
 
-// storm is the restart of a server whose clients all come back at once.
+// storm is the restart of a server to which all clients return at once.
 type storm struct {
 	informers int
-	// behind is how many events they have not seen when the server is killed.
+	// behind is the number of events that the clients have not seen when the server is
+	// killed.
 	behind int
 }
 
@@ -176,7 +177,7 @@ func (s storm) run(ctx context.Context, e *Env, publish Publish) error {
 	return nil
 }
 
-// stalledWatcher measures a fan of 100 while another watcher reads nothing.
+// stalledWatcher measures a fan of 100 watchers beside one that reads nothing.
 func stalledWatcher(ctx context.Context, e *Env, publish Publish) error {
 	if err := e.watchedObjects(ctx); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"triune.dev/tests/bench/stats"
 )
 
-// The watched objects are in a namespace of their own.
+// The watched objects are in their own namespace.
 const (
 	watched       = "bench-watch"
 	watchedMaps   = "/api/v1/namespaces/" + watched + "/configmaps"
@@ -21,22 +21,22 @@ const (
 	watchedObject = 8
 )
 
-// fan is a workload of many watchers of the same few objects. Every event that is
-// written must reach every watcher, once and in order.
+// fan is a workload of many watchers of the same few objects. Every event must reach every
+// watcher, once and in order.
 type fan struct {
 	accept   string
 	selector string // label or field selector, as a query
 	watchers int
 	events   int           // for each watcher
-	burst    int           // written at once, awaited together
-	streams  int           // watchers on each connection; 0 is as many as can be
-	every    time.Duration // between the beginnings of two bursts; 0 is at once
-	// delivery takes the same less what the updates cost by themselves; optional.
+	burst    int           // number of events written concurrently
+	streams  int           // watchers on each connection; 0 is the maximum
+	every    time.Duration // interval of bursts; 0 is without a pause
+	// delivery receives the sample without the cost of the updates; optional.
 	delivery func(report.Sample)
 }
 
-// watchedObjects are config maps that events are about. Only those with an even
-// number have the label.
+// watchedObjects creates the objects of the events. Only those with an even number have the
+// label.
 func (e *Env) watchedObjects(ctx context.Context) error {
 	if err := e.namespace(ctx, watched); err != nil {
 		return err
@@ -50,9 +50,8 @@ func (e *Env) watchedObjects(ctx context.Context) error {
 	})
 }
 
-// touch is an update of one watched object, to what it has never been: a patch that
-// changes nothing makes no event. size is that of the event that it makes on the
-// floor.
+// touch returns a patch of one watched object to a new value, because a patch without
+// changes makes no event. size is the size of the event on the floor.
 func (e *Env) touch(n int, size int64) load.Request {
 	e.touched++
 	if e.Subject.Floor {
@@ -61,7 +60,7 @@ func (e *Env) touch(n int, size int64) load.Request {
 	return patch(watchedMaps+fmt.Sprintf("/watched-%d", n), mergePatch, object{"data": object{"count": fmt.Sprintf("touch %08d", e.touched)}})
 }
 
-// watch opens the watchers of a fan, from now on.
+// watch opens the watchers of a fan.
 func (e *Env) watch(ctx context.Context, f fan) (*load.Fan, error) {
 	streams := f.streams
 	if streams == 0 {
@@ -106,7 +105,7 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 		return err
 	}
 	w := &writer{env: e, conns: writers, size: size, watching: watching}
-	// One round that is not measured: what is made at the first event is made.
+	// One burst without measurement fills caches.
 	if err := w.burst(ctx, f.burst); err != nil {
 		return err
 	}
@@ -161,9 +160,9 @@ func (f fan) run(ctx context.Context, e *Env, publish func(report.Sample)) error
 	return f.again(ctx, e, size)
 }
 
-// apart writes as many events when nobody watches any more, and takes off what that costs.
+// apart writes as many events without watchers, and subtracts their cost.
 func (f fan) apart(ctx context.Context, e *Env, w *writer, all report.Sample) error {
-	if err := pause(ctx, settle); err != nil { // what follows the end of the watches
+	if err := pause(ctx, settle); err != nil { // until the watches are closed
 		return err
 	}
 	updates, err := e.spent(ctx, func() error {
@@ -185,9 +184,9 @@ func (f fan) apart(ctx context.Context, e *Env, w *writer, all report.Sample) er
 	return nil
 }
 
-// again is the load without its measurement, for a profile, on watchers of its own: what
-// is counted of those that were measured is not mixed with it. They are open before the
-// profile begins, which to open them would fill otherwise.
+// again repeats the load for a profile, with other watchers, so that the counts of the
+// measured ones are not changed. They are opened before the profile starts, which would
+// otherwise show mostly that.
 func (f fan) again(ctx context.Context, e *Env, size int64) error {
 	if e.Profile == nil {
 		return nil
@@ -211,7 +210,7 @@ func (f fan) again(ctx context.Context, e *Env, size int64) error {
 	return nil
 }
 
-// writer writes events and waits until all watchers have them.
+// writer writes events and waits until all watchers have received them.
 type writer struct {
 	env      *Env
 	conns    []*load.Conn
@@ -219,11 +218,11 @@ type writer struct {
 	watching *load.Fan
 
 	written []uint64
-	// lasts are the times from the write of each burst until the last watcher had it.
+	// lasts has the time from the write of each burst until the last watcher had it.
 	lasts []time.Duration
 }
 
-// burst writes n events at the same time, to an object each, all of them selected.
+// burst writes n events concurrently, each for a different selected object.
 func (w *writer) burst(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, fmt.Errorf("the watchers did not get an event within a minute"))
 	defer cancel()
@@ -290,7 +289,7 @@ var watching = []Workload{
 
 const fanGroup = "fan-out"
 
-// fanOut is the same with more watchers, other encodings and selectors.
+// fanOut repeats it with more watchers, other encodings and selectors.
 var fanOut = func() []Workload {
 	var all []Workload
 	for _, w := range []struct {

@@ -8,38 +8,37 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// Workload is one thing to measure.
+// Workload is a row, or several, of the benchmarks.
 type Workload struct {
-	// Name is what a pattern selects: list-pods-json.
+	// Name is matched by patterns: list-pods-json.
 	Name string
-	// Title is the row's name in tables.
+	// Title is the name of the row in tables.
 	Title string
 	Group string
-	// Start tells apart the servers of a group: workloads have one together if both are
-	// the same. What runs on a further one, from 1 on, has the name of a workload that
-	// runs on the first, and takes more samples for its rows; a run does so once.
+	// Start distinguishes the servers of a group: workloads with the same group and start
+	// share a server. A workload on a further start, from 1 on, has the name of a workload
+	// of the first one, and adds samples to its rows; a run does so once.
 	Start int
-	// Figure stands for the rows, in the phase Phase if there are several.
+	// Figure stands for the rows; with several phases, for that of Phase.
 	Figure report.Figure
-	Limits map[string]float64 // what Triune must reach, by phase
-	// Slow workloads are left out of quick runs, and run once in others; Long ones are left
+	Limits map[string]float64 // limits for Triune, by phase
+	// Slow workloads are left out of quick runs, and run once in others. Long ones are left
 	// out of quick runs.
 	Slow, Long bool
-	// Audited: the servers of its group log requests as [AuditPolicy] says.
+	// Audited servers log the requests of the group by [AuditPolicy].
 	Audited bool
-	// Aside: it runs only where a pattern names it.
+	// Aside workloads only run if a pattern names them.
 	Aside bool
-	// Only restricts it to some subjects; nil is all.
+	// Only restricts the subjects; nil allows all.
 	Only func(Subject) bool
-	// Run measures, and hands over each row as soon as it is known.
+	// Run measures, and publishes each row as soon as it is known.
 	Run func(context.Context, *Env, Publish) error
 }
 
-// Publish takes the measurement of one phase; Size is 0 but where the phase is a
-// size.
+// Publish receives the measurement of one phase; Size is 0 unless the phase is a size.
 type Publish func(phase string, size float64, s report.Sample)
 
-// Row is the row of a phase of the workload.
+// Row returns the row of a phase of the workload.
 func (w Workload) Row(phase string, size float64) report.Row {
 	return report.Row{
 		Workload: w.Name, Title: w.Title, Group: w.Group, Phase: phase, Size: size,
@@ -54,10 +53,10 @@ const (
 	Updates = "100 updates/s"
 )
 
-// Delivery is the phase of watches in which the updates are taken off that make the events.
+// Delivery is the phase of watches from which the cost of the updates is subtracted.
 const Delivery = "less the updates"
 
-// Applies tells whether the workload is meant for a subject.
+// Applies reports whether the workload is meant for a subject.
 func (w Workload) Applies(s Subject) bool {
 	if w.Only != nil {
 		return w.Only(s)
@@ -65,27 +64,26 @@ func (w Workload) Applies(s Subject) bool {
 	return true
 }
 
-// Subject is what a workload may know of a server: nothing but what decides
-// whether it applies.
+// Subject is what a workload may know about a server: only whether it applies.
 type Subject struct {
 	Floor bool // constant bodies, no API
 	Tiers bool // three processes
-	// Replicated: each of them more than once.
+	// Replicated means that each tier has several replicas.
 	Replicated bool
 }
 
 func api(s Subject) bool { return !s.Floor }
 
-// single is for what is large or grows, of which replicas would show the same again.
+// single is for large or growing workloads, for which replicas would give the same result.
 func single(s Subject) bool { return api(s) && !s.Replicated }
 
 func tiers(s Subject) bool { return s.Tiers }
 
-// ErrNoSize is returned for the floor where no server has answered yet: its bodies
-// are as large as theirs.
+// ErrNoSize is returned for the floor if no server has answered yet, because it uses the
+// sizes of their bodies.
 var ErrNoSize = errors.New("no server has answered this before, so the size is not known")
 
-// All lists the workloads, in the order in which they run.
+// All returns the workloads, in the order in which they run.
 func All() []Workload {
 	var all []Workload
 	for _, part := range [][]Workload{starting, reads, firstCalls, watching, idle, writes, afterwards, scanning, definitions, fanOut, storms, large, mixed, hops, growth, chain, attacks} {
@@ -94,10 +92,10 @@ func All() []Workload {
 	return all
 }
 
-// calmed is how long after a busy time a server has collected what that has left, and given
-// it back, if it does so at all.
+// calmed is how long after a load a server has collected its garbage and returned memory,
+// if it does so at all.
 const calmed = 8 * time.Second
 
-// settle is how long after the last answer the servers' time is still counted: what
-// they do for a request after answering it belongs to it.
+// settle is how long after the last response the CPU time of the servers is counted,
+// because their work for a request may continue after it.
 const settle = 50 * time.Millisecond

@@ -35,7 +35,7 @@ func TestTableOfWorkloads(t *testing.T) {
 			t.Errorf("%s: only some servers, but the floor is one of them", w.Name)
 		}
 	}
-	// The rows of the contract, the list of 4,000 pods that matches nothing, and six attacks.
+	// The rows of the contract, the list of 4,000 pods without matches, and six attacks.
 	if limits != 37 {
 		t.Errorf("%d rows have limits", limits)
 	}

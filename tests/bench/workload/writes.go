@@ -10,17 +10,15 @@ import (
 	"triune.dev/tests/bench/report"
 )
 
-// write is a workload of one kind of write, each to an object of its own or to many
-// in turn.
+// write is a workload of one kind of write, each to a different object or to many in turn.
 type write struct {
 	name, title string
 	limit       float64 // µs
 	need        func(*Env, context.Context) error
 	request     func(i int) load.Request
-	// count is how many can be sent, and as many again where profiles are taken; 0 is
-	// without end.
+	// count bounds the number of writes, and as many again with profiles; 0 is no bound.
 	count int
-	// floor tells whether the floor has a figure for it.
+	// floor reports whether the floor has a figure for it.
 	floor bool
 }
 
@@ -47,14 +45,15 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 		return err
 	}
 	next := func(i int) load.Request {
-		r, _ := e.translate(w.name, w.request(warmUp+i)) // whether it can be was asked above
+		r, _ := e.translate(w.name, w.request(warmUp+i)) // checked above
 		return r
 	}
-	// What is made at the first write of a kind is made before it is measured.
+	// The first writes of a kind fill caches, so they are not measured.
 	if _, err := (load.Closed{MinOps: warmUp, MaxOps: warmUp}).Run(ctx, conns, func(i int) load.Request { return next(i - warmUp) }); err != nil {
 		return err
 	}
-	// As many for every server: what they hold afterwards is compared, too.
+	// The number is the same for every server, because their memory afterwards is compared,
+	// too.
 	n := pick(e, 1500, 5000)
 	if w.count > 0 {
 		n = min(n, w.count-warmUp)
@@ -74,11 +73,10 @@ func (w write) run(ctx context.Context, e *Env, publish Publish) error {
 	})
 }
 
-// warmUp is how many writes come before those that are measured.
+// warmUp is the number of writes before the measurement.
 const warmUp = 64
 
-// The writes go to a namespace of their own: what is listed is not changed by what
-// is created.
+// The writes go to a separate namespace, so that they do not change the lists.
 const (
 	writing         = "bench-write"
 	writtenPods     = "/api/v1/namespaces/" + writing + "/pods"
@@ -164,8 +162,7 @@ var writes = func() []Workload {
 	return all
 }()
 
-// status is the status of an answer that was not the expected one, 0 for other
-// errors.
+// status returns the status of an unexpected response, 0 for other errors.
 func status(err error) int {
 	var answer *load.StatusError
 	if errors.As(err, &answer) {

@@ -1,6 +1,6 @@
-// Command bench measures triune, the three tiers, kube-apiserver and a bare HTTPS
-// server beside each other, and writes what it finds out as JSON, as a page of tables
-// and as charts. See docs/performance.md for how to read it.
+// Command bench compares triune, the three tiers, kube-apiserver and a bare HTTPS server,
+// and writes the results as JSON, as a page of tables and as charts. See
+// docs/performance.md for how to read them.
 //
 // Reproduce with: make bench, make bench-quick
 package main
@@ -84,7 +84,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if *merge {
 		everything := o
 		everything.Match = regexp.MustCompile("")
-		command = bench.Command(everything) // all pieces together
+		command = bench.Command(everything) // all parts together
 	}
 	o.Save = func(result *report.Result) error {
 		whole, err := result.With(earlier)
@@ -114,7 +114,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	return failures(result)
 }
 
-// write writes all pages that follow from a result.
+// write writes all pages of a result.
 func write(files bench.Files, result *report.Result, scaling, security string) error {
 	if err := files.Write(result); err != nil {
 		return err
@@ -130,7 +130,7 @@ func write(files bench.Files, result *report.Result, scaling, security string) e
 	return nil
 }
 
-// failures makes what failed the error of the run, after everything is written.
+// failures returns an error with the failures of a run, after everything is written.
 func failures(result *report.Result) error {
 	lines := result.Errors()
 	if len(lines) == 0 {

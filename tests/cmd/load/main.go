@@ -18,7 +18,7 @@ import (
 	"triune.dev/tests/deploy/traffic"
 )
 
-// cleaning bounds the time that the clean-up has.
+// cleaning bounds the time of the clean-up.
 const cleaning = 10 * time.Second
 
 func main() {

@@ -1,6 +1,5 @@
-// Command run-tiers starts etcd, NATS and the three services of Triune as
-// processes of this machine, and ends them with itself. It is how the three-tier
-// layout is tried by hand: make run-tiers.
+// Command run-tiers runs etcd, NATS and the three services of Triune as processes of this
+// machine, to try the three tiers by hand: make run-tiers.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command run starts a server, keeps what it logs in a file, and prints what a user needs:
-// how to reach the server once it is ready, or why it has ended. It is make run.
+// Command run starts a server, writes its log to a file, and prints what a user needs: how
+// to reach the server once it is ready, or why it has exited. It is make run.
 package main
 
 import (
@@ -49,14 +49,14 @@ func run(args []string, out io.Writer) error {
 	return server.wait()
 }
 
-// server is a process that has been started.
+// server is a started process.
 type server struct {
 	log   string
-	ended chan struct{} // closed when the process has ended; err is set before
+	ended chan struct{} // closed when the process has exited; err is set before
 	err   error
 }
 
-// start runs a program until it ends by itself or by a signal. Ctrl-C reaches it by itself, for
+// start runs a program until it exits or is signalled. Ctrl-C reaches it directly, because
 // it is in our process group; SIGTERM is passed on.
 func start(command []string, log string) (*server, error) {
 	if len(command) == 0 {
@@ -69,7 +69,7 @@ func start(command []string, log string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() // the process has its own
+	defer file.Close() // the process has its own copy
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	process := exec.Command(command[0], command[1:]...)
@@ -87,7 +87,7 @@ func start(command []string, log string) (*server, error) {
 			select {
 			case received := <-signals:
 				if received == syscall.SIGTERM {
-					_ = process.Process.Signal(received) // it may have ended meanwhile
+					_ = process.Process.Signal(received) // it may have exited meanwhile
 				}
 			case <-s.ended:
 				return
@@ -97,7 +97,7 @@ func start(command []string, log string) (*server, error) {
 	return s, nil
 }
 
-// until waits until the server is ready, and reports false if it has ended before.
+// until waits until the server is ready, and returns false if it has exited before.
 func (s *server) until(ready healthcheck.Check) bool {
 	ready.Timeout = time.Second
 	for ready.Run(context.Background()) != nil {
@@ -110,7 +110,7 @@ func (s *server) until(ready healthcheck.Check) bool {
 	return true
 }
 
-// wait waits for the end. The error is the one that the server has ended with.
+// wait waits for the server to exit, and returns its error.
 func (s *server) wait() error {
 	<-s.ended
 	if s.err == nil {
