@@ -1,3 +1,3 @@
-// Package conformance holds our implementations of public protocols to the suites that
-// others have written for them.
+// Package conformance tests our implementations of public protocols with their public test
+// suites.
 package conformance

@@ -22,25 +22,25 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// summary is the last line of h2spec. Of its 146 cases the one of larger frames is skipped
-// where frames are of the usual size.
+// summary is the last line of h2spec. Of its 146 cases, the one of larger frames is skipped
+// if frames have the default size.
 var summary = regexp.MustCompile(`146 tests, (\d+) passed, 1 skipped, (\d+) failed`)
 
-// gosFailures are the cases that Go's server fails, in the words of h2spec. docs/http2.md
-// has their number.
+// gosFailures are the cases that Go's server fails, as named by h2spec. docs/http2.md has
+// their number.
 var gosFailures = []string{
 	"1: Sends multiple values of SETTINGS_INITIAL_WINDOW_SIZE",
 	"1: Sends a HEADERS frame that contains the connection-specific header field",
 	`2: Sends a HEADERS frame that contains the TE header field with any value other than "trailers"`,
 }
 
-// bounds are those of both servers. A frame may have 16 KiB, as where SETTINGS say nothing:
-// the suite goes by that.
+// bounds are the options of both servers. A frame may have 16 KiB, the default that the
+// suite assumes.
 var bounds = h2.Options{MaxConcurrentStreams: 100, MaxUploadPerStream: 16 << 10, IdleTimeout: time.Minute}
 
-// TestHTTP2 runs all cases of h2spec for RFC 7540 and RFC 7541, the strict ones too. An API
-// server itself cannot be asked: it answers anonymous requests with GOAWAY, and before all
-// of them has come.
+// TestHTTP2 runs all cases of h2spec for RFC 7540 and RFC 7541, including the strict ones.
+// An API server itself is not suitable: it answers anonymous requests with GOAWAY, even
+// before they are complete.
 func TestHTTP2(t *testing.T) {
 	report := specify(t, func(s *http.Server) error { h2.Configure(s, bounds); return nil })
 	if m := summary.FindSubmatch(report); m == nil || string(m[1]) != "145" {
@@ -48,7 +48,7 @@ func TestHTTP2(t *testing.T) {
 	}
 }
 
-// TestHTTP2OfGo is the reference: what h2spec says of the server that kube-apiserver has
+// TestHTTP2OfGo is the reference: h2spec's result for kube-apiserver's server
 // (--http2-server=go).
 func TestHTTP2OfGo(t *testing.T) {
 	report := specify(t, func(s *http.Server) error { return h2.ConfigureGo(s, bounds) })
@@ -63,12 +63,12 @@ func TestHTTP2OfGo(t *testing.T) {
 	}
 }
 
-// failures is the part of a report that tells them.
+// failures returns the part of a report with the failures.
 func failures(report []byte) []byte {
 	return report[max(0, bytes.LastIndex(report, []byte("Failures:"))):]
 }
 
-// specify runs h2spec against a server, and returns its report.
+// specify runs h2spec against a server and returns its report.
 func specify(t *testing.T, configure func(*http.Server) error) []byte {
 	t.Helper()
 	binary, err := tools.Path(t.Context(), "h2spec")
@@ -85,12 +85,12 @@ func specify(t *testing.T, configure func(*http.Server) error) []byte {
 		t.Fatal(err)
 	}
 	server := &http.Server{
-		ErrorLog: log.New(io.Discard, "", 0), // h2spec tells of errors
+		ErrorLog: log.New(io.Discard, "", 0), // h2spec reports errors
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			if _, err := io.Copy(io.Discard, req.Body); err != nil {
-				return // the client hears of it by the stream
+				return // the client gets an error of the stream
 			}
-			_, _ = io.WriteString(w, "ok\n") // a client may be gone
+			_, _ = io.WriteString(w, "ok\n") // the client may be gone
 		}),
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 	}
@@ -116,7 +116,7 @@ func specify(t *testing.T, configure func(*http.Server) error) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its status tells of failures, and so does the report.
+	// Its exit status reports failures, as does the report.
 	report, err := exec.CommandContext(t.Context(), binary,
 		"--strict", "--tls", "--insecure", "--timeout=10", "--host="+host, "--port="+port).CombinedOutput()
 	if !summary.Match(report) {

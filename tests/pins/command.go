@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// goCommand runs the go command, which GO in the environment replaces, at the
-// root of the workspace.
+// goCommand runs the go command, or $GO, at the root of the workspace.
 func (w *Workspace) goCommand(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, cmp.Or(os.Getenv("GO"), "go"), args...)
 	cmd.Dir = w.Root

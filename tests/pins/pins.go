@@ -1,15 +1,13 @@
 // Package pins keeps all go.mod files of the workspace at the same versions.
 //
-// k8s.io/kubernetes requires its staging modules (k8s.io/api and its siblings) at
-// v0.0.0, for it is built from one source tree. Whoever imports it from outside
-// has to replace each of them with the release of that name, in every go.mod: a
-// replacement counts only in the main module. And although a workspace selects
-// one version of everything for all its modules, each go.mod must also say that
-// version, or a module built alone is another program than the one that was
-// tested.
+// k8s.io/kubernetes requires its staging modules (k8s.io/api and its siblings) at v0.0.0,
+// because it is built from one source tree. An importer has to replace each of them with
+// the release of that name, in every go.mod: a replacement only counts in the main module.
+// And although a workspace selects one version of everything for all its modules, each
+// go.mod must also require that version, so that a module built alone is the program that
+// was tested.
 //
-// The modules below tests/tools are not part of this: they exist because they need
-// versions of their own.
+// The modules below tests/tools are excluded: they exist because they need other versions.
 package pins
 
 import (
@@ -22,14 +20,14 @@ import (
 	"strings"
 )
 
-// Kubernetes is the release whose API and behaviour Triune has. To move on to
-// another one, change it and run `make pins`.
+// Kubernetes is the release whose API and behaviour Triune has. To upgrade, change it and
+// run `make pins`.
 const Kubernetes = "v1.36.3"
 
-// kubernetesModule is the module that has staging modules.
+// kubernetesModule is the module with staging modules.
 const kubernetesModule = "k8s.io/kubernetes"
 
-// Pin is a version that must not follow when another requirement rises.
+// Pin is a version that must not rise with another requirement.
 type Pin struct {
 	Module, Version, Reason string
 }
@@ -63,7 +61,7 @@ type Module struct {
 	Replace []Replacement
 }
 
-// Workspace is what the go.mod files and the go command say.
+// Workspace has the versions in the go.mod files, and those that the go command selects.
 type Workspace struct {
 	Root    string
 	Go      string // the go line of go.work
@@ -74,8 +72,8 @@ type Workspace struct {
 	Selected map[string]string
 }
 
-// Load reads the workspace at root. It may download k8s.io/kubernetes, which a
-// build needs in any case.
+// Load reads the workspace at root. It may download k8s.io/kubernetes, which every build
+// needs.
 func Load(ctx context.Context, root string) (*Workspace, error) {
 	w := &Workspace{Root: root}
 	var work struct {
@@ -99,7 +97,7 @@ func Load(ctx context.Context, root string) (*Workspace, error) {
 	return w, w.readSelected(ctx)
 }
 
-// goMod is the part of `go mod edit -json` that is of interest here.
+// goMod has the relevant fields of `go mod edit -json`.
 type goMod struct {
 	Module  Requirement
 	Go      string
@@ -115,8 +113,8 @@ func (w *Workspace) readModule(ctx context.Context, dir string) (Module, error) 
 	return Module{Dir: dir, Path: file.Module.Path, Go: file.Go, Require: file.Require, Replace: file.Replace}, nil
 }
 
-// readStaging asks Kubernetes' own go.mod, which replaces each staging module by
-// a directory of its source tree.
+// readStaging reads Kubernetes' own go.mod, which replaces each staging module by a
+// directory of its source tree.
 func (w *Workspace) readStaging(ctx context.Context) error {
 	var download struct{ GoMod string }
 	if err := w.goJSON(ctx, &download, "mod", "download", "-json", kubernetesModule+"@"+Kubernetes); err != nil {
@@ -163,11 +161,11 @@ func (w *Workspace) goJSON(ctx context.Context, into any, args ...string) error 
 	return nil
 }
 
-// stagingVersion is what the staging modules of Kubernetes v1.x.y are called.
+// stagingVersion returns the version of the staging modules for Kubernetes v1.x.y.
 func stagingVersion() string { return "v0" + strings.TrimPrefix(Kubernetes, "v1") }
 
-// wanted are the versions that a requirement must have, whatever the workspace
-// selects.
+// wanted returns the versions that a requirement must have, regardless of what the
+// workspace selects.
 func (w *Workspace) wanted() map[string]string {
 	wanted := maps.Clone(w.Selected)
 	for _, p := range pinned {
@@ -175,7 +173,7 @@ func (w *Workspace) wanted() map[string]string {
 	}
 	wanted[kubernetesModule] = Kubernetes
 	for _, path := range w.Staging {
-		delete(wanted, path) // replaced, so the requirement says nothing
+		delete(wanted, path) // replaced, so the requirement has no effect
 	}
 	for _, m := range w.Modules {
 		delete(wanted, m.Path)
@@ -183,8 +181,7 @@ func (w *Workspace) wanted() map[string]string {
 	return wanted
 }
 
-// Problems lists everything that is not as it must be, each in one line; nil
-// means that all modules agree.
+// Problems lists all disagreements, each in one line; nil means that all modules agree.
 func (w *Workspace) Problems() []string {
 	var problems []string
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -215,8 +212,8 @@ func (w *Workspace) Problems() []string {
 	return problems
 }
 
-// change is an edit of a go.mod, as an argument of `go mod edit`, and what is
-// wrong without it.
+// change is an edit of a go.mod, as an argument of `go mod edit`, and the problem that it
+// solves.
 type change struct{ edit, problem string }
 
 // replacements compares the replace block of m with the staging modules.
@@ -242,9 +239,8 @@ func (w *Workspace) replacements(m Module) []change {
 	return changes
 }
 
-// Write edits the go.mod files so that Problems has nothing to say about them.
-// Selections of the workspace can need a second run, and checksums a
-// `go mod tidy`.
+// Write edits the go.mod files to solve Problems. Selections of the workspace may require a
+// second run, and checksums a `go mod tidy`.
 func (w *Workspace) Write(ctx context.Context) error {
 	wanted := w.wanted()
 	for _, m := range w.Modules {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// good is a workspace of one module that has nothing wrong with it.
+// good returns a workspace of one module without problems.
 func good() *Workspace {
 	w := &Workspace{
 		Go:       "1.26.0",
@@ -63,7 +63,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// What the workspace selects counts, except where a version is pinned or replaced.
+// Requirements must have the selected version, except for pinned and replaced ones.
 func TestWantedVersions(t *testing.T) {
 	w := good()
 	w.Selected["go.etcd.io/bbolt"] = "v1.5.0"

@@ -22,7 +22,7 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// endLimit bounds the end of a server and of what it has started.
+// endLimit bounds the shutdown of a server and of its processes.
 const endLimit = 2 * time.Minute
 
 func TestRun(t *testing.T) {
@@ -40,7 +40,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunSaysWhatIsWrong: of a start that fails the user sees the reason, and nothing of the log.
+// TestRunSaysWhatIsWrong checks that the output of a failed start has the reason, and
+// nothing of the log.
 func TestRunSaysWhatIsWrong(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,19 +70,19 @@ func TestRunTiers(t *testing.T) {
 	m.end(t)
 }
 
-// target is a make that runs a server.
+// target is a running make target with a server.
 type target struct {
 	command    *exec.Cmd
 	kubeconfig string
 	announced  chan string   // the kubeconfig, when the server is ready
-	tmp        string        // where the servers have their temporary files
-	ended      chan struct{} // closed when make has ended; err is set before
+	tmp        string        // directory of the servers' temporary files
+	ended      chan struct{} // closed when make has exited; err is set before
 	err        error
 	output     output
 }
 
-// start runs a target of the Makefile until it says where its kubeconfig is. A first
-// build takes many minutes, so there is no time limit but the test's.
+// start runs a target of the Makefile until it prints the path of its kubeconfig. A first
+// build takes many minutes, so there is no time limit except for the test's.
 func start(t *testing.T, args ...string) *target {
 	t.Helper()
 	m := launch(t, args...)
@@ -96,7 +97,7 @@ func start(t *testing.T, args ...string) *target {
 // launch runs a target of the Makefile.
 func launch(t *testing.T, args ...string) *target {
 	t.Helper()
-	// Short, for it is part of the path of a socket.
+	// The name is short, because it is part of the path of a socket.
 	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
@@ -105,13 +106,13 @@ func launch(t *testing.T, args ...string) *target {
 	m := &target{tmp: tmp, announced: make(chan string, 1), ended: make(chan struct{})}
 	m.command = exec.Command("make", args...)
 	m.command.Dir = root(t)
-	// As from a terminal, also where make runs the test.
+	// As from a terminal, even if make runs the test.
 	m.command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		return strings.HasPrefix(variable, "MAKE") || strings.HasPrefix(variable, "MFLAGS=")
 	})
 	m.command.Env = append(m.command.Env, "TMPDIR="+tmp)
 	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// One that is left behind must not keep Wait from returning.
+	// A process that is left behind must not block Wait.
 	m.command.WaitDelay = time.Second
 	read, write := io.Pipe()
 	go func() {
@@ -144,7 +145,7 @@ func launch(t *testing.T, args ...string) *target {
 
 var logLine = regexp.MustCompile(`(?m)^[IWEF]\d{4} \d\d:\d\d:\d\d`)
 
-// quiet fails if make has printed what the server logs.
+// quiet fails the test if make has printed the server's log.
 func (m *target) quiet(t *testing.T) {
 	t.Helper()
 	if logged := logLine.FindAllString(m.output.String(), -1); len(logged) > 0 {
@@ -152,7 +153,8 @@ func (m *target) quiet(t *testing.T) {
 	}
 }
 
-// end does what Ctrl-C does in a terminal, and waits until nothing is left.
+// end interrupts the process group, like Ctrl-C in a terminal, and waits until no process
+// is left.
 func (m *target) end(t *testing.T) {
 	t.Helper()
 	group := -m.command.Process.Pid
@@ -164,7 +166,7 @@ func (m *target) end(t *testing.T) {
 	case <-time.After(endLimit):
 		t.Fatalf("make has not ended after %v", endLimit)
 	}
-	// make may end before the server that it has started.
+	// make may exit before the server that it has started.
 	deadline := time.Now().Add(endLimit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -182,7 +184,7 @@ func (m *target) end(t *testing.T) {
 	}
 }
 
-// kubectl types the commands of README.md.
+// kubectl runs the commands of README.md.
 func (m *target) kubectl(t *testing.T) {
 	t.Helper()
 	for _, command := range commands(t) {
@@ -200,7 +202,7 @@ func (m *target) kubectl(t *testing.T) {
 
 var kubectlLine = regexp.MustCompile(`(?m)^kubectl .*$`)
 
-// commands are those with kubectl in the first section that has any.
+// commands returns the commands of the first section that uses kubectl.
 func commands(t *testing.T) []string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
@@ -226,7 +228,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// output collects what make prints.
+// output collects the output of make.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu

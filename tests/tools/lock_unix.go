@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lock waits for an exclusive lock on the named file. The lock ends with the
-// process that holds it, so a killed build leaves none behind.
+// lock waits for an exclusive lock on the named file. The lock ends with its process, so a
+// killed build leaves none behind.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

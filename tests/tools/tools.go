@@ -13,20 +13,19 @@ import (
 	"sync"
 )
 
-// Tool says where one program comes from.
+// Tool describes the source of a program.
 type Tool struct {
-	// Name of the binary.
+	// Name is the name of the binary.
 	Name string
 	// Package is the import path of its main package.
 	Package string
-	// Module whose version names the build.
+	// Module is the module whose version names the build.
 	Module string
-	// Dir of the go.mod that selects the versions, relative to tests/. Empty
-	// stands for tests/ itself, inside the workspace; everything else is
-	// outside of it.
+	// Dir is the directory of the go.mod that selects the versions, relative to tests/.
+	// Empty means tests/ itself, which is in the workspace; all others are outside.
 	Dir string
-	// Kubernetes programs carry their version in link-time variables; without
-	// them kube-apiserver calls itself v0.0.0-master, which Helm refuses.
+	// Kubernetes programs get their version from link-time variables; without them
+	// kube-apiserver reports v0.0.0-master, which Helm refuses.
 	Kubernetes bool
 }
 
@@ -47,8 +46,7 @@ var all = []Tool{
 	{Name: "golangci-lint", Package: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint", Module: "github.com/golangci/golangci-lint/v2", Dir: "tools/golangci-lint"},
 }
 
-// All lists the known tools in the order in which they are best built: those
-// that others share compiled packages with come first.
+// All lists the tools in build order: those that compile packages for others come first.
 func All() []Tool { return slices.Clone(all) }
 
 // ErrUnknown is returned for a name that All does not list.
@@ -72,8 +70,8 @@ var Root = sync.OnceValues(func() (string, error) {
 	}
 })
 
-// Path returns the binary of a tool and builds it first when there is none of
-// the pinned version. A cold build of a Kubernetes program takes minutes.
+// Path returns the path of a tool, and builds the pinned version first if it is missing. A
+// first build of a Kubernetes program takes minutes.
 func Path(ctx context.Context, name string) (string, error) {
 	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
 	if i < 0 {
@@ -132,14 +130,14 @@ func (t Tool) path(ctx context.Context) (string, error) {
 	return path, t.link(dir, version)
 }
 
-// link makes .tools/<name> lead to a version, whichever it led to before: one that
-// was built long ago may be the pinned one again.
+// link makes .tools/<name> point to a version, even if it points to a newer one: an old
+// build may be the pinned one again.
 func (t Tool) link(dir, version string) error {
 	link, target := filepath.Join(dir, t.Name), filepath.Join(t.Name+"@"+version, t.Name)
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
-	// Renamed into place, so that it is there for others all the time.
+	// Rename it into place, so that it always exists for other processes.
 	next := fmt.Sprintf("%s.%d.link", link, os.Getpid())
 	if err := os.Symlink(target, next); err != nil {
 		return fmt.Errorf("link %s: %w", t.Name, err)
@@ -150,8 +148,8 @@ func (t Tool) link(dir, version string) error {
 	return nil
 }
 
-// build compiles into a temporary name, so that an interrupted build leaves no
-// half binary under the final one.
+// build compiles to a temporary name, so that an interrupted build leaves no partial binary
+// under the final one.
 func (t Tool) build(ctx context.Context, root, version, path string) error {
 	part := path + ".part"
 	args := []string{"build", "-o", part}
@@ -194,8 +192,7 @@ func (t Tool) run(ctx context.Context, root string, args ...string) (string, err
 	return stdout.String(), nil
 }
 
-// goCommand is the Go command to build with; the environment's GO replaces it,
-// as it does in the Makefile.
+// goCommand returns the Go command for builds; $GO replaces it, as in the Makefile.
 func goCommand() string {
 	if g := os.Getenv("GO"); g != "" {
 		return g
@@ -203,8 +200,8 @@ func goCommand() string {
 	return "go"
 }
 
-// kubernetesVersion gives the linker flags with which the Kubernetes release
-// process names a version, see k8s.io/component-base/version.
+// kubernetesVersion returns the linker flags with which the release process of Kubernetes
+// sets a version, see k8s.io/component-base/version.
 func kubernetesVersion(version string) string {
 	major, minor := "", ""
 	if parts := strings.Split(strings.TrimPrefix(version, "v"), "."); len(parts) > 1 {
@@ -219,9 +216,8 @@ func kubernetesVersion(version string) string {
 	}, " ")
 }
 
-// ModuleDir returns the directory of a module that a go.mod below tests/tools
-// selects, downloading it first when the module cache lacks it. What is taken
-// from there (examples, manifests) is read where it is, never copied.
+// ModuleDir returns the directory of a module that a go.mod below tests/tools selects, and
+// downloads it first if necessary. Examples and manifests are read there and not copied.
 func ModuleDir(ctx context.Context, dir, module string) (string, error) {
 	root, err := Root()
 	if err != nil {

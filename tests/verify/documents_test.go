@@ -10,11 +10,13 @@ import (
 	"testing"
 )
 
-// fileInCode matches what looks like one of our files or directories in the code of a document.
+// fileInCode matches a path or name of one of our files or directories in the code of a
+// document.
 var fileInCode = regexp.MustCompile("`((?:shared|services|tests)/[\\w/.-]*\\w|[\\w./-]+\\.(?:go|conf))`")
 
-// Documents name files by their end, such as `paths.go` or `shared/server/filters/chain.go`, and
-// directories from the root. Where a file has moved, the document says where it is.
+// Documents name files by the end of their paths, such as `paths.go` or
+// `shared/server/filters/chain.go`, and directories from the root. The test fails for files
+// that have moved.
 func TestFilesInDocumentsExist(t *testing.T) {
 	all, err := files()
 	if err != nil {
@@ -27,7 +29,7 @@ func TestFilesInDocumentsExist(t *testing.T) {
 	}
 	found := 0
 	for _, name := range list(t, ".md") {
-		// Decisions are of their day, and docs/upstream.md names Kubernetes' files, too.
+		// Decisions are not updated, and docs/upstream.md also names Kubernetes' files.
 		if strings.HasPrefix(name, "docs/decisions/") || name == "docs/upstream.md" {
 			continue
 		}
@@ -47,8 +49,8 @@ func TestFilesInDocumentsExist(t *testing.T) {
 	}
 }
 
-// nameInCode matches what looks like an exported name of a package, or a method or field of it,
-// in the code of a document: `filters.Build`, `etcdstore.Store.Watch`.
+// nameInCode matches a package's exported name, or a method or field of it, in the code of
+// a document: `filters.Build`, `etcdstore.Store.Watch`.
 var nameInCode = regexp.MustCompile("`([a-z][a-z0-9]*)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?(?:\\(\\))?`")
 
 func TestNamesInDocumentsExist(t *testing.T) {
@@ -84,7 +86,8 @@ func TestNamesInDocumentsExist(t *testing.T) {
 	}
 	found := 0
 	for _, document := range list(t, ".md") {
-		// Decisions and profiles are of their day, and docs/upstream.md names Kubernetes' functions.
+		// Decisions and profiles are not updated, and docs/upstream.md names Kubernetes'
+		// functions.
 		if strings.HasPrefix(document, "docs/decisions/") || strings.HasPrefix(document, "docs/benchmarks/") || document == "docs/upstream.md" {
 			continue
 		}

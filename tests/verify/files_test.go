@@ -18,11 +18,11 @@ func TestFilesAreShort(t *testing.T) {
 	}
 }
 
-// elsewhere finds absolute paths of somebody's machine. It is put together from
-// pieces so that it does not find itself.
+// elsewhere matches absolute paths of somebody's machine. The pattern is composed so that
+// it does not match itself.
 var elsewhere = regexp.MustCompile(`(?m)(^|[^\w.\-/*}])/(` + strings.Join([]string{"root", "work", "home", "Users"}, "|") + `)/[\w.\-]`)
 
-// A path of the machine on which a file was written means nothing on another.
+// Absolute paths of the author's machine mean nothing on another.
 func TestNoPathsOfThisMachine(t *testing.T) {
 	all, err := files()
 	if err != nil {
@@ -54,7 +54,7 @@ func TestElsewhereFindsPaths(t *testing.T) {
 	}
 }
 
-// unfinished finds notes to oneself. What is not done is an issue, not a comment.
+// unfinished matches notes to oneself. Unfinished work belongs in issues, not in comments.
 var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
 func TestNothingIsLeftForLater(t *testing.T) {

@@ -17,8 +17,7 @@ var rewrite = flag.Bool("rewrite", false, "write generated documents instead of 
 
 const packageList = "docs/packages.md"
 
-// The list of packages says where the code for something lives. It is generated
-// from their docs.
+// The list of packages is generated from their package docs.
 func TestPackageListIsUpToDate(t *testing.T) {
 	packages, err := ours()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The name of a package says what its job is. These say nothing.
+// A package is named after its job. These names say nothing.
 var emptyNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "base"}
 
 func TestPackagesHaveOneDoc(t *testing.T) {
@@ -52,7 +52,7 @@ func TestPackagesHaveOneDoc(t *testing.T) {
 
 const maxMainLines = 60
 
-// What a main function does cannot be tested, so it does next to nothing.
+// A main function cannot be tested, so it should do almost nothing.
 func TestProgramsAreThin(t *testing.T) {
 	found := 0
 	for _, name := range list(t, ".go") {
@@ -82,12 +82,12 @@ func TestProgramsAreThin(t *testing.T) {
 	}
 }
 
-// TestAllocationsAreVerified: `make verify` runs the tests that count allocations, which it
-// finds by their names.
+// TestAllocationsAreVerified checks that `make verify` runs all tests that count
+// allocations, which it finds by name.
 func TestAllocationsAreVerified(t *testing.T) {
 	_, rest, _ := strings.Cut(strings.ReplaceAll(read(t, "Makefile"), "\\\n", " "), "\nCOUNTED = ")
 	line, _, _ := strings.Cut(rest, "\n")
-	counted := map[string]bool{} // whether there is such a test
+	counted := map[string]bool{} // true if the directory has such a test
 	for _, dir := range strings.Fields(line) {
 		counted[dir] = false
 	}

@@ -13,7 +13,7 @@ var (
 	triedBy             = regexp.MustCompile("`((?:Test|Fuzz)\\w+)(?:/([^`]+))?`")
 )
 
-// A vulnerability that is listed is tried by a test that there is.
+// Every listed vulnerability has a test that exists.
 func TestVulnerabilitiesAreTried(t *testing.T) {
 	const document, dir = "docs/http2.md", "shared/transport/h2"
 	var source strings.Builder

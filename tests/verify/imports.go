@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// ban forbids imports and says why. Patterns are those of matches.
+// ban forbids imports and gives a reason. Patterns are those of matches.
 type ban struct {
-	// from are the packages that the ban binds, except those in but.
+	// from has the packages to which the ban applies, except those in but.
 	from, but []string
-	// to is what they must not import, except what is in allowed.
+	// to has the forbidden packages, except those in allowed.
 	to, allowed []string
-	// linked extends the ban from what a package imports to all that is linked
-	// with it. Tests are exempt: they link what they test against.
+	// linked extends the ban to everything that is linked with the package. Tests are
+	// exempt: they link what they test against.
 	linked bool
 	// tests extends the ban to what tests import.
 	tests bool
@@ -128,7 +128,7 @@ var bans = []ban{
 	},
 }
 
-// kubernetesImporters may import k8s.io/kubernetes; ARCHITECTURE.md says what for.
+// kubernetesImporters may import k8s.io/kubernetes; ARCHITECTURE.md gives the reasons.
 var kubernetesImporters = []string{
 	prefix + "services/core/...",
 	prefix + "services/extensions/internal/admission",
@@ -136,7 +136,7 @@ var kubernetesImporters = []string{
 	prefix + "shared/server/authz",
 }
 
-// broken returns what p imports in spite of b, each in one line.
+// broken returns the imports of p that b forbids, each in one line.
 func (b ban) broken(p pkg) []string {
 	if !matchesAny(b.from, p.ImportPath) || matchesAny(b.but, p.ImportPath) {
 		return nil
@@ -159,7 +159,7 @@ func (b ban) broken(p pkg) []string {
 	return lines
 }
 
-// own tells whether a package imports one of its own service.
+// own reports whether a package imports one of its own service.
 func own(from, to string) bool {
 	for _, tree := range []string{aggregator, core, extensions, standalone, allTests} {
 		if matches(tree, from) && matches(tree, to) {

@@ -27,7 +27,7 @@ func TestImportsRunOneWay(t *testing.T) {
 	}
 }
 
-// A list of exceptions rots unless those who no longer need one leave it.
+// Every exception is still needed.
 func TestKubernetesImportersNeedIt(t *testing.T) {
 	packages, err := ours()
 	if err != nil {

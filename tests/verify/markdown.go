@@ -12,11 +12,11 @@ type link struct {
 	target string
 }
 
-// document is what is of interest in a Markdown file.
+// document has the relevant parts of a Markdown file.
 type document struct {
 	anchors map[string]bool
 	links   []link
-	// targets are the make targets that it tells readers to run.
+	// targets are the make targets that the document names.
 	targets []link
 }
 
@@ -28,7 +28,7 @@ var (
 	makeTarget = regexp.MustCompile(`\bmake ((?:[A-Z_]+=\S+ )*)([a-z][a-z0-9-]*)`)
 )
 
-// parseMarkdown finds headings and links, but not those inside code.
+// parseMarkdown finds headings and links, except for those inside code.
 func parseMarkdown(text string) document {
 	d := document{anchors: map[string]bool{}}
 	fenced := false
@@ -68,8 +68,8 @@ func (d *document) addTargets(line int, text string) {
 	}
 }
 
-// anchor is the fragment that GitHub gives a heading: lower case, spaces as
-// dashes, punctuation dropped.
+// anchor returns GitHub's fragment for a heading: lower case, dashes for spaces, no
+// punctuation.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(strings.ReplaceAll(heading, "`", "")) {

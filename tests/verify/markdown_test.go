@@ -41,7 +41,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// What a document tells its reader to run must exist.
+// Every make target that a document names exists.
 func TestMakeTargetsInDocumentsExist(t *testing.T) {
 	makefile := read(t, "Makefile")
 	names := append(list(t, ".md"), "Makefile")
@@ -59,7 +59,7 @@ var (
 	sourceFile = regexp.MustCompile("`([\\w\\-]+\\.go)`")
 )
 
-// A document that tells where something is has to be right about it.
+// Every file or directory that a document names exists.
 func TestSourcesNamedInDocumentsExist(t *testing.T) {
 	root, err := tools.Root()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestSourcesNamedInDocumentsExist(t *testing.T) {
 	}
 }
 
-// documentName is how comments and messages refer to a document.
+// documentName matches names of documents in comments and messages.
 var documentName = regexp.MustCompile(`\bdocs/[\w\-./]+\.md\b|\b(ARCHITECTURE|README)\.md\b`)
 
 func TestDocumentsNamedInCodeExist(t *testing.T) {

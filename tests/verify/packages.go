@@ -20,11 +20,11 @@ import (
 // prefix begins the import path of every package of ours.
 const prefix = "triune.dev/"
 
-// modules are the directories of the workspace, which is also what stands behind
-// prefix in the import paths of their packages.
+// modules are the directories of the workspace, and the import paths of its modules without
+// prefix.
 var modules = []string{"shared", "services/aggregator", "services/core", "services/extensions", "services/standalone", "tests"}
 
-// pkg is a package as the go command lists it.
+// pkg is a package in the output of the go command.
 type pkg struct {
 	ImportPath string
 	Dir        string
@@ -32,7 +32,8 @@ type pkg struct {
 	Doc        string
 	Imports    []string // of the package itself
 	Deps       []string // everything that is linked with it
-	// What its tests import in addition, from inside the package and outside.
+	// TestImports and XTestImports are additional imports of its tests, from inside the
+	// package and from outside.
 	TestImports, XTestImports []string
 }
 
@@ -67,7 +68,7 @@ var ours = sync.OnceValues(func() ([]pkg, error) {
 	}
 })
 
-// matches tells whether an import path fits a pattern: path elements as in
+// matches reports whether an import path matches a pattern: path elements as in
 // [path.Match], and "..." at the end for the package and everything below it.
 func matches(pattern, importPath string) bool {
 	base, subtree := strings.CutSuffix(pattern, "/...")

@@ -12,17 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bound is a line of the tables of docs/security.md that say what a request can fill.
+// bound is a row of the tables of docs/security.md about memory that a request can fill.
 type bound struct {
 	line    int
 	what    string
 	sources []string // links, relative to the document
 	tests   []string
-	// other says why there are no tests.
+	// other is the reason for a missing test.
 	other string
 }
 
-// boundBy are those who bound what has no test here: libraries, or nobody.
+// boundBy has those that enforce a bound without a test here: libraries, or nobody
+// ("open").
 var boundBy = []string{"k8s.io/apiserver", "net/http", "nats.go", "open"}
 
 var (
@@ -30,8 +31,7 @@ var (
 	testName   = regexp.MustCompile("`(Test\\w+)`")
 )
 
-// rowsOf yields the rows of all tables of a document that have this head, by the numbers of
-// their lines.
+// rowsOf returns the rows of all tables of a document with this head, by line number.
 func rowsOf(document, head string) iter.Seq2[int, []string] {
 	return func(yield func(int, []string) bool) {
 		inside, number := false, 0
@@ -59,8 +59,8 @@ func rowsOf(document, head string) iter.Seq2[int, []string] {
 	}
 }
 
-// boundsOf returns the lines of all tables with the head of such a table. A line without all
-// its columns comes without sources.
+// boundsOf returns the rows of all tables of bounds. A row without all columns has no
+// sources.
 func boundsOf(text string) []bound {
 	var found []bound
 	for number, cells := range rowsOf(text, boundsHead) {
@@ -79,8 +79,7 @@ func boundsOf(text string) []bound {
 	return found
 }
 
-// A table of bounds that names no test is a hope, and one that names a test that is gone is
-// worse.
+// Every bound names tests that exist.
 func TestBoundsAreTested(t *testing.T) {
 	const document = "docs/security.md"
 	bounds := boundsOf(read(t, document))

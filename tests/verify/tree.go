@@ -12,8 +12,8 @@ import (
 	"triune.dev/tests/tools"
 )
 
-// notOurs are what holds no sources at the root: .gitignore lists it too. In a work
-// tree of git .git is a file.
+// notOurs are files and directories at the root without sources; .gitignore has them, too.
+// In a work tree .git is a file.
 var notOurs = []string{".git", ".tools", ".triune", ".run", "bin"}
 
 // files returns the files of the repository, relative to its root, with slashes.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// upstreamDocument is the list of what upstream's constructors do.
+// upstreamDocument lists what upstream's constructors do.
 const upstreamDocument = "docs/upstream.md"
 
 var (
@@ -15,9 +15,9 @@ var (
 	quoted    = regexp.MustCompile("`([^`]+)`")
 )
 
-// TestUpstreamIsAnsweredFor: every row of the tables says what does the same here, or
-// that nothing does and where the reason stands. That the files exist is
-// TestLinksLeadSomewhere's to see; this one sees that what a row names is in them.
+// TestUpstreamIsAnsweredFor checks that every row of the tables names our counterpart, or a
+// reason for having none. TestLinksLeadSomewhere checks that the files exist; this test
+// checks that they contain the names in the row.
 func TestUpstreamIsAnsweredFor(t *testing.T) {
 	rows := 0
 	for number, line := range strings.Split(read(t, upstreamDocument), "\n") {
@@ -39,8 +39,8 @@ func TestUpstreamIsAnsweredFor(t *testing.T) {
 	}
 }
 
-// answered returns what is wrong with the last cell of a row. text gives the sources that
-// a link leads to.
+// answered returns the problems of the last cell of a row. text returns the sources to
+// which a link leads.
 func answered(cell string, text func(target string) string) (problems []string) {
 	links := namedLink.FindAllStringSubmatch(cell, -1)
 	if len(links) == 0 && !answersByItself.MatchString(cell) {
@@ -64,12 +64,12 @@ func answered(cell string, text func(target string) string) (problems []string) 
 	return problems
 }
 
-// answersByItself are the cells that need no link: the same function is called, or there
-// is a reason for there being none.
+// answersByItself matches cells that need no link: the same function is called, or there is
+// a reason for having none.
 var answersByItself = regexp.MustCompile(`^(the same( functions?| filters?)?(,|;|$)|none: \S+|nothing reads them: \S+|linked with )`)
 
-// sources is the text of the Go file, or of those in the directory, that a link of
-// upstreamDocument leads to.
+// sources returns the text of the Go file, or of those in the directory, to which a link of
+// upstreamDocument leads.
 func sources(t *testing.T, target string) string {
 	target = path.Join(path.Dir(upstreamDocument), target)
 	var all strings.Builder
