@@ -1,4 +1,4 @@
 // Package readme follows README.md: it starts the servers with make, runs the commands, and
-// stops the servers like Ctrl-C. Nothing needs to be built before, so in a fresh clone it
-// is the first command.
+// interrupts the servers. Nothing needs to be built before, so in a fresh clone it is the
+// first command.
 package readme
