@@ -20,8 +20,8 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// judged is a kind with the codec under test and a decoder to compare it with.
-type judged struct {
+// codecTest has a kind with the codec under test and a decoder to compare it with.
+type codecTest struct {
 	codec provingCodec
 	// quick asks the codec first, long does not.
 	quick, long *render.Version
@@ -33,7 +33,7 @@ func newWidget() runtime.Object {
 	return u
 }
 
-func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*apiextensionsv1.CustomResourceDefinition)) judged {
+func newCodecTest(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*apiextensionsv1.CustomResourceDefinition)) codecTest {
 	t.Helper()
 	crd := widgets(append([]func(*apiextensionsv1.CustomResourceDefinition){func(crd *apiextensionsv1.CustomResourceDefinition) {
 		for i := range crd.Spec.Versions {
@@ -54,7 +54,7 @@ func judge(t testing.TB, s *apiextensionsv1.JSONSchemaProps, change ...func(*api
 	if _, err := schemas.forVersion("v1"); err != nil {
 		t.Fatal(err)
 	}
-	j := judged{codec: storageOptions{converter: converter, storedAs: gv, readAs: gv, schemas: schemas}.codec().(provingCodec)}
+	j := codecTest{codec: storageOptions{converter: converter, storedAs: gv, readAs: gv, schemas: schemas}.codec().(provingCodec)}
 	version := func(codec runtime.Codec) *render.Version {
 		v, err := render.New(render.Config{
 			Codec: codec, Kind: gv.WithKind("Widget"), Attributes: storage.DefaultNamespaceScopedAttr, Budget: bytecache.NewBudget(1 << 20),
@@ -74,19 +74,19 @@ const revision = 7319462850173
 
 // verdict compares the result of the codec for stored bytes with decoding and encoding them.
 // The codec may fail to prove that they are identical, but it must not be wrong.
-func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
+func (j codecTest) verdict(t testing.TB, stored []byte) (proved, identical bool) {
 	t.Helper()
-	said = j.codec.Identical(stored)
+	proved = j.codec.Identical(stored)
 	sent, err := j.long.Render(bytecache.NewEntry("/key", revision, stored), render.JSON, revision)
 	if err == nil {
 		at := strings.Index(string(sent), strconv.Itoa(revision))
 		key := len(`"resourceVersion":"`)
 		without := string(sent[:at-key]) + strings.TrimPrefix(string(sent[at+len(strconv.Itoa(revision))+1:]), ",")
 		last := strings.TrimSuffix(string(sent[:at-key]), ",") + string(sent[at+len(strconv.Itoa(revision))+1:])
-		is = without == string(stored) || last == string(stored)
+		identical = without == string(stored) || last == string(stored)
 	}
-	if said && !is {
-		t.Fatalf("stored\n%s\nis said to be what is sent, which is (error %v)\n%s", stored, err, sent)
+	if proved && !identical {
+		t.Fatalf("stored\n%s\nis reported as identical, but is sent as (error %v)\n%s", stored, err, sent)
 	}
 	e := bytecache.NewEntry("/key", revision, stored)
 	quick, quickErr := j.quick.AppendObject(nil, e, render.JSON)
@@ -108,11 +108,11 @@ func (j judged) verdict(t testing.TB, stored []byte) (said, is bool) {
 			t.Fatalf("stored\n%s\nmetadata (error %v)\n%s\nwant (error %v)\n%s", stored, gotErr, got, err, want)
 		}
 	}
-	return said, is
+	return proved, identical
 }
 
 // write encodes an object like a storage that has decoded it before.
-func (j judged) write(t testing.TB, content map[string]any) []byte {
+func (j codecTest) write(t testing.TB, content map[string]any) []byte {
 	t.Helper()
 	text, err := json.Marshal(content)
 	if err != nil {
@@ -138,25 +138,25 @@ func TestIdenticalIsWhatDecodingAndEncodingGivesBack(t *testing.T) {
 	var healthy, damaged, agreed, doubted int
 	for range 100 {
 		s := rootSchema(r)
-		j := judge(t, &s)
+		j := newCodecTest(t, &s)
 		root, err := j.codec.schemas.shapeOf("v1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 25 {
 			stored := j.write(t, anyObject(t, r, &s))
-			said, is := j.verdict(t, stored)
-			if is && knowable(root) {
-				if healthy++; !said {
+			proved, identical := j.verdict(t, stored)
+			if identical && knowable(root) {
+				if healthy++; !proved {
 					t.Fatalf("not known to be identical:\n%s\nschema %s", stored, raw(s).Raw)
 				}
 			}
 			for range 4 {
 				damaged++
-				said, is := j.verdict(t, damage(r, stored))
-				if said {
+				proved, identical := j.verdict(t, damage(r, stored))
+				if proved {
 					agreed++
-				} else if is && knowable(root) {
+				} else if identical && knowable(root) {
 					doubted++
 				}
 			}
@@ -216,19 +216,19 @@ const widgetObject = `{"apiVersion":"example.com/v1","kind":"Widget",
 		{"type":"Ready","status":"True","reason":"AllReady","message":"3 of 3 replicas are ready","lastTransitionTime":"2026-01-02T03:05:05Z","observedGeneration":4},
 		{"type":"Progressing","status":"False","reason":"Done","message":"nothing to do","lastTransitionTime":"2026-01-02T03:05:05Z","observedGeneration":4}]}}`
 
-func usualWidget(t testing.TB) (judged, []byte) {
+func usualWidget(t testing.TB) (codecTest, []byte) {
 	t.Helper()
 	var s apiextensionsv1.JSONSchemaProps
 	if err := json.Unmarshal([]byte(widgetSchema), &s); err != nil {
 		t.Fatal(err)
 	}
-	j := judge(t, &s)
+	j := newCodecTest(t, &s)
 	return j, j.write(t, decoded(t, widgetObject))
 }
 
 func TestIdenticalDoesNotAllocate(t *testing.T) {
 	j, stored := usualWidget(t)
-	if said, _ := j.verdict(t, stored); !said {
+	if proved, _ := j.verdict(t, stored); !proved {
 		t.Fatalf("not known to be identical: %s", stored)
 	}
 	if n := testing.AllocsPerRun(100, func() { j.codec.Identical(stored) }); n != 0 {
@@ -243,11 +243,11 @@ func TestIdenticalKnowsNothing(t *testing.T) {
 	if err := json.Unmarshal([]byte(widgetSchema), &s); err != nil {
 		t.Fatal(err)
 	}
-	bare := judge(t, nil)
-	preserving := judge(t, &s, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.PreserveUnknownFields = true })
-	another := judge(t, &s)
+	bare := newCodecTest(t, nil)
+	preserving := newCodecTest(t, &s, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.PreserveUnknownFields = true })
+	another := newCodecTest(t, &s)
 	another.codec.version, another.codec.apiVersion = "v1beta1", "example.com/v1beta1"
-	for name, j := range map[string]judged{"of objects without a schema": bare, "where unknown fields are preserved": preserving, "of another version": another} {
+	for name, j := range map[string]codecTest{"of objects without a schema": bare, "where unknown fields are preserved": preserving, "of another version": another} {
 		if j.codec.Identical(stored) {
 			t.Errorf("%s something is known", name)
 		}
@@ -273,8 +273,8 @@ func TestIdenticalMindsDefaultsInMetadata(t *testing.T) {
 				t.Fatal(err)
 			}
 			stored := `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"generation":1,"name":"n","uid":"1"}` + test.rest + "}\n"
-			if said, is := judge(t, &s).verdict(t, []byte(stored)); said || is {
-				t.Errorf("known to be identical: %v, is: %v", said, is)
+			if proved, identical := newCodecTest(t, &s).verdict(t, []byte(stored)); proved || identical {
+				t.Errorf("proved to be identical: %v, is: %v", proved, identical)
 			}
 		})
 	}
@@ -298,7 +298,7 @@ func TestIdenticalDoesNotKeepTheSchema(t *testing.T) {
 // Very deep objects are decoded, which fails for even deeper ones.
 func TestIdenticalEndsSomewhere(t *testing.T) {
 	s := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: yes()}
-	j := judge(t, &s)
+	j := newCodecTest(t, &s)
 	for _, depth := range []int{1, maxDepth - 2, maxDepth, 1 << 20} {
 		for _, brackets := range [][2]string{{"[", "]"}, {`{"a":`, "}"}} {
 			text := strings.Repeat(brackets[0], depth) + "1" + strings.Repeat(brackets[1], depth)
