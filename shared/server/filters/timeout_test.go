@@ -32,7 +32,7 @@ func upstreamTimeout(handler http.Handler, g *genericapiserver.Config) http.Hand
 // end.
 func TestTimeoutAsUpstream(t *testing.T) {
 	// late waits for the deadline, and reports which operations succeed after it.
-	late := func(before func(http.ResponseWriter), said chan<- string) http.HandlerFunc {
+	late := func(before func(http.ResponseWriter), results chan<- string) http.HandlerFunc {
 		return func(w http.ResponseWriter, req *http.Request) {
 			before(w)
 			<-req.Context().Done()
@@ -43,7 +43,7 @@ func TestTimeoutAsUpstream(t *testing.T) {
 			w.Header().Set("X-Late", "1")
 			w.WriteHeader(http.StatusTeapot)
 			w.(http.Flusher).Flush()
-			said <- fmt.Sprintf("%v %t %v", err, errors.Is(err, http.ErrHandlerTimeout), w.Header())
+			results <- fmt.Sprintf("%v %t %v", err, errors.Is(err, http.ErrHandlerTimeout), w.Header())
 		}
 	}
 	quiet := func(w http.ResponseWriter) { w.Header().Set("X-Set", "never sent") }
@@ -51,7 +51,7 @@ func TestTimeoutAsUpstream(t *testing.T) {
 		name, query string
 		// long sets a timeout that no handler reaches.
 		long   bool
-		handle func(said chan<- string) http.HandlerFunc
+		handle func(results chan<- string) http.HandlerFunc
 	}{
 		{"an answer", "", true, func(chan<- string) http.HandlerFunc {
 			return func(w http.ResponseWriter, req *http.Request) {
@@ -100,13 +100,13 @@ func TestTimeoutAsUpstream(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 		}},
-		{"late", "", false, func(said chan<- string) http.HandlerFunc { return late(quiet, said) }},
-		{"late with a timeout of its own", "timeout=50ms", true, func(said chan<- string) http.HandlerFunc { return late(quiet, said) }},
-		{"late, after a part", "", false, func(said chan<- string) http.HandlerFunc {
+		{"late", "", false, func(results chan<- string) http.HandlerFunc { return late(quiet, results) }},
+		{"late with a timeout of its own", "timeout=50ms", true, func(results chan<- string) http.HandlerFunc { return late(quiet, results) }},
+		{"late, after a part", "", false, func(results chan<- string) http.HandlerFunc {
 			return late(func(w http.ResponseWriter) {
 				fmt.Fprint(w, "part")
 				w.(http.Flusher).Flush()
-			}, said)
+			}, results)
 		}},
 	} {
 		for _, http2 := range []bool{false, true} {
@@ -117,8 +117,8 @@ func TestTimeoutAsUpstream(t *testing.T) {
 					g.RequestTimeout = 10 * time.Minute
 				}
 				outcome := func(filter func(http.Handler, *genericapiserver.Config) http.Handler) string {
-					said := make(chan string, 1)
-					handler := filter(test.handle(said), g)
+					results := make(chan string, 1)
+					handler := filter(test.handle(results), g)
 					outer := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 						w.Header().Set("X-Outer", "1")
 						handler.ServeHTTP(w, req)
@@ -130,7 +130,7 @@ func TestTimeoutAsUpstream(t *testing.T) {
 					defer server.Close()
 					got := answer(t, server, "/api/v1/nodes?"+test.query)
 					if strings.HasPrefix(test.name, "late") {
-						got += "\nthe handler: " + <-said
+						got += "\nthe handler: " + <-results
 					}
 					return got
 				}

@@ -84,11 +84,11 @@ func TestAnswersThatAreNotReadAreSmall(t *testing.T) {
 		})
 	}
 	begun.Wait()
-	held := (heap() - before) / answers
+	retained := (heap() - before) / answers
 	close(resume)
 	ended.Wait()
-	if held > most {
-		t.Errorf("an answer of %d bytes that is not read holds %d", size, held)
+	if retained > most {
+		t.Errorf("an answer of %d bytes that is not read retains %d", size, retained)
 	}
 	runtime.KeepAlive(documents)
 }

@@ -61,7 +61,7 @@ func TestRebuildingGivesTheSame(t *testing.T) {
 func TestDefinitionsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		served := newTier(t)
-		held := func() bool {
+		cached := func() bool {
 			synctest.Wait()
 			served.definitions.inUse.Lock()
 			defer served.definitions.inUse.Unlock()
@@ -71,15 +71,15 @@ func TestDefinitionsAreForgotten(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		get(served.Documents(), PathV3+"/version")
 		time.Sleep(9 * time.Second)
-		if !held() {
+		if !cached() {
 			t.Error("forgotten nine seconds after the last use")
 		}
 		time.Sleep(time.Second)
-		if held() {
-			t.Error("held ten seconds after the last use")
+		if cached() {
+			t.Error("cached ten seconds after the last use")
 		}
 		if served.definitions.names != nil {
-			t.Error("names are held")
+			t.Error("names are still cached")
 		}
 		if res := get(served.Documents(), PathV3+"/apis/autoscaling"); res.StatusCode != 200 || *served.made != 2 {
 			t.Errorf("after that: %s, made %d times", res.Status, *served.made)

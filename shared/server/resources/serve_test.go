@@ -264,7 +264,7 @@ func TestRefusalsAreStatuses(t *testing.T) {
 			call{method: http.MethodPut, path: "/nodes"}, 405, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource"},
 		"subresource that takes no such method": {
 			call{method: http.MethodDelete, path: "/namespaces/x/finalize"}, 405, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource"},
-		"patch of a type that is none": {
+		"patch of an invalid type": {
 			call{method: http.MethodPatch, path: "/nodes/n", header: map[string]string{"Content-Type": "application/json"}},
 			415, metav1.StatusReasonUnsupportedMediaType, "415: Unsupported Media Type"},
 		"no representation": {
