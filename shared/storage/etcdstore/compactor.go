@@ -137,8 +137,8 @@ func (c *Compactor) observe(ctx context.Context) {
 	}
 }
 
-// look learns what the others have compacted. Any member may answer: one that is
-// behind tells an older compaction, which was one, too.
+// poll learns of compactions by others. Any member may answer: one that is behind returns
+// an older compaction, which is also true.
 func (c *Compactor) poll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, compactPollTimeout)
 	defer cancel()

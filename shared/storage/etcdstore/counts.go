@@ -92,7 +92,7 @@ func (c *counter) run(ctx context.Context) {
 	}
 }
 
-// round counts what is due and returns the time until something will be.
+// round counts the resources that are due, and returns the time until the next one is.
 func (c *counter) round(ctx context.Context, now time.Time) time.Duration {
 	for gr, r := range c.due(now) {
 		if ctx.Err() != nil {
@@ -109,7 +109,7 @@ func (c *counter) round(ctx context.Context, now time.Time) time.Duration {
 	return max(pause, 0)
 }
 
-// due returns copies of what is to be counted now, each with its next turn set.
+// due returns copies of the resources to be counted now, and schedules their next counts.
 // The jitter spreads resources that were added together, and API servers that
 // were started together.
 func (c *counter) due(now time.Time) map[schema.GroupResource]counted {

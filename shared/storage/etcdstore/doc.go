@@ -4,7 +4,7 @@
 // Package kv reads and writes keys, bytes and revisions. [Store] adds objects: codec,
 // encryption at rest, resource versions and selectors. It reads from a byte cache if it can,
 // and watches read only from that: a Store never watches etcd. Package keywatch follows the
-// cache for them, and watcher.go makes objects of what it finds. Which revision a LIST reads
+// cache for them, and watcher.go decodes its events. Which revision a LIST reads
 // is decided without I/O, in listplan.go.
 //
 // [RESTOptions] returns the Stores of all resources, and [Dial] connects to etcd. [New] makes

@@ -50,10 +50,10 @@ func (s *Store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	return s.sizes.enable(keys)
 }
 
-// sizeEstimate follows the average stored size of a resource's objects. A whole
-// LIST replaces it, partial ones pull it towards what they show. That costs two numbers, where remembering the size of each key, as
-// kube-apiserver does, costs memory for each object; the figure only feeds the
-// cost estimate of LISTs and a metric.
+// sizeEstimate follows the average stored size of a resource's objects. A complete LIST
+// replaces it, partial ones move it towards their average. That takes two numbers, while
+// kube-apiserver stores the size of each key; the estimate is only used for the cost of LISTs
+// and for a metric.
 type sizeEstimate struct {
 	mu    sync.Mutex
 	bytes float64          // average, guarded by mu

@@ -51,7 +51,7 @@ type Config struct {
 	// Codec encodes into the storage version and decodes into the memory
 	// version. Required.
 	Codec runtime.Codec
-	// Transformer encrypts at rest; nil means plain, refusing what is encrypted.
+	// Transformer encrypts at rest; nil stores plain values and refuses encrypted ones.
 	Transformer value.Transformer
 	// NewFunc makes an empty object, for bookmarks.
 	NewFunc func() runtime.Object
@@ -172,8 +172,8 @@ func (s *Store) CompactRevision() int64 {
 	return s.compaction.CompactRevision()
 }
 
-// RequestWatchProgress implements storage.Interface: the event log is asked how far
-// it is, so that bookmarks can say so.
+// RequestWatchProgress implements storage.Interface. It requests progress of the event log,
+// which bookmarks then report.
 func (s *Store) RequestWatchProgress(ctx context.Context) error {
 	if s.cache == nil {
 		return nil // there are no watches
