@@ -12,12 +12,12 @@ import (
 )
 
 // anchor is a write of the relay to a key of its own. An etcd that was restored from a backup
-// lacks it, or has something else at its revision, even if nothing that a stream tells has
+// lacks it, or has something else at its revision, even if no key of a stream has
 // changed since the backup. A restored etcd that does have the anchor can differ only after it:
 // there, stream and etcd are compared event by event.
 //
 // Progress messages carry the last anchor, so that every reader of the stream can check, now or
-// later, whether etcd still has the history that the stream tells.
+// later, whether etcd still has the history of the stream.
 type anchor struct {
 	Revision int64
 	// Nonce is the value of the key, a random number.

@@ -18,7 +18,7 @@
 //     watches etcd (readetcd.go). It passes complete revisions to a [Sink].
 //  5. [Reader.Since] reads the past (history.go, scan.go, storedstream.go, coverage.go).
 //
-// Records and anchors in etcd tie a stream to the history that it tells (record.go, anchor.go).
+// Records and anchors in etcd tie a stream to its history (record.go, anchor.go).
 // [Connect] connects both sides to NATS (connect.go). Each of them reports its status
 // (relaystatus.go, streamhealth.go, readerstatus.go) and metrics (metrics.go).
 //
@@ -70,9 +70,9 @@
 // # Incarnation and history
 //
 // Each message carries the incarnation of its stream, a random number. etcd stores a record of
-// the current incarnation and of the history that the stream tells. A recreated stream gets
+// the current incarnation and of the history of the stream. A recreated stream gets
 // another incarnation: readers leave it, return to it, and lose nothing. A stream that is ahead
-// of its etcd, or tells an event or an anchor that its etcd does not have, follows a history that
+// of its etcd, or has an event or an anchor that its etcd does not have, follows a history that
 // was replaced, for example by a restored backup. It is recreated with another history as well,
 // and readers start again. A stream that is merely empty (purged, files lost) keeps both.
 //

@@ -27,7 +27,7 @@ func currentPosition(ctx context.Context, etcd *clientv3.Client, key string) (po
 	return position{cluster: resp.Header.GetClusterId(), revision: resp.Header.GetRevision()}, nil
 }
 
-// contradicts reports whether etcd's history lacks an event that a stream tells. After a
+// contradicts reports whether etcd's history lacks an event of a stream. After a
 // restore from a backup, the same revisions hold other changes. A compacted revision
 // contradicts nothing.
 func contradicts(ctx context.Context, etcd *clientv3.Client, e *kv.Event) (bool, error) {

@@ -66,7 +66,7 @@ func (f *feed) reset(revision int64) {
 }
 
 // contradicts reports whether the stream lacks an event that it should have, which means that
-// it tells another history than etcd.
+// it has another history than etcd.
 func (f *feed) contradicts(e *kv.Event) bool {
 	return !f.event.unpublished() && e.Revision > f.event.Revision && e.Revision <= f.complete
 }

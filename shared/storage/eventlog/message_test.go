@@ -128,9 +128,8 @@ func FuzzDecodeMessage(f *testing.F) {
 	})
 }
 
-// FuzzSealedMessage does what FuzzDecodeMessage does with messages whose checksum is right,
-// as somebody sends them who may publish: each is refused, or read without a copy, and what
-// is read says all that the message says.
+// FuzzSealedMessage repeats FuzzDecodeMessage with correct checksums, as in messages of a
+// client that may publish: each message is refused, or decoded completely and without a copy.
 func FuzzSealedMessage(f *testing.F) {
 	for _, m := range messages {
 		encoded := appendMessage(nil, &m)

@@ -18,7 +18,7 @@ import (
 // Sink receives the changes of a key space. The goroutine that runs the Reader calls both
 // methods and waits for them.
 type Sink interface {
-	// Apply receives complete revisions, in order: no later call tells a change at or before
+	// Apply receives complete revisions, in order: no later call has a change at or before
 	// b.Revision. The sink owns the slice of events; the bytes in it are shared and must not be
 	// changed.
 	Apply(b kv.Batch)
@@ -145,7 +145,7 @@ func (r *Reader) Run(ctx context.Context, sink Sink) error {
 	return l.run()
 }
 
-// RequestProgress requests a batch that tells the current revision even if nothing happens.
+// RequestProgress requests a batch with the current revision even if there are no changes.
 // Calls are coalesced, and the request is repeated until an answer arrives, so one call is
 // enough. The answer comes through Sink.Apply, and may be older than the call by the latency of
 // the log: a caller that waits for a certain revision asks again until it arrives.

@@ -43,7 +43,7 @@ type readLoop struct {
 	paused              bool          // the stream waits for etcd
 	pausedAt            time.Time
 	record              record // of the stream, once known
-	replacedIncarnation uint64 // incarnation that tells a replaced history
+	replacedIncarnation uint64 // incarnation with a replaced history
 	anchor              anchor // latest anchor of the stream, in the history of record
 	replacedRevision    int64  // etcd's revision when the replacement was noticed
 
@@ -239,7 +239,7 @@ func (l *readLoop) onTick() {
 	}
 	switch {
 	case l.paused && now.Sub(l.pausedAt) > pauseLimit:
-		// The stream tells a revision that etcd does not reach.
+		// The stream has a revision that etcd does not reach.
 		l.resync()
 	case !l.paused && l.checker != nil && now.Sub(l.lastReceived) >= l.cfg.Patience:
 		// The consumer may be waiting for a sequence that a recreated stream will not reach for

@@ -106,7 +106,7 @@ func (l *readLoop) knownIncarnation(m *message) bool {
 		return true
 	case l.replacedIncarnation:
 		// A stream that was behind when etcd was restored is not recreated. It is accepted
-		// again once it tells an event after the restore that etcd has, too.
+		// again once it has an event after the restore that etcd has, too.
 		if m.Type != typeEvent || m.ID.Revision <= l.replacedRevision || l.contradicted(&m.Event) {
 			return false
 		}
@@ -141,11 +141,11 @@ func (l *readLoop) knownIncarnation(m *message) bool {
 }
 
 // considerStream checks, while etcd is the source, whether the stream can take over. If the
-// stream is at least as far as etcd, it is paused until etcd catches up. etcd has to confirm
-// the position now, even if it did before: it may have been restored meanwhile, and the stream
-// may tell what another relay has written since. A stream without a relay does not reach the
-// revision that etcd had when it became the source, or has no message beyond the one that was
-// already there.
+// stream is at least as far as etcd, it is paused until etcd catches up. etcd has to confirm the
+// position now, even if it did before: it may have been restored meanwhile, and the stream may
+// have messages that another relay has published since. A stream without a relay does not reach
+// the revision that etcd had when it became the source, or has no message beyond the one that
+// was already there.
 func (l *readLoop) considerStream() {
 	if l.checker == nil || !l.useEtcd {
 		return

@@ -193,7 +193,7 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 			t.Fatal("no relay died when its streams told everything")
 		}
 	}
-	asks, err := conn.SubscribeSync(b.routes.Stream(Core) + progressRequestSubject)
+	requests, err := conn.SubscribeSync(b.routes.Stream(Core) + progressRequestSubject)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestReaderDoesNotTrustAStreamOfADeadRelay(t *testing.T) {
 	}
 
 	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = time.Hour })
-	if _, err := asks.NextMsg(hang); err != nil {
+	if _, err := requests.NextMsg(hang); err != nil {
 		t.Fatalf("the reader does not ask whether somebody goes on: %v", err)
 	}
 	sink.until(t, b.put(t, "pods/ns/p", "not told"))

@@ -9,7 +9,7 @@ import (
 )
 
 // scan reads the events of one subject after one revision and up to another. It returns only
-// what is proven: the first event names a predecessor that is not newer than after, and every
+// proven events: the first event names a predecessor that is not newer than after, and every
 // other event names the one before it. The end is proven by a later event that names the last
 // one, or by the reader's coverage.
 type scan struct {

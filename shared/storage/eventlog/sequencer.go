@@ -11,7 +11,7 @@ type sequencer struct {
 	last, event ID
 	// section is the last reset, zero if the stream no longer has one.
 	section ID
-	// complete is the revision up to which the stream tells everything.
+	// complete is the revision up to which the stream is complete.
 	complete int64
 	// subjects maps each known subject to its last event.
 	subjects map[string]ID

@@ -85,7 +85,7 @@ func decodeStored(raw *jetstream.RawStreamMsg) *message {
 	return &m
 }
 
-// complete returns the last revision that the stream tells completely.
+// complete returns the last revision of which the stream has all events.
 func (t tail) complete() int64 {
 	if t.last.ends() {
 		return t.last.ID.Revision
@@ -114,7 +114,7 @@ const (
 	recreateStream
 	// stepDown does nothing: another relay has been elected since.
 	stepDown
-	// replaceHistory recreates the stream under another history, because it tells events that
+	// replaceHistory recreates the stream under another history, because it has events that
 	// etcd does not have.
 	replaceHistory
 )
