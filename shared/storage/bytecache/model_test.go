@@ -375,11 +375,11 @@ func (w *world) reset(revision int64, replaced bool) {
 	for _, at := range w.watchers {
 		switch {
 		case replaced && at == w.reading:
-			at.doomed = true
+			at.mustExpire = true
 		case at == w.reading:
-			at.unsure = true
+			at.mayExpire = true
 		case replaced || at.revision < revision:
-			at.doomed = !at.unsure || replaced
+			at.mustExpire = !at.mayExpire || replaced
 		}
 	}
 }

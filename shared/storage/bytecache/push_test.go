@@ -55,7 +55,7 @@ func TestPushesWhileOwnerSleeps(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		heard := func(want ...int64) {
+		expectPushed := func(want ...int64) {
 			t.Helper()
 			synctest.Wait()
 			if len(h.pushed) != len(want) || len(want) > 0 && h.pushed[len(want)-1] != want[len(want)-1] {
@@ -64,22 +64,22 @@ func TestPushesWhileOwnerSleeps(t *testing.T) {
 		}
 		next()
 		apply(c, modify(1, 601, "x"))
-		heard(601)
+		expectPushed(601)
 		apply(c, modify(2, 602, "x"))
-		heard(601, 602)
+		expectPushed(601, 602)
 		if h.flushed != 2 || len(answers) != 0 {
 			t.Errorf("flushed %d times, woken %d times", h.flushed, len(answers))
 		}
 		h.refuses = true
 		apply(c, modify(3, 603, "x"))
-		heard(601, 602)
+		expectPushed(601, 602)
 		if got := <-answers; got.err != nil || len(got.List) != 1 || got.List[0].Revision != 603 || got.Revision != 603 {
 			t.Errorf("after a refused push: %+v", got)
 		}
 		// Nothing is pushed while the owner is awake.
 		h.refuses = false
 		apply(c, modify(4, 604, "x"))
-		heard(601, 602)
+		expectPushed(601, 602)
 		next()
 		if got := <-answers; got.err != nil || len(got.List) != 1 || got.List[0].Revision != 604 {
 			t.Errorf("after a push: %+v", got)
@@ -91,7 +91,7 @@ func TestPushesWhileOwnerSleeps(t *testing.T) {
 		}
 		next()
 		apply(c, modify(1, 605, "x"))
-		heard(601, 602, 605)
+		expectPushed(601, 602, 605)
 		cancel()
 		if got := <-answers; !errors.Is(got.err, context.Canceled) {
 			t.Errorf("the end: %+v", got)

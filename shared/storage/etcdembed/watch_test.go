@@ -13,7 +13,7 @@ import (
 // TestManyWatchesEndAtOnce: the other watches of the process keep receiving events.
 func TestManyWatchesEndAtOnce(t *testing.T) {
 	m := start(t)
-	kept := m.Client.Watch(t.Context(), "kept")
+	remaining := m.Client.Watch(t.Context(), "kept")
 	for round := range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		var opened []clientv3.WatchChan
@@ -35,7 +35,7 @@ func TestManyWatchesEndAtOnce(t *testing.T) {
 		if _, err := m.Client.Put(t.Context(), "kept", fmt.Sprint(round)); err != nil {
 			t.Fatal(err)
 		}
-		if got := string(next(t, kept).Events[0].Kv.Value); got != fmt.Sprint(round) {
+		if got := string(next(t, remaining).Events[0].Kv.Value); got != fmt.Sprint(round) {
 			t.Fatalf("round %d: got %q", round, got)
 		}
 	}

@@ -77,8 +77,8 @@ type Request struct {
 	// EndBookmark: the initial events end with a bookmark that says so. Bookmarks: others
 	// are sent from time to time.
 	EndBookmark, Bookmarks bool
-	// Interest selects the changes that wake the watch: those of what is below Key. A
-	// caller that judges by a field of the cache may narrow it down.
+	// Interest selects the changes that wake the watch: by default those below Key. A caller
+	// that selects by a field of the cache may narrow it.
 	Interest bytecache.Interest
 
 	source *Source

@@ -15,13 +15,13 @@ const (
 	// retryInterval is the time between two attempts to read history that cannot be read
 	// at the moment.
 	retryInterval = 250 * time.Millisecond
-	// freshRetryAfter, in seconds, is what kube-apiserver's watch cache tells clients whose
-	// resourceVersion did not come in time.
+	// freshRetryAfter, in seconds, is the Retry-After of kube-apiserver's watch cache for a
+	// resourceVersion that does not arrive in time.
 	freshRetryAfter = 1
 )
 
-// Watch is a WATCH that has begun: a snapshot of the byte cache for the objects that exist,
-// if the client wants them, and a cursor for what comes after it. It is used by one goroutine
+// Watch is a WATCH that has begun: a snapshot of the byte cache for the existing objects, if
+// the client wants them, and a cursor for later changes. It is used by one goroutine
 // and needs no closing.
 type Watch struct {
 	// Start is the revision that the initial events show, or after which events are

@@ -14,9 +14,9 @@ import (
 var streamNames atomic.Uint64
 
 // ownStream is the gRPC stream of a client's watch. It is shared with no other, so that
-// no other watch delays its progress. As nobody else asks on that stream, and nobody asks
-// before etcd has acknowledged the watch, progress is believed also where it does not go
-// beyond the acknowledgement: an etcd in which nothing happens answers too.
+// no other watch delays its progress. Because progress on that stream is requested only by
+// the client, and not before etcd has acknowledged the watch, it is valid even if it does not
+// go beyond the acknowledgement: an idle etcd answers, too.
 type ownStream struct {
 	name         atomic.Uint64
 	acknowledged atomic.Bool

@@ -25,7 +25,7 @@ type Response struct {
 }
 
 // watchAll opens a watch of etcd for each range, on the client's own gRPC stream, and
-// delivers what they say on one channel, which is closed when the context is done or one
+// delivers their responses on one channel, which is closed when the context is done or one
 // of them has ended.
 func (c *Client) watchAll(ctx context.Context, ranges []KeyRange, opts []clientv3.OpOption) <-chan Response {
 	ctx, cancel := context.WithCancel(c.watchContext(ctx))

@@ -13,7 +13,7 @@ type ReadOptions struct {
 	// revision gives rpctypes.ErrCompacted, one that does not exist yet
 	// rpctypes.ErrFutureRev.
 	Revision int64
-	// Serializable lets any member answer from what it has, without asking the
+	// Serializable lets any member answer from its own state, without asking the
 	// quorum: cheaper, available while there is no leader, and possibly stale.
 	Serializable bool
 }

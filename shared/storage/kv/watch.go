@@ -77,11 +77,11 @@ func (o WatchOptions) ranges() []KeyRange {
 }
 
 // Stream is one watch, of one or several ranges. It is used by one goroutine: receive
-// from C, hand what was received to Accept. It ends with its context.
+// from C, pass each Response to Accept. It ends with its context.
 type Stream struct {
 	client *Client
 	ctx    context.Context
-	after  int64 // last revision that all ranges have told
+	after  int64 // last revision that all ranges have delivered
 	floor  int64 // events up to it are dropped
 	ch     <-chan Response
 	order  order
@@ -99,8 +99,8 @@ func (c *Client) Watch(ctx context.Context, o WatchOptions) *Stream {
 	s := &Stream{client: c, ctx: ctx, after: o.After, floor: o.After}
 	// A watch that begins in the future would keep etcd from answering progress
 	// requests until then. That may be never: after a restore from a backup a revision
-	// may be one that etcd does not reach. So it begins now, and what comes too early is
-	// dropped here.
+	// may be one that etcd does not reach. So it begins now, and earlier events are dropped
+	// here.
 	ranges := o.ranges()
 	if o.After > c.seen.Load() {
 		if current, err := c.Revision(ctx, ranges[0].Key); err == nil {
@@ -158,11 +158,11 @@ func (s *Stream) Accept(resp Response) (Batch, error) {
 	return batch.above(s.floor), nil
 }
 
-// Waiting reports whether there are events that Accept keeps back until etcd has told
-// how far the other ranges are. It does so when it is asked; see RequestProgress.
+// Waiting reports whether Accept holds back events until etcd reports the progress of the
+// other ranges, which it does on request; see RequestProgress.
 func (s *Stream) Waiting() bool { return len(s.order.pending) > 0 }
 
-// above drops what is not after floor.
+// above returns b without events at or before floor.
 func (b Batch) above(floor int64) Batch {
 	if floor == 0 || b.Revision > floor && (len(b.Events) == 0 || b.Events[0].Revision > floor) {
 		return b

@@ -128,7 +128,7 @@ func TestFieldsEqualDecoded(t *testing.T) {
 		"of another type":               {func(p *corev1.Pod) { p.Spec.Priority = nil }, []byte{25<<3&0x7f | wireBytes | 0x80, 1, 1, '1'}, false},
 		"a field that nobody knows":     {func(*corev1.Pod) {}, []byte{0xfa, 0x7f, 1, 'x'}, true},
 		"a type that is seldom used":    {func(*corev1.Pod) {}, []byte{0xf9, 0x7f, 1, 2, 3, 4, 5, 6, 7, 8}, false},
-		"a number that is none":         {func(*corev1.Pod) {}, []byte{0, 1}, false},
+		"invalid number":                {func(*corev1.Pod) {}, []byte{0, 1}, false},
 		"a number that overflows to 10": {func(*corev1.Pod) {}, binary.AppendUvarint(nil, (1<<32|10)<<3), false},
 	} {
 		t.Run(name, func(t *testing.T) {
