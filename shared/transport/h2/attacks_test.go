@@ -219,18 +219,18 @@ func TestAttackOutcomesAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range attacks(t) {
-		told := false
+		found := false
 		for line := range strings.Lines(string(page)) {
 			cells := strings.Split(strings.Trim(line, "| \n"), "|")
 			if len(cells) != 5 || !strings.Contains(cells[2], "`TestAttacks/"+a.name+"`") {
 				continue
 			}
-			told = true
+			found = true
 			if !strings.HasPrefix(cells[3], " "+string(a.wantOurs)) || !strings.HasPrefix(cells[4], " "+string(a.wantGo)) {
 				t.Errorf("%s is %s and %s, not as in %s", a.name, a.wantOurs, a.wantGo, line)
 			}
 		}
-		if !told {
+		if !found {
 			t.Errorf("%s is not there", a.name)
 		}
 	}
@@ -258,9 +258,9 @@ func (a attack) try(t *testing.T, want verdict, serve kind) cost {
 	p.ping()
 	_ = p.conn.SetDeadline(time.Now().Add(5 * time.Minute)) // busy machines are slow
 	l.now.Store(a.deaf)
-	heard := &attackReader{answered: make(chan struct{})}
+	reader := &attackReader{answered: make(chan struct{})}
 	if !a.deaf {
-		go heard.listen(p)
+		go reader.listen(p)
 	}
 	var out []byte
 	if a.first != nil {
@@ -287,7 +287,7 @@ func (a attack) try(t *testing.T, want verdict, serve kind) cost {
 	case a.deaf && want == ends:
 		within(t, l.over, "the connection is to end")
 		ended = true
-	case !a.deaf && !heard.reached(t, p, a):
+	case !a.deaf && !reader.reached(t, p, a):
 		ended = true
 	}
 	after := memory()
@@ -295,7 +295,7 @@ func (a attack) try(t *testing.T, want verdict, serve kind) cost {
 	switch {
 	case ended:
 		got.verdict = ends
-	case heard.refusals() > 0:
+	case reader.refusals() > 0:
 		got.verdict = refuses
 	default:
 		got.verdict = serves

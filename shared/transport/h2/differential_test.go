@@ -22,10 +22,10 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// FuzzFramesMatchGo sends the same frames to Go's server and to this one. After each frame both must
-// have passed on the same requests and refused the same streams, and must keep the connection or
-// have closed it for the same reason. Neither may allocate much more than it received. tolerated
-// lists the allowed differences.
+// FuzzFramesMatchGo sends the same frames to Go's server and to this one. After each frame both
+// must have passed on the same requests and refused the same streams, and must keep the
+// connection or have closed it for the same reason. Neither may allocate much more than it
+// received. tolerated lists the allowed differences.
 //
 // A frame of the input has one byte each for type, flags, stream and length, followed by the
 // payload; see parseScript. Windows exceed everything that is sent, and handlers answer after all
@@ -261,12 +261,12 @@ func (h *recorder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mu.Unlock()
 	<-h.settled
 	body, err := io.ReadAll(r.Body)
-	said := "has not come"
+	result := "has not come"
 	if err == nil {
-		said = fmt.Sprintf("%q %q", body, r.Trailer)
+		result = fmt.Sprintf("%q %q", body, r.Trailer)
 	}
 	h.mu.Lock()
-	h.bodies[n] = said
+	h.bodies[n] = result
 	h.mu.Unlock()
 	_, _ = w.Write(body)
 }
