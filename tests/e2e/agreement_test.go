@@ -69,10 +69,10 @@ func TestTiersDecideAlike(t *testing.T) {
 			}
 		}
 	}
-	for what, said := range reasons {
-		for _, reason := range said {
-			if reason != said[0] || reason == "" {
-				t.Errorf("%s: reasons %q", what, said)
+	for what, got := range reasons {
+		for _, reason := range got {
+			if reason != got[0] || reason == "" {
+				t.Errorf("%s: reasons %q", what, got)
 				break
 			}
 		}

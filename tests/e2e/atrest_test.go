@@ -135,7 +135,7 @@ func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reade
 		defer w.Stop()
 		watches[c] = w
 	}
-	said := func(c *cluster.Cluster, event watch.EventType, word string) {
+	expectEvent := func(c *cluster.Cluster, event watch.EventType, word string) {
 		t.Helper()
 		for got := range watches[c].ResultChan() { // ignore writes of controllers
 			o, ok := got.Object.(*unstructured.Unstructured)
@@ -158,7 +158,7 @@ func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reade
 			t.Errorf("etcd has it in the clear: %v, want %v", !plain, plain)
 		}
 		for _, c := range []*cluster.Cluster{writer, reader} {
-			said(c, event, word)
+			expectEvent(c, event, word)
 			resource := s.client(t, c, namespace)
 			got, err := resource.Get(ctx, name, metav1.GetOptions{})
 			if err != nil || wordOf(got) != word {
@@ -185,7 +185,7 @@ func (v *vault) exchange(t *testing.T, s sealed, namespace string, writer, reade
 		t.Fatal(err)
 	}
 	for _, c := range []*cluster.Cluster{writer, reader} {
-		said(c, watch.Deleted, word+"-3")
+		expectEvent(c, watch.Deleted, word+"-3")
 	}
 }
 

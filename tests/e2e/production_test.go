@@ -335,8 +335,8 @@ func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
 			for _, n := range logged {
 				total += n
 			}
-			if told := p.webhook.count(id); total != 1 || told != 1 {
-				return fmt.Errorf("%s: %v in the logs, %d at the webhook, want one", path, logged, told)
+			if sent := p.webhook.count(id); total != 1 || sent != 1 {
+				return fmt.Errorf("%s: %v in the logs, %d at the webhook, want one", path, logged, sent)
 			}
 			return nil
 		})

@@ -163,13 +163,13 @@ func TestAuthorizationIsReloaded(t *testing.T) {
 	await("allowed", http.StatusNotFound)
 	good := authorization(webhookAuthorizer("Deny"))
 	for name, bad := range map[string]string{
-		"no YAML":                    "authorizers: [",
-		"an unknown field":           good + "password: secret\n",
-		"an expression that is none": strings.ReplaceAll(good, "request.user", "request.("),
-		"no authorizers":             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: []\n",
-		"the same name twice":        authorization(webhookAuthorizer("Deny"), webhookAuthorizer("Deny")),
-		"no such kubeconfig":         strings.ReplaceAll(good, "authorization.kubeconfig", "absent.kubeconfig"),
-		"nothing":                    "",
+		"no YAML":             "authorizers: [",
+		"an unknown field":    good + "password: secret\n",
+		"invalid expression":  strings.ReplaceAll(good, "request.user", "request.("),
+		"no authorizers":      "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: []\n",
+		"the same name twice": authorization(webhookAuthorizer("Deny"), webhookAuthorizer("Deny")),
+		"no such kubeconfig":  strings.ReplaceAll(good, "authorization.kubeconfig", "absent.kubeconfig"),
+		"nothing":             "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			reload(t, "authorization", bad, "failure")

@@ -50,15 +50,15 @@ func (c *recordingWebhook) serve(rw http.ResponseWriter, req *http.Request) {
 		http.Error(rw, err.Error(), http.StatusBadRequest)
 		return
 	}
-	heard := review.SubjectAccessReview
-	heard.Spec = review.Spec.SubjectAccessReviewSpec
-	if heard.APIVersion == authorizationv1beta1.SchemeGroupVersion.String() {
-		heard.Spec.Groups = review.Spec.Group
+	received := review.SubjectAccessReview
+	received.Spec = review.Spec.SubjectAccessReviewSpec
+	if received.APIVersion == authorizationv1beta1.SchemeGroupVersion.String() {
+		received.Spec.Groups = review.Spec.Group
 	}
 	status := authorizationv1.SubjectAccessReviewStatus{}
-	if a := heard.Spec.ResourceAttributes; a != nil && heard.Spec.User == users["judged"].User.Username {
+	if a := received.Spec.ResourceAttributes; a != nil && received.Spec.User == users["judged"].User.Username {
 		c.mu.Lock()
-		c.asked[a.Name] = append(c.asked[a.Name], heard)
+		c.asked[a.Name] = append(c.asked[a.Name], received)
 		appealAllowed := c.appealAllowed
 		c.mu.Unlock()
 		if send := hooks.NoReviews[a.Name]; send != nil {
@@ -74,8 +74,8 @@ func (c *recordingWebhook) serve(rw http.ResponseWriter, req *http.Request) {
 			status.Denied, status.Reason = true, "because I say so"
 		}
 	}
-	heard.Status = status
-	reply(rw, heard)
+	received.Status = status
+	reply(rw, received)
 }
 
 func (c *recordingWebhook) allowAppeals(yes bool) {
@@ -126,16 +126,16 @@ func testWebhookByFlags(t *testing.T, pair []*server, c *recordingWebhook, versi
 		for _, path := range collections {
 			c.reviews(name)
 			judged(t, pair, path+"/"+name, code)
-			heard := c.reviews(name)
-			if len(heard) != 2 {
-				t.Fatalf("%s/%s: the webhook is asked %d times, want once by each server", path, name, len(heard))
+			received := c.reviews(name)
+			if len(received) != 2 {
+				t.Fatalf("%s/%s: the webhook is asked %d times, want once by each server", path, name, len(received))
 			}
-			for i := range heard { // both servers send the same
-				if diff := gocmp.Diff(heard[0], heard[i]); diff != "" || heard[i].APIVersion != "authorization.k8s.io/"+version {
-					t.Errorf("%s/%s: the webhook is asked %+v (-kube-apiserver +tested):\n%s", path, name, heard[i], diff)
+			for i := range received { // both servers send the same
+				if diff := gocmp.Diff(received[0], received[i]); diff != "" || received[i].APIVersion != "authorization.k8s.io/"+version {
+					t.Errorf("%s/%s: the webhook is asked %+v (-kube-apiserver +tested):\n%s", path, name, received[i], diff)
 				}
 			}
-			if groups := heard[1].Spec.Groups; !slices.Equal(groups, []string{"wheelwrights", "system:authenticated"}) {
+			if groups := received[1].Spec.Groups; !slices.Equal(groups, []string{"wheelwrights", "system:authenticated"}) {
 				t.Errorf("%s/%s: the webhook is asked about groups %q", path, name, groups)
 			}
 		}

@@ -214,13 +214,13 @@ func TestAuthenticationIsReloaded(t *testing.T) {
 
 	good := authentication(issuers()...)
 	for name, bad := range map[string]string{
-		"no YAML":                    "jwt: [",
-		"an unknown field":           good + "password: secret\n",
-		"an expression that is none": strings.ReplaceAll(good, "claims.sub", "claims.("),
-		"the same issuer twice":      authentication(issuerOne("uno:"), issuerOne("uno:")),
-		"another kind":               "apiVersion: v1\nkind: ConfigMap\n",
-		"others are anonymous":       strings.ReplaceAll(good, "{path: /livez}, ", ""),
-		"nothing":                    "",
+		"no YAML":               "jwt: [",
+		"an unknown field":      good + "password: secret\n",
+		"invalid expression":    strings.ReplaceAll(good, "claims.sub", "claims.("),
+		"the same issuer twice": authentication(issuerOne("uno:"), issuerOne("uno:")),
+		"another kind":          "apiVersion: v1\nkind: ConfigMap\n",
+		"others are anonymous":  strings.ReplaceAll(good, "{path: /livez}, ", ""),
+		"nothing":               "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			reload(t, "authentication", bad, "failure")
