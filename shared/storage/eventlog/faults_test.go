@@ -172,7 +172,7 @@ func TestServersAreRestartedInTurn(t *testing.T) {
 	}
 	waitSource(t, r, sink, SourceStream)
 	if b.incarnation(t) != incarnation {
-		t.Error("the stream was made anew")
+		t.Error("the stream was recreated")
 	}
 	if wrong := b.checkStream(t); wrong != "" {
 		t.Error(wrong)
@@ -226,7 +226,7 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 			t.Fatal(wrong)
 		}
 		if b.incarnation(t) != incarnation {
-			t.Error("the successor's stream was made anew")
+			t.Error("the successor's stream was recreated")
 		}
 		if got, err := since(t, r, "/registry/pods/", early-1, last); err != nil || len(got) != 3 {
 			t.Errorf("history %v, %v", got, err)
@@ -428,12 +428,12 @@ func TestAStreamWithoutALeaderIsRecreated(t *testing.T) {
 		t.Error("the other tier has waited for this one")
 	}
 	start := time.Now()
-	eventually(t, "the stream is made anew", func() bool {
+	eventually(t, "the stream is recreated", func() bool {
 		b.put(t, "pods/ns/meanwhile", "y")
 		b.put(t, "example.com/things/a", "y")
 		return coreStatus(relay).Usable
 	})
-	t.Logf("made anew %s after it was noticed", time.Since(start))
+	t.Logf("recreated %s after it was noticed", time.Since(start))
 	waitSource(t, r, sink, SourceStream)
 	last := b.put(t, "pods/ns/last", "x")
 	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {

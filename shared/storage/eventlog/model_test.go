@@ -59,7 +59,7 @@ func TestModel(t *testing.T) {
 		gaps.Add(int64(w.gaps))
 		return true
 	})
-	t.Logf("%d histories: etcd restored %d times, streams made anew %d times, readers left the stream %d times",
+	t.Logf("%d histories: etcd restored %d times, streams recreated %d times, readers left the stream %d times",
 		histories, restores.Load(), replaced.Load(), gaps.Load())
 	if restores.Load() == 0 || replaced.Load() == 0 || gaps.Load() == 0 {
 		t.Error("the histories have too little in them")

@@ -311,7 +311,7 @@ func (r *relayModel) open() {
 		s.incarnation = ev.record.Incarnation
 		r.begin(s, end.sequence, r.etcd.revision, r.etcd.revision)
 	case recreateStream:
-		r.note("relay %d finds a stream that was to be made anew", r.id)
+		r.note("relay %d finds a stream that was to be recreated", r.id)
 		r.recreation = &ev
 	case stepDown:
 		if !r.guard() {
@@ -335,7 +335,7 @@ func (r *relayModel) recreate() {
 	if history == 0 {
 		history = r.rnd.Uint64() | 1
 	}
-	r.note("relay %d makes the stream anew", r.id)
+	r.note("relay %d recreates the stream", r.id)
 	r.etcd.record = record{Incarnation: r.rnd.Uint64() | 1, History: history, Revision: r.etcd.revision}
 	r.replaced++
 	r.stream = streamModel{exists: true, replicated: r.stream.replicated, made: r.stream.made + 1, recounted: true}

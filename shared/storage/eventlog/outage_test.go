@@ -25,7 +25,7 @@ func TestLongOutagesRecreateTheStream(t *testing.T) {
 		{"of the connection", outage{}.with(errConnectionLost, start), time.Hour, false},
 		{"of the connection until now", outage{}.with(errConnectionLost, start).with(own, start.Add(time.Minute)), time.Minute + patience - 1, false},
 		{"of its own again since", outage{}.with(errConnectionLost, start).with(own, start.Add(time.Minute)), time.Minute + patience, true},
-		{"made anew without avail", outage{since: start, err: own, recreations: 3}, 8*patience - 1, false},
+		{"recreated in vain", outage{since: start, err: own, recreations: 3}, 8*patience - 1, false},
 		{"and again", outage{since: start, err: own, recreations: 3}, 8 * patience, true},
 	} {
 		if got := tc.outage.shouldRecreate(patience, start.Add(tc.after)); got != tc.want {

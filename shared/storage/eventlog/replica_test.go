@@ -17,7 +17,7 @@ func TestAStreamIsRecreatedWithoutItsOnlyReplica(t *testing.T) {
 	home, incarnation := b.coreLeader(t), b.incarnation(t)
 	home.Shutdown()
 	home.WaitForShutdown()
-	eventually(t, "the stream is made anew elsewhere", func() bool {
+	eventually(t, "the stream is recreated elsewhere", func() bool {
 		b.put(t, "pods/ns/meanwhile", "x")
 		known, _, err := records{b.etcd, relay.cfg.StatePrefix}.read(t.Context(), b.routes.Stream(Core))
 		return err == nil && known.Incarnation != incarnation && r.Status().Source == SourceStream
