@@ -114,7 +114,7 @@ func TestChangeReencodesOneBlock(t *testing.T) {
 	pods.settle(t)
 	ask(t, pods.ours, "/api/v1/pods", header)
 	if more := len(pods.handlers.blocks.holders) - blocks; blocks < n/maxBlockObjects || more < 1 || more > 2 {
-		t.Errorf("a change made %d blocks of %d anew", more, blocks)
+		t.Errorf("a change compressed %d blocks of %d again", more, blocks)
 	}
 }
 

@@ -111,8 +111,8 @@ func TestClientsAreIsolated(t *testing.T) {
 		behave http.HandlerFunc
 		stays  bool
 		attack func(n *neighbourhood)
-		// anew is the maximum number of replaced connections.
-		anew int64
+		// replaced bounds the number of replaced connections.
+		replaced int64
 		// own is for attacks that only package h2 withstands.
 		own bool
 	}{
@@ -172,7 +172,7 @@ func TestClientsAreIsolated(t *testing.T) {
 			}
 			wg.Wait()
 		}},
-		"long requests stay": {stays: true, anew: 2 * longRequests, attack: func(n *neighbourhood) {
+		"long requests stay": {stays: true, replaced: 2 * longRequests, attack: func(n *neighbourhood) {
 			for i := range 2 * longRequests {
 				go n.ask(http.MethodGet, []string{"/api", "/api?watch=1"}[i%2], http.Header{"X-Long": {strings.Repeat("x", 1000<<10)}}, nil)
 			}
@@ -193,8 +193,8 @@ func TestClientsAreIsolated(t *testing.T) {
 				n.ask(http.MethodPost, "/api", nil, nil)
 			}
 		}},
-		"clients leave": {stays: true, anew: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api") }},
-		"watches leave": {stays: true, anew: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api?watch=1") }},
+		"clients leave": {stays: true, replaced: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api") }},
+		"watches leave": {stays: true, replaced: departures / maxResetStreams, attack: func(n *neighbourhood) { n.leave(departures, "/api?watch=1") }},
 		"answers are not read": {behave: func(w http.ResponseWriter, _ *http.Request) {
 			for range 64 {
 				_, _ = w.Write(make([]byte, 1<<20))
@@ -246,8 +246,8 @@ func TestClientsAreIsolated(t *testing.T) {
 				if _, err := io.ReadAll(watch); err != nil {
 					t.Errorf("a watch of others: %v", err)
 				}
-				if more := n.opened.Load() - shortConnections - 1; more > test.anew {
-					t.Errorf("%d connections were made anew", more)
+				if more := n.opened.Load() - shortConnections - 1; more > test.replaced {
+					t.Errorf("%d connections were replaced", more)
 				}
 			})
 		}
