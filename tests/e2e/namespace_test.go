@@ -69,13 +69,13 @@ func expectNamespaceGone(t *testing.T, k command) {
 
 // namespaceWithoutExtensions starts every other tier while the extensions tier is down. A
 // new aggregator has no APIServices that name the groups served before.
-func namespaceWithoutExtensions(t *testing.T, anew bool) {
+func namespaceWithoutExtensions(t *testing.T, newAggregator bool) {
 	c := cluster.Run(t, cluster.Config{Topology: cluster.Tiers, EtcdPerTier: true})
 	k := newNamespaceWithThing(t, c)
 	for _, tier := range []cluster.Tier{cluster.Aggregator, cluster.Core, cluster.Extensions} {
 		c.Kill(tier, 0)
 	}
-	if anew {
+	if newAggregator {
 		c.Kill(cluster.EtcdOf(cluster.Aggregator), 0)
 		if err := os.RemoveAll(filepath.Join(c.Dir, string(cluster.EtcdOf(cluster.Aggregator)))); err != nil {
 			t.Fatal(err)
