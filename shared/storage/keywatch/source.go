@@ -36,7 +36,7 @@ type Config struct {
 	FreshTimeout time.Duration
 	// BookmarkInterval is the time between two bookmarks; 0 means a minute.
 	BookmarkInterval time.Duration
-	// RetryTimeout limits how long a read of history is repeated that fails; 0 means 30 s.
+	// RetryTimeout limits how long a failing read of history is repeated; 0 means 30 s.
 	RetryTimeout time.Duration
 }
 
