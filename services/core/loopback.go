@@ -25,7 +25,9 @@ func (c *Config) addLoopback(context.Context) error {
 	own := loopback.Config(handler, uuid.NewString())
 	own.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
 	own.UserAgent = userAgent()
-	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitUntilRunning{next, c.running} })
+	// Admission plugins send requests as soon as they are made, and would log errors about a
+	// server that does not run yet.
+	own.Wrap(loopback.Delay(c.running, startLimit))
 	c.Generic.LoopbackClientConfig = own
 	client, err := kubernetes.NewForConfig(own)
 	if err != nil {
@@ -45,30 +47,6 @@ func userAgent() string {
 
 // startLimit bounds the time that a request of core to itself waits for the server to run.
 const startLimit = 30 * time.Second
-
-// waitUntilRunning delays requests until running is closed: admission plugins send requests
-// as soon as they are made, and would log errors about a starting server.
-type waitUntilRunning struct {
-	next    http.RoundTripper
-	running <-chan struct{}
-}
-
-// RoundTrip implements http.RoundTripper.
-func (w waitUntilRunning) RoundTrip(req *http.Request) (*http.Response, error) {
-	select {
-	case <-w.running:
-		return w.next.RoundTrip(req)
-	default:
-	}
-	limit := time.NewTimer(startLimit)
-	defer limit.Stop()
-	select {
-	case <-w.running:
-	case <-limit.C: // next returns the error
-	case <-req.Context().Done():
-	}
-	return w.next.RoundTrip(req)
-}
 
 // handler returns the handler of the server that New has made, nil before.
 func (c *Config) handler() http.Handler {

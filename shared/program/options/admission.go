@@ -1,9 +1,7 @@
 package options
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 
 	"k8s.io/apiserver/pkg/admission"
@@ -17,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	triuneadmission "triune.dev/shared/server/admission"
+	"triune.dev/shared/transport/loopback"
 )
 
 // addWebhooks sets how webhooks are called, for admission and for the conversion of custom
@@ -55,22 +54,6 @@ type ownOpenAPI struct {
 // OpenAPIV3 implements discovery.DiscoveryInterface.
 func (d ownOpenAPI) OpenAPIV3() openapi.Client { return d.own.OpenAPIV3() }
 
-// waitUntilBuilt delays requests to this tier until its handler exists.
-type waitUntilBuilt struct {
-	built <-chan struct{}
-	next  http.RoundTripper
-}
-
-// RoundTrip implements http.RoundTripper.
-func (w waitUntilBuilt) RoundTrip(req *http.Request) (*http.Response, error) {
-	select {
-	case <-w.built:
-		return w.next.RoundTrip(req)
-	case <-req.Context().Done():
-		return nil, context.Cause(req.Context())
-	}
-}
-
 // addAdmission makes the chain of the tier's admission plugins.
 func (o *Options) addAdmission(c *Config) error {
 	if o.Admission == nil {
@@ -85,7 +68,7 @@ func (o *Options) addAdmission(c *Config) error {
 		initializers = append(initializers, more...)
 	}
 	config := rest.CopyConfig(c.Generic.LoopbackClientConfig)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return waitUntilBuilt{c.built, next} })
+	config.Wrap(loopback.Delay(c.built, 0)) // plugins send requests before the handler exists
 	own, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client of the tier itself: %w", err)
