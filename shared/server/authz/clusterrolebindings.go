@@ -10,7 +10,6 @@ import (
 	rbacgroup "k8s.io/client-go/informers/rbac"
 	rbacinformers "k8s.io/client-go/informers/rbac/v1"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
-	"k8s.io/client-go/tools/cache"
 )
 
 // CacheClusterRoleBindings returns a factory whose lister of ClusterRoleBindings caches the
@@ -18,7 +17,7 @@ import (
 // sixty in an empty cluster, thousands in some. Callers must not modify the returned slice.
 //
 // The cached list lags behind the informer's store until the informer has called its
-// handlers.
+// handlers. If the informer has stopped, nothing is cached.
 func CacheClusterRoleBindings(factory informers.SharedInformerFactory) informers.SharedInformerFactory {
 	return &bindingFactory{SharedInformerFactory: factory}
 }
@@ -26,7 +25,7 @@ func CacheClusterRoleBindings(factory informers.SharedInformerFactory) informers
 type bindingFactory struct {
 	informers.SharedInformerFactory
 	once   sync.Once
-	lister *bindingLister // nil if the informer has stopped
+	lister *bindingLister
 }
 
 // Rbac implements informers.SharedInformerFactory.
@@ -60,43 +59,17 @@ type bindingInformer struct {
 func (i bindingInformer) Lister() rbaclisters.ClusterRoleBindingLister {
 	i.factory.once.Do(func() {
 		lister := &bindingLister{ClusterRoleBindingLister: i.ClusterRoleBindingInformer.Lister()}
-		changed := func() { lister.generation.Add(1) }
-		registration, err := i.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { changed() },
-			UpdateFunc: func(_, _ any) { changed() },
-			DeleteFunc: func(any) { changed() },
-		})
-		if err == nil { // otherwise the informer has stopped
-			lister.handlerSynced = registration.HasSynced
-			i.factory.lister = lister
-		}
+		lister.generation.follow(i.Informer())
+		i.factory.lister = lister
 	})
-	if i.factory.lister == nil {
-		return i.ClusterRoleBindingInformer.Lister()
-	}
 	return i.factory.lister
 }
 
 // bindingLister lists the ClusterRoleBindings of an informer.
 type bindingLister struct {
 	rbaclisters.ClusterRoleBindingLister
-	// generation counts the calls of the event handler. A call follows the change of the
-	// informer's store.
-	generation atomic.Uint64
-	// handlerSynced reports whether the handler was called for all initial objects. Until
-	// then nothing is cached, because callers may already see the informer as synced.
-	handlerSynced cache.InformerSynced
-	synced        atomic.Bool // handlerSynced has returned true
-	cached        atomic.Pointer[bindingList]
-}
-
-func (l *bindingLister) hasSynced() bool {
-	if l.synced.Load() {
-		return true
-	}
-	synced := l.handlerSynced()
-	l.synced.Store(synced)
-	return synced
+	generation generation
+	cached     atomic.Pointer[bindingList]
 }
 
 // bindingList holds all ClusterRoleBindings, listed at a generation.
@@ -107,10 +80,10 @@ type bindingList struct {
 
 // List implements rbaclisters.ClusterRoleBindingLister.
 func (l *bindingLister) List(selector labels.Selector) ([]*rbacv1.ClusterRoleBinding, error) {
-	if !selector.Empty() || !l.hasSynced() {
+	if !selector.Empty() || !l.generation.hasSynced() {
 		return l.ClusterRoleBindingLister.List(selector)
 	}
-	generation := l.generation.Load()
+	generation := l.generation.current()
 	if cached := l.cached.Load(); cached != nil && cached.generation == generation {
 		return cached.all, nil
 	}

@@ -103,7 +103,7 @@ func TestCachedBindings(t *testing.T) {
 
 // waitForHandler waits until the informer's handler was called for all initial objects.
 func waitForHandler(lister rbaclisters.ClusterRoleBindingLister) {
-	for !lister.(*bindingLister).hasSynced() {
+	for !lister.(*bindingLister).generation.hasSynced() {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -133,10 +133,10 @@ func TestBindingsOfAStoppedInformer(t *testing.T) {
 	close(stop)
 	inner.Shutdown()
 	lister := CacheClusterRoleBindings(inner).Rbac().V1().ClusterRoleBindings().Lister()
-	if _, cached := lister.(*bindingLister); cached {
-		t.Error("bindings are cached")
-	}
 	if got := listNames(t, lister, labels.Everything()); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("listed %v, want a", got)
+	}
+	if lister.(*bindingLister).cached.Load() != nil {
+		t.Error("bindings are cached")
 	}
 }

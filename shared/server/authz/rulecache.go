@@ -14,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	authorizationmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/registry/rbac/validation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
@@ -68,15 +67,9 @@ const (
 
 // ruleCache caches the rules of users. It is safe for concurrent use.
 type ruleCache struct {
-	resolver *validation.DefaultRuleResolver
-	seed     maphash.Seed
-	// generation counts the calls of the event handlers. A call follows the change of the
-	// informer's store.
-	generation atomic.Uint64
-	// handlersSynced report whether the handlers were called for all initial objects. Until
-	// then nothing is cached.
-	handlersSynced []cache.InformerSynced
-	synced         atomic.Bool // all handlersSynced have returned true
+	resolver   *validation.DefaultRuleResolver
+	seed       maphash.Seed
+	generation generation
 
 	mu    sync.RWMutex
 	users map[uint64]*userRules // by hash; guarded by mu
@@ -108,40 +101,13 @@ func newRuleCache(factory informers.SharedInformerFactory) *ruleCache {
 		seed:  maphash.MakeSeed(),
 		users: map[uint64]*userRules{},
 	}
-	changed := func() { c.generation.Add(1) }
-	handler := cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { changed() },
-		UpdateFunc: func(_, _ any) { changed() },
-		DeleteFunc: func(any) { changed() },
-	}
-	for _, informer := range []cache.SharedIndexInformer{
-		v1.Roles().Informer(), v1.RoleBindings().Informer(), v1.ClusterRoles().Informer(), v1.ClusterRoleBindings().Informer(),
-	} {
-		synced := func() bool { return false }
-		if registration, err := informer.AddEventHandler(handler); err == nil { // otherwise the informer has stopped
-			synced = registration.HasSynced
-		}
-		c.handlersSynced = append(c.handlersSynced, synced)
-	}
+	c.generation.follow(v1.Roles().Informer(), v1.RoleBindings().Informer(), v1.ClusterRoles().Informer(), v1.ClusterRoleBindings().Informer())
 	return c
-}
-
-func (c *ruleCache) hasSynced() bool {
-	if c.synced.Load() {
-		return true
-	}
-	for _, synced := range c.handlersSynced {
-		if !synced() {
-			return false
-		}
-	}
-	c.synced.Store(true)
-	return true
 }
 
 // cacheable reports whether RBAC alone decides about a user.
 func (c *ruleCache) cacheable(u user.Info) bool {
-	if u == nil || !c.hasSynced() {
+	if u == nil || !c.generation.hasSynced() {
 		return false
 	}
 	for _, group := range u.GetGroups() {
@@ -158,7 +124,7 @@ func (c *ruleCache) allows(a authorizer.Attributes) (reason string, ok bool) {
 	if !c.cacheable(u) {
 		return "", false
 	}
-	rules := c.find(u, a.GetNamespace(), c.generation.Load())
+	rules := c.find(u, a.GetNamespace(), c.generation.current())
 	if rules == nil {
 		return "", false
 	}
@@ -186,7 +152,7 @@ func (c *ruleCache) find(u user.Info, namespace string, generation uint64) *user
 
 // authorize asks next, and records the user if the request is allowed.
 func (c *ruleCache) authorize(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
-	generation := c.generation.Load() // before next reads any rule
+	generation := c.generation.current() // before next reads any rule
 	decision, reason, err := next.Authorize(ctx, a)
 	if decision == authorizer.DecisionAllow {
 		c.recordAllowed(ctx, a, generation)

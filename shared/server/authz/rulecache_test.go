@@ -48,7 +48,7 @@ func TestRuleCacheAsUpstream(t *testing.T) {
 		next := &countingAuthorizer{Authorizer: rules}
 		cached := CacheRules(next, []string{Node, RBAC}, factory).(*cachingAuthorizer)
 		run(t, factory)
-		for !cached.cache.hasSynced() {
+		for !cached.cache.generation.hasSynced() {
 		}
 		v1 := factory.Rbac().V1()
 		kinds := []cache.SharedIndexInformer{
@@ -98,7 +98,7 @@ func TestRuleCacheAsUpstream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cached.cache.generation.Add(1)
+			cached.cache.generation.changes.Add(1)
 		}
 		for range 400 {
 			if random.IntN(8) == 0 {
@@ -211,7 +211,7 @@ func TestUncachedUsers(t *testing.T) {
 	}
 	cached := CacheRules(next, []string{Node, RBAC, "Webhook"}, factory)
 	run(t, factory)
-	for !cached.(*cachingAuthorizer).cache.hasSynced() {
+	for !cached.(*cachingAuthorizer).cache.generation.hasSynced() {
 	}
 	for _, u := range []user.Info{
 		nil,
@@ -254,7 +254,7 @@ func TestDeniedRequestsAreNotCached(t *testing.T) {
 	next := &countingAuthorizer{Authorizer: upstream(factory)}
 	cached := CacheRules(next, []string{Node, RBAC}, factory).(*cachingAuthorizer)
 	run(t, factory)
-	for !cached.cache.hasSynced() {
+	for !cached.cache.generation.hasSynced() {
 	}
 	ask := func(name, namespace string) authorizer.Decision {
 		got, _, _ := cached.Authorize(t.Context(), authorizer.AttributesRecord{
