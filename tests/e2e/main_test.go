@@ -1,26 +1,23 @@
 package e2e
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"triune.dev/tests/cluster"
 )
 
+var target, replicas = cluster.SuiteFlags("topology to test: kube-apiserver, triune, tiers or external", 2)
+
 var (
-	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: kube-apiserver, triune, tiers or external")
-	replicas = flag.Int("replicas", cluster.Replicas(2), "replicas of every tier of the tiers topology")
 	external = flag.String("kubeconfig", "", "kubeconfig of an administrator of the server that -target=external tests")
 	flagSet  = flag.String("flags", os.Getenv("TRIUNE_FLAGS"), "start the servers with the flags of a production cluster: production or production-max-in-flight")
 	etcd     = flag.Bool("external-etcd", false, "give triune an etcd process in place of its own")
@@ -40,21 +37,10 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	cluster.Main(m, func(ctx context.Context) (int, error) { return run(ctx, m) })
 }
 
-func run(m *testing.M) (int, error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if f := flag.Lookup("test.list"); f.Value.String() != "" {
-		return m.Run(), nil
-	}
+func run(ctx context.Context, m *testing.M) (int, error) {
 	if *flagSet != "" {
 		dir, err := os.MkdirTemp("", "triune-production-")
 		if err != nil {
@@ -81,11 +67,7 @@ func run(m *testing.M) (int, error) {
 			code = 1
 		}
 	}
-	err = c.Close()
-	if code != 0 {
-		fmt.Fprintln(os.Stderr, c.Logs(16<<10))
-	}
-	return code, errors.Join(err, os.RemoveAll(c.Dir))
+	return code, c.Discard(code != 0)
 }
 
 // start starts the server of this run, or connects to the external one.

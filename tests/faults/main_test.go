@@ -1,13 +1,11 @@
 package faults
 
 import (
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -15,9 +13,9 @@ import (
 	"triune.dev/tests/faults/wire"
 )
 
+var target, replicas = cluster.SuiteFlags("topology to test: triune or tiers (or kube-apiserver, to test the tests)", 2)
+
 var (
-	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to test: triune or tiers (or kube-apiserver, to test the tests)")
-	replicas = flag.Int("replicas", cluster.Replicas(2), "replicas of every tier of the tiers topology")
 	seed     = flag.Uint64("seed", uint64(time.Now().UnixNano()%1e9), "of all random choices")
 	pictures = flag.String("pictures", "", "a directory for pictures of histories that are not linearizable")
 	onlyFor  = flag.Int("rounds", 0, "rounds of the linearizability test; 0 stands for its default")

@@ -1,15 +1,10 @@
 package identity
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -19,10 +14,7 @@ import (
 	"triune.dev/tests/tokens"
 )
 
-var (
-	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to compare with kube-apiserver: triune, tiers, or kube-apiserver for a check of the suite")
-	replicas = flag.Int("replicas", cluster.Replicas(1), "replicas of every tier of the tiers topology")
-)
+var target, replicas = cluster.SuiteFlags(cluster.ToCompare, 1)
 
 // site is the environment of the servers of this run.
 var site struct {
@@ -40,21 +32,10 @@ var site struct {
 func servers() []*server { return []*server{site.reference, site.tested} }
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	cluster.Main(m, func(ctx context.Context) (int, error) { return run(ctx, m) })
 }
 
-func run(m *testing.M) (code int, err error) {
-	if flag.Lookup("test.list").Value.String() != "" {
-		return m.Run(), nil
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+func run(ctx context.Context, m *testing.M) (code int, err error) {
 	if site.dir, err = os.MkdirTemp("", "triune-identity-"); err != nil {
 		return 1, err
 	}
@@ -84,14 +65,9 @@ func run(m *testing.M) (code int, err error) {
 		code = m.Run()
 	}
 	for _, s := range servers() {
-		if s == nil {
-			continue
+		if s != nil {
+			err = errors.Join(err, s.cluster.Discard(code != 0))
 		}
-		err = errors.Join(err, s.cluster.Close())
-		if code != 0 || err != nil {
-			fmt.Fprintln(os.Stderr, s.cluster.Logs(8<<10))
-		}
-		err = errors.Join(err, os.RemoveAll(s.cluster.Dir))
 	}
 	return code, err
 }

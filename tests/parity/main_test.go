@@ -1,14 +1,9 @@
 package parity
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -17,31 +12,17 @@ import (
 	"triune.dev/tests/cluster"
 )
 
-var (
-	target   = flag.String("target", cmp.Or(os.Getenv("TRIUNE_TARGET"), string(cluster.Triune)), "topology to compare with kube-apiserver: triune, tiers, or kube-apiserver for a check of the suite")
-	replicas = flag.Int("replicas", cluster.Replicas(1), "replicas of every tier of the tiers topology")
-)
+var target, replicas = cluster.SuiteFlags(cluster.ToCompare, 1)
 
 // peers are the two servers of this run: the reference and the one under test.
 var peers struct{ reference, tested *Peer }
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	cluster.Main(m, func(ctx context.Context) (int, error) { return run(ctx, m) })
 }
 
-func run(m *testing.M) (code int, err error) {
-	if flag.Lookup("test.list").Value.String() != "" {
-		return m.Run(), nil
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// Both servers use the same keys: certificates and key IDs are in some answers.
+func run(ctx context.Context, m *testing.M) (code int, err error) {
+	// One set of keys for both: certificates and key ids are in some answers.
 	dir, err := os.MkdirTemp("", "triune-parity-")
 	if err != nil {
 		return 1, err
@@ -55,10 +36,7 @@ func run(m *testing.M) (code int, err error) {
 	if err == nil {
 		code = m.Run()
 	}
-	if err = errors.Join(err, closePeers(started, func() bool { return code != 0 })); err != nil {
-		code = 1
-	}
-	return code, err
+	return code, errors.Join(err, closePeers(started, func() bool { return code != 0 }))
 }
 
 // keys has the keys of all servers of this run.
@@ -96,14 +74,9 @@ func startPeers(ctx context.Context, flags func(cluster.Tier) []string) (started
 // a failure.
 func closePeers(started [2]*Peer, failed func() bool) (err error) {
 	for i, p := range started {
-		if p == nil {
-			continue
+		if p != nil {
+			err = errors.Join(err, p.Cluster.Discard(i == 1 && failed()))
 		}
-		err = errors.Join(err, p.Cluster.Close())
-		if i == 1 && (err != nil || failed()) {
-			fmt.Fprintln(os.Stderr, p.Cluster.Logs(16<<10))
-		}
-		err = errors.Join(err, os.RemoveAll(p.Cluster.Dir))
 	}
 	return err
 }
