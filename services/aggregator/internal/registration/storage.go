@@ -7,7 +7,6 @@ import (
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -20,12 +19,14 @@ import (
 
 	"triune.dev/services/aggregator/internal/scheme"
 	"triune.dev/shared/server/resources"
+	"triune.dev/shared/storage/etcdstore"
 )
 
 // APIGroup returns apiregistration.k8s.io/v1 with the storage of getter. v1beta1 can be decoded from
 // storage but is not served, as in kube-apiserver since Kubernetes 1.22.
 func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
-	apiServices := storage.NewREST(scheme.Scheme, storageOptions{getter})
+	stored := etcdstore.StoredAs(getter, scheme.Codecs, apiregistrationv1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
+	apiServices := storage.NewREST(scheme.Scheme, stored)
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiregistration.GroupName, scheme.Scheme, metav1.ParameterCodec, scheme.Codecs)
 	info.VersionedResourcesStorageMap[apiregistrationv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"apiservices":        apiServices,
@@ -33,23 +34,6 @@ func APIGroup(getter generic.RESTOptionsGetter) *genericapiserver.APIGroupInfo {
 	}
 	info.PrioritizedVersions = []schema.GroupVersion{apiregistrationv1.SchemeGroupVersion}
 	return &info
-}
-
-// storageOptions selects kube-apiserver's key and encoding for APIServices.
-type storageOptions struct{ generic.RESTOptionsGetter }
-
-func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil {
-		return options, fmt.Errorf("storage options of %s: %w", resource, err)
-	}
-	options.ResourcePrefix = resource.Group + "/" + resource.Resource
-	config := *options.StorageConfig
-	config.GroupResource = resource
-	config.Codec = scheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion, v1beta1.SchemeGroupVersion)
-	config.EncodeVersioner = runtime.NewMultiGroupVersioner(apiregistrationv1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
-	options.StorageConfig = &config
-	return options, nil
 }
 
 // Discovery returns the aggregated discovery of a group of the resource table.

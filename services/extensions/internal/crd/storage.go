@@ -18,6 +18,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"triune.dev/services/extensions/internal/scheme"
+	"triune.dev/shared/storage/etcdstore"
 )
 
 // resource is the plural name of CustomResourceDefinition.
@@ -27,7 +28,8 @@ const resource = "customresourcedefinitions"
 // kube-apiserver's key and in its encoding, JSON of v1beta1: large CRDs are smaller in it
 // than in v1 and may exceed the size of an etcd request otherwise (kubernetes#82292).
 func APIGroup(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
-	crds, err := registry.NewREST(scheme.Scheme, storageOptions{getter})
+	stored := etcdstore.StoredAs(getter, scheme.Codecs, v1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
+	crds, err := registry.NewREST(scheme.Scheme, stored)
 	if err != nil {
 		return nil, fmt.Errorf("make the storage of %s: %w", resource, err)
 	}
@@ -66,23 +68,4 @@ func (d crdStorage) DeleteCollection(ctx context.Context, validate rest.Validate
 		}
 	}
 	return list, nil
-}
-
-// storageOptions sets kube-apiserver's key and encoding of CRDs.
-type storageOptions struct {
-	generic.RESTOptionsGetter
-}
-
-func (o storageOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if err != nil {
-		return options, fmt.Errorf("storage options of %s: %w", resource, err)
-	}
-	options.ResourcePrefix = resource.Group + "/" + resource.Resource
-	storage := *options.StorageConfig
-	storage.GroupResource = resource
-	storage.Codec = scheme.Codecs.LegacyCodec(v1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
-	storage.EncodeVersioner = runtime.NewMultiGroupVersioner(v1beta1.SchemeGroupVersion, schema.GroupKind{Group: v1beta1.GroupName})
-	options.StorageConfig = &storage
-	return options, nil
 }
