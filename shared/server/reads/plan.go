@@ -49,18 +49,9 @@ type plan struct {
 // selects reports whether the request selects only some objects of the collection.
 func (p *plan) selects() bool { return !p.options.Predicate.Empty() }
 
-// planList parses a request as upstream's ListResource, registry.Store.List and etcdstore
-// together do. ok is false if the fallback must answer.
-func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
-	info, ok := requestInfo(req)
-	if !ok {
-		return p, false
-	}
+// setSelectors sets the selectors of a LIST or WATCH with these options.
+func (p *plan) setSelectors(options *metainternalversion.ListOptions) {
 	p.label, p.field = labels.Everything(), fields.Everything()
-	options, ok := h.listOptions(req, info.Name)
-	if !ok {
-		return p, false
-	}
 	if options.LabelSelector != nil {
 		p.label = options.LabelSelector
 	}
@@ -68,6 +59,20 @@ func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
 		p.field = options.FieldSelector
 	}
 	p.byKey = !slices.ContainsFunc(p.field.Requirements(), func(r fields.Requirement) bool { return !metadataField(r.Field) })
+}
+
+// planList parses a request as upstream's ListResource, registry.Store.List and etcdstore
+// together do. ok is false if the fallback must answer.
+func (h *Handlers) planList(req *http.Request) (p plan, ok bool) {
+	info, ok := requestInfo(req)
+	if !ok {
+		return p, false
+	}
+	options, ok := h.listOptions(req, info.Name)
+	if !ok {
+		return p, false
+	}
+	p.setSelectors(&options)
 	p.options = storage.ListOptions{
 		ResourceVersion:      options.ResourceVersion,
 		ResourceVersionMatch: options.ResourceVersionMatch,

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -186,14 +184,8 @@ func (ws *watches) watchOptions(req *http.Request, name string) (options metaint
 
 // prepare sets the selector of a stream and the keys that it watches.
 func (ws *watches) prepare(s *watchStream, namespace string, options *metainternalversion.ListOptions) bool {
-	p := plan{label: labels.Everything(), field: fields.Everything()}
-	if options.LabelSelector != nil {
-		p.label = options.LabelSelector
-	}
-	if options.FieldSelector != nil {
-		p.field = options.FieldSelector
-	}
-	p.byKey = !slices.ContainsFunc(p.field.Requirements(), func(r fields.Requirement) bool { return !metadataField(r.Field) })
+	var p plan
+	p.setSelectors(options)
 	p.options = storage.ListOptions{
 		ResourceVersion: options.ResourceVersion, Recursive: true, SendInitialEvents: options.SendInitialEvents,
 		Predicate: storage.SelectionPredicate{Label: p.label, Field: p.field, AllowWatchBookmarks: options.AllowWatchBookmarks},
