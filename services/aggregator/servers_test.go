@@ -90,9 +90,9 @@ func (n *nextTier) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case path == "/apis/apiextensions.k8s.io/v1/customresourcedefinitions":
 		n.serveCRDs(w, req)
 	default:
-		who, _ := request.UserFrom(req.Context())
+		u, _ := request.UserFrom(req.Context())
 		w.WriteHeader(http.StatusTeapot)
-		fmt.Fprintf(w, "next tier: %s %s for %s", req.Method, path, who.GetName())
+		fmt.Fprintf(w, "next tier: %s %s for %s", req.Method, path, u.GetName())
 	}
 }
 

@@ -45,9 +45,9 @@ func request(t *testing.T, s *server, namespace string, spec authenticationv1.To
 	return made.Status.Token
 }
 
-// expect fails unless all tiers of the server soon accept a token as that of the user, or
-// refuse it with 401 if user is "". Deleted objects are remembered for ten seconds.
-func (s *server) expect(t *testing.T, token, user string) (who authenticationv1.UserInfo) {
+// expect fails unless the server soon takes a token for the user, in all tiers, or refuses
+// it with 401 if user is "". What has just been deleted is remembered for ten seconds.
+func (s *server) expect(t *testing.T, token, user string) (u authenticationv1.UserInfo) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		a, err := s.identify(ctx, credential{token: token})
@@ -57,10 +57,10 @@ func (s *server) expect(t *testing.T, token, user string) (who authenticationv1.
 		case user == "" && a.Code != http.StatusUnauthorized, user != "" && a.User.Username != user:
 			return fmt.Errorf("%s: %+v, want the user %q", s.cluster.Config.Topology, a, user)
 		}
-		who = a.User
+		u = a.User
 		return nil
 	})
-	return who
+	return u
 }
 
 // TestBoundTokens checks that a token of a ServiceAccount is valid as long as the object
@@ -94,9 +94,9 @@ func TestBoundTokens(t *testing.T) {
 			}
 			s.expect(t, free, worker)
 			s.expect(t, elsewhere, "")
-			who := s.expect(t, bound["Pod"], worker)
-			if who.UID != string(first.UID) || who.Extra["authentication.kubernetes.io/pod-name"][0] != "pod" || len(who.Groups) != 3 {
-				t.Errorf("of a pod: %+v", who)
+			u := s.expect(t, bound["Pod"], worker)
+			if u.UID != string(first.UID) || u.Extra["authentication.kubernetes.io/pod-name"][0] != "pod" || len(u.Groups) != 3 {
+				t.Errorf("of a pod: %+v", u)
 			}
 			s.expect(t, bound["Secret"], worker)
 			for _, audiences := range [][]string{{"elsewhere"}, {"elsewhere", "nowhere"}, {"nowhere"}, nil} {

@@ -61,9 +61,9 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want 401", wrong, a, err)
 		}
 	}
-	who := s.expect(t, tokenID+"."+tokenSecret, "system:bootstrap:"+tokenID)
-	if want := []string{"system:bootstrappers", "system:bootstrappers:here", "system:authenticated"}; !slices.Equal(who.Groups, want) {
-		t.Errorf("groups %q, want %q", who.Groups, want)
+	u := s.expect(t, tokenID+"."+tokenSecret, "system:bootstrap:"+tokenID)
+	if want := []string{"system:bootstrappers", "system:bootstrappers:here", "system:authenticated"}; !slices.Equal(u.Groups, want) {
+		t.Errorf("groups %q, want %q", u.Groups, want)
 	}
 
 	anybody.BearerToken = tokenID + "." + tokenSecret

@@ -16,16 +16,16 @@ import (
 // audited has requests of each kind that a policy rule can distinguish.
 var audited = func() []authorizer.Attributes {
 	var all []authorizer.Attributes
-	for _, who := range []user.Info{
+	for _, u := range []user.Info{
 		&user.DefaultInfo{Name: "system:kube-controller-manager"}, &user.DefaultInfo{Name: "alice", Groups: []string{"system:unauthenticated"}},
 	} {
 		for _, verb := range []string{"get", "list", "create"} {
 			all = append(all,
-				authorizer.AttributesRecord{User: who, Verb: verb, Path: "/openapi/v3"},
-				authorizer.AttributesRecord{User: who, Verb: verb, Path: "/version"},
-				authorizer.AttributesRecord{User: who, Verb: verb, APIVersion: "v1", Resource: "secrets", Namespace: "default", Name: "a", ResourceRequest: true},
-				authorizer.AttributesRecord{User: who, Verb: verb, APIGroup: "apps", APIVersion: "v1", Resource: "deployments", Subresource: "scale", Namespace: "a", ResourceRequest: true},
-				authorizer.AttributesRecord{User: who, Verb: verb, APIGroup: "example.com", APIVersion: "v1", Resource: "widgets", ResourceRequest: true},
+				authorizer.AttributesRecord{User: u, Verb: verb, Path: "/openapi/v3"},
+				authorizer.AttributesRecord{User: u, Verb: verb, Path: "/version"},
+				authorizer.AttributesRecord{User: u, Verb: verb, APIVersion: "v1", Resource: "secrets", Namespace: "default", Name: "a", ResourceRequest: true},
+				authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: "apps", APIVersion: "v1", Resource: "deployments", Subresource: "scale", Namespace: "a", ResourceRequest: true},
+				authorizer.AttributesRecord{User: u, Verb: verb, APIGroup: "example.com", APIVersion: "v1", Resource: "widgets", ResourceRequest: true},
 			)
 		}
 	}

@@ -72,8 +72,8 @@ func isGraphResource(a authorizer.Attributes) bool {
 
 // RulesFor implements authorizer.RuleResolver. The permissions of a node cannot be
 // enumerated.
-func (n nodeMode) RulesFor(_ context.Context, who user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	if _, isNode := n.identifier.NodeIdentity(who); isNode {
+func (n nodeMode) RulesFor(_ context.Context, u user.Info, _ string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	if _, isNode := n.identifier.NodeIdentity(u); isNode {
 		return nil, nil, true, errors.New("the mode Node does not enumerate rules")
 	}
 	return nil, nil, false, nil

@@ -93,9 +93,9 @@ func (l *level) call(ctx context.Context, width flowcontrolrequest.WorkEstimate,
 	for _, b := range []byte(flow) {
 		hash = hash*1099511628211 + uint64(b)
 	}
-	info, who := &apirequest.RequestInfo{Verb: "get", Name: flow}, &user.DefaultInfo{Name: flow}
-	ctx = apirequest.WithUser(apirequest.WithRequestInfo(ctx, info), who)
-	r, _ := l.StartRequest(ctx, &width, hash, flow, "schema", info, who, func(bool) {})
+	info, u := &apirequest.RequestInfo{Verb: "get", Name: flow}, &user.DefaultInfo{Name: flow}
+	ctx = apirequest.WithUser(apirequest.WithRequestInfo(ctx, info), u)
+	r, _ := l.StartRequest(ctx, &width, hash, flow, "schema", info, u, func(bool) {})
 	if r == nil {
 		c.rejected.Store(true)
 		return c

@@ -131,9 +131,9 @@ var _ audit.Backend = (*tier)(nil)
 
 // describe describes the request that a handler receives.
 func describe(req *http.Request) string {
-	who, info := "nobody", "no info"
+	user, info := "nobody", "no info"
 	if u, ok := request.UserFrom(req.Context()); ok {
-		who = u.GetName()
+		user = u.GetName()
 	}
 	if i, ok := request.RequestInfoFrom(req.Context()); ok {
 		info = strings.Join([]string{i.Verb, i.Namespace, i.Resource, i.Subresource, i.Name}, ":")
@@ -145,7 +145,7 @@ func describe(req *http.Request) string {
 		}
 	}
 	slices.Sort(headers)
-	return strings.Join([]string{who, info, req.URL.Path, strings.Join(headers, ",")}, " ")
+	return strings.Join([]string{user, info, req.URL.Path, strings.Join(headers, ",")}, " ")
 }
 
 func (x *tier) answer(w http.ResponseWriter, req *http.Request) {

@@ -17,7 +17,7 @@ import (
 // Getter sends a GET on behalf of a user. It must honor the context and be safe for concurrent
 // use. The caller closes the body.
 type Getter interface {
-	Get(ctx context.Context, who user.Info, path string, header http.Header) (*http.Response, error)
+	Get(ctx context.Context, u user.Info, path string, header http.Header) (*http.Response, error)
 }
 
 // Aggregator is the user on whose behalf this tier fetches documents that it serves to

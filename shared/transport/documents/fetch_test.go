@@ -108,9 +108,9 @@ func TestUnchangedDocumentIsNotReturned(t *testing.T) {
 
 func TestHandlerReceivesUserAndRequestInfo(t *testing.T) {
 	server := handler(func(w http.ResponseWriter, req *http.Request) {
-		who, _ := request.UserFrom(req.Context())
+		u, _ := request.UserFrom(req.Context())
 		info, _ := request.RequestInfoFrom(req.Context())
-		fmt.Fprintf(w, "%s %s %s %s", who.GetName(), info.Verb, info.Path, req.Header.Get("Accept"))
+		fmt.Fprintf(w, "%s %s %s %s", u.GetName(), info.Verb, info.Path, req.Header.Get("Accept"))
 	})
 	answer, err := documents.Document(t.Context(), server, documents.Query{Path: "/apis", Accept: "application/json"})
 	if err != nil {

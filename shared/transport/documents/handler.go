@@ -18,7 +18,7 @@ func Handler(h http.Handler) Getter { return handlerGetter{h} }
 type handlerGetter struct{ handler http.Handler }
 
 // Get implements [Getter].
-func (g handlerGetter) Get(ctx context.Context, who user.Info, path string, header http.Header) (*http.Response, error) {
+func (g handlerGetter) Get(ctx context.Context, u user.Info, path string, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+loopback.Host+path, nil)
 	if err != nil {
 		return nil, err
@@ -26,6 +26,6 @@ func (g handlerGetter) Get(ctx context.Context, who user.Info, path string, head
 	if header != nil {
 		req.Header = header.Clone()
 	}
-	handler := tierclient.As(who, g.handler)
+	handler := tierclient.As(u, g.handler)
 	return loopback.New(func() http.Handler { return handler }).RoundTrip(req)
 }

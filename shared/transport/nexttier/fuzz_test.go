@@ -29,12 +29,12 @@ func FuzzIdentity(f *testing.F) {
 	}
 	sender := newIdentity(names)
 	f.Fuzz(func(t *testing.T, name, uid, one, other, key, value, forged, forgery string) {
-		who := &user.DefaultInfo{Name: name, UID: uid, Groups: []string{one, other}, Extra: map[string][]string{key: {value}}}
+		u := &user.DefaultInfo{Name: name, UID: uid, Groups: []string{one, other}, Extra: map[string][]string{key: {value}}}
 		header := http.Header{}
 		if !sender.isIdentityHeader(http.CanonicalHeaderKey(forged)) {
 			header[forged] = []string{forgery}
 		}
-		if err := sender.setHeaders(header, who); err != nil {
+		if err := sender.setHeaders(header, u); err != nil {
 			return
 		}
 		// What HTTP may change: spaces around values and the case of names.
@@ -46,13 +46,13 @@ func FuzzIdentity(f *testing.F) {
 		}
 		response, ok, err := reader.AuthenticateRequest(&http.Request{Header: sent, URL: &url.URL{}})
 		if err != nil || !ok {
-			t.Fatalf("nobody is read of %q, asserted for %+v: %v", sent, who, err)
+			t.Fatalf("nobody is read of %q, asserted for %+v: %v", sent, u, err)
 		}
 		got := response.User
 		// An empty group does not exist.
-		groups := slices.DeleteFunc(slices.Clone(who.Groups), func(group string) bool { return group == "" })
-		if got.GetName() != name || got.GetUID() != uid || !slices.Equal(got.GetGroups(), groups) || !maps.EqualFunc(got.GetExtra(), who.Extra, slices.Equal) {
-			t.Errorf("%#v is read as %#v", who, got)
+		groups := slices.DeleteFunc(slices.Clone(u.Groups), func(group string) bool { return group == "" })
+		if got.GetName() != name || got.GetUID() != uid || !slices.Equal(got.GetGroups(), groups) || !maps.EqualFunc(got.GetExtra(), u.Extra, slices.Equal) {
+			t.Errorf("%#v is read as %#v", u, got)
 		}
 	})
 }

@@ -45,16 +45,16 @@ func TierOf(leaf *x509.Certificate) (tier string, ok bool) {
 // Loopback returns a configuration for clients of the tier itself, with full rights and without
 // a socket.
 func Loopback(tier string, own http.Handler) *rest.Config {
-	who := &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
-	return config(tier, who, own)
+	u := &user.DefaultInfo{Name: UserPrefix + tier, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+	return config(tier, u, own)
 }
 
 // Config returns a configuration for clients that call handler on behalf of the given tier.
 // Built-in types are encoded as protobuf.
 func Config(tier string, handler http.Handler) *rest.Config { return config(tier, User(tier), handler) }
 
-func config(tier string, who user.Info, handler http.Handler) *rest.Config {
-	signed := As(who, audited(handler))
+func config(tier string, u user.Info, handler http.Handler) *rest.Config {
+	signed := As(u, audited(handler))
 	config := loopback.Config(func() http.Handler { return signed }, "")
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
@@ -72,7 +72,7 @@ func audited(next http.Handler) http.Handler {
 	})
 }
 
-// As returns a handler that calls next on behalf of who, whatever the request says about its
+// As returns a handler that calls next on behalf of u, whatever the request says about its
 // sender.
 //
 // The request that next gets has its own context, which ends with that of the caller but has
@@ -80,7 +80,7 @@ func audited(next http.Handler) http.Handler {
 // inherit its user, audit event, request info or trace: in a single process, the chain of the
 // next tier would take them for its own. For the same reason, headers that carry an audit ID or
 // a trace are removed.
-func As(who user.Info, next http.Handler) http.Handler {
+func As(u user.Info, next http.Handler) http.Handler {
 	resolver := &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
 		GrouplessAPIPrefixes: sets.NewString("api"),
@@ -93,7 +93,7 @@ func As(who user.Info, next http.Handler) http.Handler {
 		}
 		ctx := context.WithValue(withoutValues{req.Context()}, ownKey{}, true)
 		ctx = request.WithReceivedTimestamp(ctx, time.Now())
-		ctx = request.WithRequestInfo(request.WithUser(ctx, who), info)
+		ctx = request.WithRequestInfo(request.WithUser(ctx, u), info)
 		own := req.WithContext(ctx)
 		own.Header = req.Header.Clone()
 		for _, name := range tracking {

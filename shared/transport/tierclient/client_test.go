@@ -98,10 +98,10 @@ func TestAsIsolatesTheContext(t *testing.T) {
 	}
 	handler.ServeHTTP(httptest.NewRecorder(), req)
 
-	who, _ := request.UserFrom(inner)
+	u, _ := request.UserFrom(inner)
 	info, _ := request.RequestInfoFrom(inner)
-	if who.GetName() != "system:triune:core" || info.Path != "/apis" {
-		t.Errorf("user %v, request info %v", who, info)
+	if u.GetName() != "system:triune:core" || info.Path != "/apis" {
+		t.Errorf("user %v, request info %v", u, info)
 	}
 	if audit.AuditContextFrom(inner) != nil || inner.Value(key{}) != nil {
 		t.Error("values of the request that is being served are inherited")

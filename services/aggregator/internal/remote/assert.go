@@ -11,9 +11,9 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Assert sets the headers by which a front proxy asserts who. It removes all other identity
+// Assert sets the headers by which a front proxy asserts u. It removes all other identity
 // headers, the credential, and impersonation headers, which this tier has already applied.
-func Assert(req *http.Request, who user.Info) {
+func Assert(req *http.Request, u user.Info) {
 	for name := range req.Header {
 		if lower := strings.ToLower(name); strings.HasPrefix(lower, "x-remote-") || strings.HasPrefix(lower, "impersonate-") {
 			delete(req.Header, name)
@@ -23,15 +23,15 @@ func Assert(req *http.Request, who user.Info) {
 	stripBearerProtocol(req.Header)
 	uid := ""
 	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.RemoteRequestHeaderUID) {
-		uid = who.GetUID()
+		uid = u.GetUID()
 	}
-	transport.SetAuthProxyHeaders(req, who.GetName(), uid, who.GetGroups(), who.GetExtra())
+	transport.SetAuthProxyHeaders(req, u.GetName(), uid, u.GetGroups(), u.GetExtra())
 }
 
 // assertContextUser asserts the user in the request's context.
 func assertContextUser(req *http.Request) {
-	if who, ok := request.UserFrom(req.Context()); ok {
-		Assert(req, who)
+	if u, ok := request.UserFrom(req.Context()); ok {
+		Assert(req, u)
 	}
 }
 

@@ -97,12 +97,12 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b.terminate(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	who, ok := request.UserFrom(req.Context())
+	u, ok := request.UserFrom(req.Context())
 	if !ok {
 		b.terminate(w, req, "missing user", http.StatusInternalServerError)
 		return
 	}
-	if err := nexttier.CheckUser(who); err != nil { // the server would see another user
+	if err := nexttier.CheckUser(u); err != nil { // the server would see another user
 		b.terminate(w, req, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -237,9 +237,9 @@ func (b *Backend) upgrade(w http.ResponseWriter, req *http.Request, location *ur
 	handler.ServeHTTP(w, req)
 }
 
-// Get requests a document on behalf of who. It ignores the condition Available, because callers
+// Get requests a document on behalf of u. It ignores the condition Available, because callers
 // use it to find out whether the server is back. The caller closes the body.
-func (b *Backend) Get(ctx context.Context, who user.Info, path string, header http.Header) (*http.Response, error) {
+func (b *Backend) Get(ctx context.Context, u user.Info, path string, header http.Header) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+serverName(b.apiService)+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("get %s: %w", path, err)
@@ -247,7 +247,7 @@ func (b *Backend) Get(ctx context.Context, who user.Info, path string, header ht
 	if header != nil {
 		req.Header = header.Clone()
 	}
-	Assert(req, who)
+	Assert(req, u)
 	return b.roundTrip(req)
 }
 

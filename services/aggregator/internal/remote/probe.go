@@ -37,8 +37,8 @@ func (b *Backend) Probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	who := documents.Aggregator
-	transport.SetAuthProxyHeaders(req, who.GetName(), "", who.GetGroups(), nil)
+	u := documents.Aggregator
+	transport.SetAuthProxyHeaders(req, u.GetName(), "", u.GetGroups(), nil)
 	resp, err := connections.roundTripper.RoundTrip(req)
 	if err != nil {
 		return fmt.Errorf("failing or missing response from %v: Get %q: %w", location, location, err)
