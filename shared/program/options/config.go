@@ -180,7 +180,7 @@ func (o *Options) addPeers(c *Config) error {
 		if next, err = o.Next.proxy(o, limit, filters.Refusal(c.Generic)); err != nil {
 			return err
 		}
-		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, HandOver: next.HandsOver()}
+		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, NeedsCredentials: next.ForwardsCredentials()}
 	}
 	toCore := next
 	if !o.nextIsCore() || !o.Core.equal(o.Next) {

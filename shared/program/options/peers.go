@@ -82,9 +82,9 @@ func (c *proxyClient) validate() []error {
 	return problems
 }
 
-// handsOver reports whether requests to p carry the credentials of clients instead of
-// authenticated users. Those to core do, if the proxy client certificate names a tier.
-func (o *Options) handsOver(p *Peer) (bool, error) {
+// forwardsCredentials reports whether requests to p carry the credentials of clients instead
+// of authenticated users. Requests to core do, if the proxy client certificate names a tier.
+func (o *Options) forwardsCredentials(p *Peer) (bool, error) {
 	if p.tier != core {
 		return false, nil
 	}
@@ -101,21 +101,21 @@ type refusal func(w http.ResponseWriter, req *http.Request, err *apierrors.Statu
 
 // proxy returns the proxy to the peer. refuse may be nil.
 func (p *Peer) proxy(o *Options, maxInFlight int, refuse refusal) (*nexttier.Proxy, error) {
-	handOver, err := o.handsOver(p)
+	forward, err := o.forwardsCredentials(p)
 	if err != nil {
 		return nil, err
 	}
 	proxy, err := nexttier.New(nexttier.Config{
-		Tier:        p.tier,
-		Targets:     p.URLs,
-		ServerName:  p.ServerName,
-		CAFile:      p.CAFile,
-		CertFile:    o.ProxyClientCertFile(),
-		KeyFile:     o.ProxyClientKeyFile(),
-		HandOver:    handOver,
-		MaxInFlight: maxInFlight,
-		OnError:     refuse,
-		Registerer:  o.Registerer,
+		Tier:               p.tier,
+		Targets:            p.URLs,
+		ServerName:         p.ServerName,
+		CAFile:             p.CAFile,
+		CertFile:           o.ProxyClientCertFile(),
+		KeyFile:            o.ProxyClientKeyFile(),
+		ForwardCredentials: forward,
+		MaxInFlight:        maxInFlight,
+		OnError:            refuse,
+		Registerer:         o.Registerer,
 		Headers: nexttier.Headers{
 			User:        o.Authentication.RequestHeader.UsernameHeaders,
 			UID:         o.Authentication.RequestHeader.UIDHeaders,

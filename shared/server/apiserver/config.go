@@ -19,8 +19,8 @@ type Next struct {
 	// Handler serves requests whose context has the authenticated user and the request
 	// info.
 	Handler http.Handler
-	// HandOver also puts the client's credential into the context, for Handler.
-	HandOver bool
+	// NeedsCredentials adds the client's credential to the context, for Handler.
+	NeedsCredentials bool
 	// AlwaysServes are group-versions that the tier, or one behind it, always serves.
 	// Discovery lists them as Stale until the tier has answered, because a list without
 	// them would look complete.

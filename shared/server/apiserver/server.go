@@ -73,12 +73,12 @@ func (c CompletedConfig) New() (*Server, error) {
 	})
 	s.echo.HTTPErrorHandler = s.routingError
 	s.handlers = filters.Build(http.HandlerFunc(s.serve), filters.Config{
-		Generic:      g,
-		Owns:         s.ownership(),
-		Next:         s.next(),
-		HandOver:     c.Next != nil && c.Next.HandOver,
-		MuxComplete:  s.lifecycle.muxComplete,
-		NotAccepting: s.lifecycle.notAccepting,
+		Generic:         g,
+		Owns:            s.ownership(),
+		Next:            s.next(),
+		KeepCredentials: c.Next != nil && c.Next.NeedsCredentials,
+		MuxComplete:     s.lifecycle.muxComplete,
+		NotAccepting:    s.lifecycle.notAccepting,
 	})
 	s.discovery = newDiscoveryRoutes(s)
 	if err := s.addGenericHooks(); err != nil {

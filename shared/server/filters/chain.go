@@ -30,8 +30,9 @@ type Config struct {
 	// Next serves the requests that the tier does not own. It is required if Owns is set.
 	// The context of a request has user, request info and audit context.
 	Next http.Handler
-	// HandOver keeps the credential of each request in its context, for Next.
-	HandOver bool
+	// KeepCredentials keeps the credential of the client in the context of each request, for
+	// Next.
+	KeepCredentials bool
 	// MuxComplete is closed when the tier knows every path that it will ever own. Until
 	// then the context of a request says so (NoMuxAndDiscoveryIncompleteKey in
 	// k8s.io/apiserver/pkg/endpoints/filters), and a handler without a route for the
@@ -105,7 +106,7 @@ func edge(handler http.Handler, c Config) http.Handler {
 		return genericfilters.WithWatchTerminationDuringShutdown(next, shutdownSignal(c.NotAccepting), g.WatchRequestWaitGroup)
 	}))
 	first := &requestContext{next: compose(byDuration, nested, filters...), resolver: g.RequestInfoResolver, audiences: g.Authentication.APIAudiences}
-	if c.HandOver {
+	if c.KeepCredentials {
 		first.credential = func(req *http.Request) *handover.Credential {
 			return handover.FromRequest(req, proxies.AssertedHeaders(req))
 		}

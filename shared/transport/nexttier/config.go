@@ -55,10 +55,10 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Headers are the identity headers. Each empty list defaults to that of [DefaultHeaders].
 	Headers Headers
-	// HandOver makes requests carry the credential of the client from the context instead of
-	// its user, for the next tier to authenticate. Requests made through tierclient.As carry
-	// no credential: the client certificate identifies this tier.
-	HandOver bool
+	// ForwardCredentials makes requests carry the credential of the client from the context
+	// instead of its user, for the next tier to authenticate. Requests made through
+	// tierclient.As carry no credential: the client certificate identifies this tier.
+	ForwardCredentials bool
 	// MaxInFlight is the number of requests that one user may have in flight while there are
 	// no others; see the package comment. Zero means unlimited.
 	MaxInFlight int
@@ -76,8 +76,8 @@ type Config struct {
 	ResolveInterval time.Duration
 	// ProbePath is the path of readiness probes. Default /readyz.
 	ProbePath string
-	// ProbeUser is asserted with probes, unless HandOver is set. The default has the
-	// permissions of any authenticated user.
+	// ProbeUser is asserted with probes, unless ForwardCredentials is set. The default has
+	// the permissions of any authenticated user.
 	ProbeUser user.Info
 	// ProbeInterval is the interval between two probes of a replica that answers; others are
 	// probed eight times as often. Default 2 s.

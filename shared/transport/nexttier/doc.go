@@ -13,8 +13,8 @@
 // Impersonate-* headers are forwarded, because the serving tier impersonates; the client's
 // Connection header cannot remove them.
 //
-// With [Config.HandOver], the context must also hold the credential of the client. The proxy
-// sends it instead of the user, and the next tier authenticates it; see package handover.
+// With [Config.ForwardCredentials], the context must also hold the credential of the client. The
+// proxy sends it instead of the user, and the next tier authenticates it; see package handover.
 //
 // # Connections
 //

@@ -16,20 +16,20 @@ import (
 	"triune.dev/shared/transport/tierclient"
 )
 
-// sentBy returns the headers that a proxy with HandOver sends for a request of who.
-func sentBy(t *testing.T, who user.Info, req *http.Request) (http.Header, error) {
+// sentBy returns the headers that a proxy with ForwardCredentials sends for a request of u.
+func sentBy(t *testing.T, u user.Info, req *http.Request) (http.Header, error) {
 	t.Helper()
 	c := testConfig("https://127.0.0.1:1")
-	c.HandOver = true
+	c.ForwardCredentials = true
 	p := startProxy(t, c)
-	out, err := p.outgoing(req, who, kindOf(req))
+	out, err := p.outgoing(req, u, kindOf(req))
 	if err != nil {
 		return nil, err
 	}
 	return out.Header, nil
 }
 
-func TestHandOverSendsCredentials(t *testing.T) {
+func TestForwardCredentials(t *testing.T) {
 	pair, err := testPKI.Admin.Load()
 	if err != nil {
 		t.Fatal(err)

@@ -86,8 +86,9 @@ func New(config Config) (*Proxy, error) {
 	return p, nil
 }
 
-// HandsOver reports whether requests carry the client's credential instead of its user.
-func (p *Proxy) HandsOver() bool { return p.config.HandOver }
+// ForwardsCredentials reports whether requests carry the client's credential instead of its
+// user.
+func (p *Proxy) ForwardsCredentials() bool { return p.config.ForwardCredentials }
 
 // ServeHTTP forwards req and the response. The context of req must hold the authenticated user.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {

@@ -105,7 +105,7 @@ func (p *Proxy) outgoing(req *http.Request, u user.Info, k kind) (*http.Request,
 			}
 		}
 	}
-	if p.config.HandOver {
+	if p.config.ForwardCredentials {
 		if credential := handover.FromContext(req.Context()); credential != nil {
 			size += credential.Size()
 		}
@@ -168,7 +168,7 @@ func headerSize(out *http.Request) int64 {
 
 // setIdentity adds the user or its credential.
 func (p *Proxy) setIdentity(ctx context.Context, header http.Header, u user.Info) error {
-	if !p.config.HandOver {
+	if !p.config.ForwardCredentials {
 		if err := p.identity.setHeaders(header, u); err != nil {
 			return apierrors.NewInternalError(fmt.Errorf("assert the identity: %w", err))
 		}

@@ -184,7 +184,7 @@ func (p *Proxy) probe(r *replica) {
 		return
 	}
 	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.ChallengeHeader: p.challenge}
-	if !p.config.HandOver { // with HandOver, the client certificate identifies the probe
+	if !p.config.ForwardCredentials { // otherwise the client certificate identifies the probe
 		if err := p.identity.setHeaders(header, p.config.ProbeUser); err != nil {
 			conn.Release()
 			p.config.Logger.Error(err, "probe user cannot be asserted")
