@@ -190,9 +190,9 @@ func TestDashboardQueriesReturnSeries(t *testing.T) {
 		load(t, c.Kubeconfig)
 		p := startPrometheus(t, triuneConfig(t, c))
 		p.up(t, 1)
-		// There is no network between tiers of one process, and RBAC reads its rules from
-		// its own storage.
-		p.draws(t, time.Now().Add(3*time.Minute), "triune_delegate_|triune_authorization_data_age_seconds")
+		// No network lies between tiers of one process, and the rules of RBAC are
+		// read where they are stored.
+		p.draws(t, time.Now().Add(3*time.Minute), "triune_next_tier_|triune_authorization_data_age_seconds")
 		p.rules(t)
 	})
 }

@@ -38,7 +38,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "delegate")
+	dir, err := os.MkdirTemp("", "nexttier")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -27,22 +27,22 @@ type metrics struct {
 	byClass   [kinds][len(classes)]prometheus.Counter
 	byOutcome [kinds]map[string]prometheus.Counter
 	retried   [kinds]prometheus.Counter
-	ejected   prometheus.Counter
+	failures  prometheus.Counter
 }
 
 func newMetrics(p *Proxy) (*metrics, error) {
 	tier := prometheus.Labels{"tier": p.config.Tier}
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "triune_delegate_requests_total", ConstLabels: tier,
-		Help: "Requests passed on to the next tier, by kind and by the class of the answer or the reason there was none.",
+		Name: "triune_next_tier_requests_total", ConstLabels: tier,
+		Help: "Requests forwarded to the next tier, by kind and by outcome: the class of the status code, or the reason why there is none.",
 	}, []string{"kind", "outcome"})
 	retries := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "triune_delegate_retries_total", ConstLabels: tier,
-		Help: "Requests sent to the next tier once more, because they cannot have been processed or change nothing.",
+		Name: "triune_next_tier_retries_total", ConstLabels: tier,
+		Help: "Requests sent to the next tier again, because they were not processed or are safe to repeat.",
 	}, []string{"kind"})
-	m := &metrics{ejected: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "triune_delegate_ejections_total", ConstLabels: tier,
-		Help: "Times that a replica of the next tier was found to be down.",
+	m := &metrics{failures: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "triune_next_tier_replica_failures_total", ConstLabels: tier,
+		Help: "Times that a replica of the next tier went down.",
 	})}
 	for k := range kinds {
 		for i, class := range classes[1:] {
@@ -57,10 +57,10 @@ func newMetrics(p *Proxy) (*metrics, error) {
 	if p.config.Registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{requests, retries, m.ejected, &stateCollector{proxy: p,
-		replicas:    prometheus.NewDesc("triune_delegate_replicas", "Replicas of the next tier, by condition.", []string{"condition"}, tier),
-		inFlight:    prometheus.NewDesc("triune_delegate_requests_in_flight", "Requests that the next tier is answering, by kind.", []string{"kind"}, tier),
-		connections: prometheus.NewDesc("triune_delegate_connections", "HTTP/2 connections to the next tier, by kind of request.", []string{"kind"}, tier),
+	for _, c := range []prometheus.Collector{requests, retries, m.failures, &stateCollector{proxy: p,
+		replicas:    prometheus.NewDesc("triune_next_tier_replicas", "Replicas of the next tier, by condition.", []string{"condition"}, tier),
+		inFlight:    prometheus.NewDesc("triune_next_tier_requests_in_flight", "Requests forwarded to the next tier and not yet answered, by kind.", []string{"kind"}, tier),
+		connections: prometheus.NewDesc("triune_next_tier_connections", "HTTP/2 connections to the next tier, by kind of request.", []string{"kind"}, tier),
 	}} {
 		if err := p.config.Registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of the %s tier: %w", p.config.Tier, err)

@@ -183,7 +183,7 @@ func (p *Proxy) probe(r *replica) {
 		p.markDown(r, err)
 		return
 	}
-	header := http.Header{"User-Agent": {"triune-delegate"}, distrust.ChallengeHeader: p.challenge}
+	header := http.Header{"User-Agent": {"triune-next-tier"}, distrust.ChallengeHeader: p.challenge}
 	if !p.config.ForwardCredentials { // otherwise the client certificate identifies the probe
 		if err := p.identity.setHeaders(header, p.config.ProbeUser); err != nil {
 			conn.Release()
@@ -246,7 +246,7 @@ func (p *Proxy) setCondition(r *replica, now condition, err error) {
 		return
 	}
 	if now == down {
-		p.metrics.ejected.Inc()
+		p.metrics.failures.Inc()
 		p.maintainSoon() // its name may have a new address
 		p.config.Logger.Info("replica is down", "address", r.address, "err", err)
 		return

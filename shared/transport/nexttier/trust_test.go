@@ -245,17 +245,17 @@ func TestMetrics(t *testing.T) {
 	f.get(t, "/api")
 	eventually(t, "down", func() bool { return conditionOf(p, b.address) == down })
 	err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP triune_delegate_replicas Replicas of the next tier, by condition.
-# TYPE triune_delegate_replicas gauge
-triune_delegate_replicas{condition="down",tier="core"} 1
-triune_delegate_replicas{condition="ready",tier="core"} 0
-triune_delegate_replicas{condition="unready",tier="core"} 0
-# HELP triune_delegate_requests_in_flight Requests that the next tier is answering, by kind.
-# TYPE triune_delegate_requests_in_flight gauge
-triune_delegate_requests_in_flight{kind="short",tier="core"} 0
-triune_delegate_requests_in_flight{kind="stream",tier="core"} 0
-triune_delegate_requests_in_flight{kind="upgrade",tier="core"} 0
-`), "triune_delegate_replicas", "triune_delegate_requests_in_flight")
+# HELP triune_next_tier_replicas Replicas of the next tier, by condition.
+# TYPE triune_next_tier_replicas gauge
+triune_next_tier_replicas{condition="down",tier="core"} 1
+triune_next_tier_replicas{condition="ready",tier="core"} 0
+triune_next_tier_replicas{condition="unready",tier="core"} 0
+# HELP triune_next_tier_requests_in_flight Requests forwarded to the next tier and not yet answered, by kind.
+# TYPE triune_next_tier_requests_in_flight gauge
+triune_next_tier_requests_in_flight{kind="short",tier="core"} 0
+triune_next_tier_requests_in_flight{kind="stream",tier="core"} 0
+triune_next_tier_requests_in_flight{kind="upgrade",tier="core"} 0
+`), "triune_next_tier_replicas", "triune_next_tier_requests_in_flight")
 	if err != nil {
 		t.Error(err)
 	}
@@ -273,7 +273,7 @@ triune_delegate_requests_in_flight{kind="upgrade",tier="core"} 0
 	if got := testutil.ToFloat64(p.metrics.byOutcome[short][outcomeUnavailable]); got != 1 {
 		t.Errorf("short requests unavailable: %v", got)
 	}
-	if got := testutil.ToFloat64(p.metrics.ejected); got != 1 {
+	if got := testutil.ToFloat64(p.metrics.failures); got != 1 {
 		t.Errorf("ejections: %v", got)
 	}
 }
