@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -20,7 +19,7 @@ import (
 	"triune.dev/shared/storage/kv"
 )
 
-// podNamed returns a pod whose key is podKey(name).
+// podNamed returns a pod, whose key podKey returns.
 func podNamed(name string, change ...func(*example.Pod)) *example.Pod {
 	pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 	for _, f := range change {
@@ -71,7 +70,7 @@ func label(key, value string) func(*example.Pod) {
 	}
 }
 
-// selecting is a predicate for a label selector.
+// selecting returns a predicate for a label selector.
 func selecting(t testing.TB, selector string) storage.SelectionPredicate {
 	t.Helper()
 	l, err := labels.Parse(selector)
@@ -90,9 +89,9 @@ func revisionOf(t testing.TB, version string) int64 {
 	return rev
 }
 
-// TestFutureRevision checks reads at a resourceVersion that does not exist yet.
-// kube-apiserver's watch cache waits up to three seconds for it, then refuses with a retry
-// hint; without a cache kube-apiserver refuses at once.
+// TestFutureRevision checks reads of a future resourceVersion. As in kube-apiserver, a cache
+// waits for it for up to three seconds and then refuses with a retry hint; a resource without
+// a cache refuses immediately.
 func TestFutureRevision(t *testing.T) {
 	f := newFixture(t)
 	f.freshTimeout = 100 * time.Millisecond
@@ -165,14 +164,15 @@ func TestFutureRevision(t *testing.T) {
 	})
 }
 
-// TestListIsConsistent checks that a list of several pages is the state at one revision.
+// TestListIsConsistent checks that a list is the state at one revision, however many pages
+// it has.
 func TestListIsConsistent(t *testing.T) {
 	f := newFixture(t)
 	const pods = firstPage + 50 // two pages
 	for i := range pods {
 		f.create(t, podNamed(fmt.Sprintf("p%04d", i)))
 	}
-	// Objects on both pages change while the list goes from one to the next.
+	// Between two pages, each reader changes objects of both.
 	reads := 0
 	f.reader = hookedReader{f.reader, func() {
 		if reads++; reads == 2 {
@@ -199,137 +199,8 @@ func TestListIsConsistent(t *testing.T) {
 	}
 }
 
-// TestPages walks a list page by page while the state changes.
-func TestPages(t *testing.T) {
-	f := newFixture(t)
-	for i := range 10 {
-		f.create(t, podNamed(fmt.Sprintf("p%d", i)))
-	}
-	for _, tc := range []struct {
-		name      string
-		predicate storage.SelectionPredicate
-		limit     int64
-		pages     []int
-		remaining []int64 // -1: not given
-	}{
-		{"everything", storage.Everything, 4, []int{4, 4, 2}, []int64{6, 2, -1}},
-		{"one page exactly", storage.Everything, 10, []int{10}, []int64{-1}},
-		{"more than there is", storage.Everything, 50, []int{10}, []int64{-1}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			token, version, seen := "", "", 0
-			for i, want := range tc.pages {
-				list := &example.PodList{}
-				p := tc.predicate
-				p.Limit, p.Continue = tc.limit, token
-				if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: p}, list); err != nil {
-					t.Fatal(err)
-				}
-				remaining := int64(-1)
-				if list.RemainingItemCount != nil {
-					remaining = *list.RemainingItemCount
-				}
-				if len(list.Items) != want || remaining != tc.remaining[i] || (list.Continue == "") != (i == len(tc.pages)-1) {
-					t.Fatalf("page %d: %d pods, %d remaining, continue %q; want %d, %d", i, len(list.Items), remaining, list.Continue, want, tc.remaining[i])
-				}
-				if version == "" {
-					version = list.ResourceVersion
-				}
-				if list.ResourceVersion != version {
-					t.Errorf("page %d is of revision %s, the first of %s", i, list.ResourceVersion, version)
-				}
-				for _, pod := range list.Items {
-					if pod.Name != fmt.Sprintf("p%d", seen) {
-						t.Errorf("page %d: %s, want p%d", i, pod.Name, seen)
-					}
-					seen++
-				}
-				token = list.Continue
-				f.update(t, "p9", label("round", strconv.Itoa(i)))
-			}
-		})
-	}
-}
-
-// TestContinueToken checks that tokens are kube-apiserver's, with and without its watch
-// cache.
-func TestContinueToken(t *testing.T) {
-	f := newFixture(t)
-	f.create(t, podNamed("a"))
-	last := f.create(t, podNamed("b"))
-	for _, tc := range []struct {
-		key      string
-		uncached bool
-		want     string
-	}{
-		{"/pods", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/ns/a\u0000"}`},
-		{"/pods/", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
-		{"/pods/ns", false, `{"v":"meta.k8s.io/v1","rv":%s,"start":"/a\u0000"}`},
-		{"/pods", true, `{"v":"meta.k8s.io/v1","rv":%s,"start":"ns/a\u0000"}`},
-	} {
-		f.uncached = tc.uncached
-		list := &example.PodList{}
-		p := storage.Everything
-		p.Limit = 1
-		if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, list); err != nil {
-			t.Fatal(err)
-		}
-		got, err := base64.RawURLEncoding.DecodeString(list.Continue)
-		if want := fmt.Sprintf(tc.want, last.ResourceVersion); err != nil || string(got) != want {
-			t.Errorf("%s, uncached %t: %s, %v, want %s", tc.key, tc.uncached, got, err, want)
-		}
-		for _, uncached := range []bool{false, true} {
-			f.uncached = uncached
-			rest := &example.PodList{}
-			p.Continue = list.Continue
-			if err := f.GetList(t.Context(), tc.key, storage.ListOptions{Recursive: true, Predicate: p}, rest); err != nil || len(rest.Items) != 1 || rest.Items[0].Name != "b" {
-				t.Errorf("%s: continued with %d pods, %v", tc.key, len(rest.Items), err)
-			}
-		}
-	}
-}
-
-// TestContinueAfterCompaction checks that the answer is 410, with a token to continue
-// inconsistently.
-func TestContinueAfterCompaction(t *testing.T) {
-	f := newFixture(t)
-	for i := range 4 {
-		f.create(t, podNamed(fmt.Sprintf("p%d", i)))
-	}
-	page := func(token string) (*example.PodList, error) {
-		list := &example.PodList{}
-		p := storage.Everything
-		p.Limit, p.Continue = 2, token
-		return list, f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: p}, list)
-	}
-	first, err := page("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	updated := f.update(t, "p3", label("new", "yes"))
-	f.compact(t.Context(), t, updated.ResourceVersion)
-	_, err = page(first.Continue)
-	if !apierrors.IsResourceExpired(err) {
-		t.Fatalf("error %v, want 410 Expired", err)
-	}
-	status := err.(apierrors.APIStatus).Status()
-	if status.Code != 410 || status.ListMeta.Continue == "" {
-		t.Fatalf("status %+v, want a token to go on with", status)
-	}
-	rest, err := page(status.ListMeta.Continue)
-	if err != nil || len(rest.Items) != 2 || rest.Items[0].Name != "p2" || rest.Items[1].Labels["new"] != "yes" {
-		t.Fatalf("rest %v, %v", rest.Items, err)
-	}
-	// An unlimited list has no token to offer.
-	err = f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, ResourceVersion: first.ResourceVersion,
-		ResourceVersionMatch: metav1.ResourceVersionMatchExact, Predicate: storage.Everything}, &example.PodList{})
-	if !apierrors.IsResourceExpired(err) || err.(apierrors.APIStatus).Status().ListMeta.Continue != "" {
-		t.Errorf("exact list of a compacted revision: %v", err)
-	}
-}
-
-// TestCorruptObjects checks that with AllowUnsafeMalformedObjectDeletion corrupt objects
-// are reported by key, and can be deleted without being read.
+// TestCorruptObjects checks that, with the feature enabled, corrupt objects are reported and
+// can be deleted without being read.
 func TestCorruptObjects(t *testing.T) {
 	f := newFixture(t)
 	f.reportCorrupt = true
@@ -367,7 +238,7 @@ func TestCorruptObjects(t *testing.T) {
 	if err := f.GetList(t.Context(), "/pods", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{}); err != nil {
 		t.Errorf("list after the deletion: %v", err)
 	}
-	// Without the feature the first corrupt object fails the list.
+	// Without the feature, the first corrupt object fails the list.
 	f.reportCorrupt = false
 	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("encrypted"), "not encrypted"); err != nil {
 		t.Fatal(err)
@@ -378,7 +249,7 @@ func TestCorruptObjects(t *testing.T) {
 	}
 }
 
-// laggingReader reads like an etcd member that is behind: serializable reads return an old
+// laggingReader is a member of etcd that lags behind: its serializable reads return an old
 // revision.
 type laggingReader struct {
 	Reader
@@ -399,8 +270,7 @@ func (r laggingReader) List(ctx context.Context, rng kv.Range) (kv.Page, error) 
 	return r.Reader.List(ctx, rng)
 }
 
-// TestLaggingMember checks that a member that is behind only answers reads at
-// resourceVersion 0.
+// TestLaggingMember checks that a lagging member answers only reads at any revision.
 func TestLaggingMember(t *testing.T) {
 	f := newFixture(t)
 	created := f.create(t, podNamed("a"))
@@ -417,8 +287,8 @@ func TestLaggingMember(t *testing.T) {
 	}
 }
 
-// TestCacheOfAReplacedEtcd checks that fresh reads do not show objects that only the cache
-// still has, for a moment after etcd was replaced by a restored backup.
+// TestCacheOfAReplacedEtcd checks that consistent reads do not return objects that the cache
+// still has, for a moment, after etcd was replaced by a restored backup.
 func TestCacheOfAReplacedEtcd(t *testing.T) {
 	f := newFixture(t, withLaggingCache(t))
 	created := f.create(t, podNamed("a"))

@@ -10,14 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
-
-	"triune.dev/shared/testing/etcdtest"
 )
 
 const patience = 20 * time.Second
@@ -52,8 +48,8 @@ func receive(t testing.TB, w watch.Interface) watch.Event {
 	}
 }
 
-// receiveWhile calls do until an event arrives. Bookmarks need a store whose revision
-// moves.
+// receiveWhile calls do until an event arrives. Bookmarks are sent only while the revision of
+// the store changes.
 func receiveWhile(t testing.TB, w watch.Interface, do func()) watch.Event {
 	t.Helper()
 	timeout := time.After(patience)
@@ -72,7 +68,7 @@ func receiveWhile(t testing.TB, w watch.Interface, do func()) watch.Event {
 	}
 }
 
-// ended waits for a watch to end and returns its last events.
+// ended waits until a watch ends and returns its last events.
 func ended(t testing.TB, w watch.Interface) []watch.Event {
 	t.Helper()
 	var events []watch.Event
@@ -90,7 +86,7 @@ func ended(t testing.TB, w watch.Interface) []watch.Event {
 	}
 }
 
-// describe formats an event: type, object and revision.
+// describe returns the type, name and revision of an event.
 func describe(e watch.Event) string {
 	pod, ok := e.Object.(*example.Pod)
 	if !ok {
@@ -116,8 +112,8 @@ func expect(t testing.TB, w watch.Interface, want ...string) {
 
 func at(pod *example.Pod) string { return pod.Name + "@" + pod.ResourceVersion }
 
-// TestWatchSelector checks that an object that leaves the selection is DELETED, in its
-// state before, at the revision of the change.
+// TestWatchSelector checks that an object that no longer matches is reported as DELETED, in
+// its previous state and with the revision of the change.
 func TestWatchSelector(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	before := f.create(t, podNamed("before"))
@@ -141,8 +137,8 @@ func TestWatchSelector(t *testing.T) {
 	}
 }
 
-// TestWatchOneObject checks that a watch of one object sees no other, one of which has a
-// longer name.
+// TestWatchOneObject checks that a watch of one object has no events of others, one of which
+// has a name that begins with its name.
 func TestWatchOneObject(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	w, err := f.Watch(t.Context(), podKey("a"), storage.ListOptions{ResourceVersion: "1", Predicate: storage.Everything})
@@ -155,7 +151,8 @@ func TestWatchOneObject(t *testing.T) {
 	expect(t, w, "ADDED "+at(f.create(t, podNamed("a"))))
 }
 
-// TestWatchLargeRevision deletes a thousand keys in one revision, as an expired lease does.
+// TestWatchLargeRevision checks a revision with a thousand events: an expired lease deletes
+// its keys at once.
 func TestWatchLargeRevision(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	lease, err := f.etcd.Grant(t.Context(), 600)
@@ -198,7 +195,7 @@ func TestWatchLargeRevision(t *testing.T) {
 	}
 }
 
-// TestWatchExpired checks that 410 comes as an event and ends the watch.
+// TestWatchExpired checks that an expired watch gets 410 as an ERROR event and ends.
 func TestWatchExpired(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	created := f.create(t, podNamed("a"))
@@ -231,7 +228,7 @@ func TestWatchExpired(t *testing.T) {
 	})
 }
 
-// TestWatchFromTheFuture checks that events before the watch's version are left out.
+// TestWatchFromTheFuture checks that a watch from a future version has no earlier events.
 func TestWatchFromTheFuture(t *testing.T) {
 	f := newFixture(t, withCache(t))
 	first := f.create(t, podNamed("a"))
@@ -239,213 +236,4 @@ func TestWatchFromTheFuture(t *testing.T) {
 	f.update(t, "a", label("n", "1"))
 	f.update(t, "a", label("n", "2"))
 	expect(t, w, "MODIFIED "+at(f.update(t, "a", label("n", "3"))))
-}
-
-// TestInitialEvents: KEP-3157.
-func TestInitialEvents(t *testing.T) {
-	f := newFixture(t, withCache(t))
-	f.watches.FreshTimeout = 100 * time.Millisecond
-	const pods = firstPage + 20 // two pages
-	var want []string
-	var last *example.Pod
-	for i := range pods {
-		last = f.create(t, podNamed(fmt.Sprintf("p%04d", i), label("parity", strconv.Itoa(i%2))))
-		if i%2 == 0 {
-			want = append(want, "ADDED "+at(last))
-		}
-	}
-	yes := true
-	selector := selecting(t, "parity=0")
-	selector.AllowWatchBookmarks = true
-	for _, version := range []string{"", "0", last.ResourceVersion} {
-		t.Run("resourceVersion="+version, func(t *testing.T) {
-			w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: version, SendInitialEvents: &yes, Predicate: selector})
-			expect(t, w, append(want, "BOOKMARK @"+last.ResourceVersion+" end")...)
-		})
-	}
-	t.Run("then live events", func(t *testing.T) {
-		w := f.watch(t, t.Context(), storage.ListOptions{SendInitialEvents: &yes, Predicate: selector})
-		left := f.update(t, "p0000", label("parity", "none"))
-		expect(t, w, append(want, "BOOKMARK @"+last.ResourceVersion+" end", "DELETED "+at(left))...)
-	})
-	t.Run("a version that does not come", func(t *testing.T) {
-		events := ended(t, f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: "1000000", SendInitialEvents: &yes, Predicate: selector}))
-		if len(events) != 1 || events[0].Type != watch.Error {
-			t.Fatalf("events %v, want one error", events)
-		}
-		if err := apierrors.FromObject(events[0].Object); !storage.IsTooLargeResourceVersion(err) {
-			t.Errorf("error %v", err)
-		}
-	})
-	t.Run("none wanted", func(t *testing.T) {
-		no := false
-		w := f.watch(t, t.Context(), storage.ListOptions{SendInitialEvents: &no})
-		expect(t, w, "ADDED "+at(f.create(t, podNamed("new"))))
-	})
-}
-
-// TestBookmarks checks that bookmarks follow the revision of etcd, not only that of the
-// resource.
-func TestBookmarks(t *testing.T) {
-	f := newFixture(t, withCache(t))
-	f.watches.BookmarkInterval = 20 * time.Millisecond
-	created := f.create(t, podNamed("a"))
-	bookmarks := storage.SelectionPredicate{AllowWatchBookmarks: true}
-	t.Run("from time to time", func(t *testing.T) {
-		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion, Predicate: bookmarks})
-		marked := receiveWhile(t, w, func() { f.increaseRevision(t.Context(), t) })
-		if rev := revisionOf(t, marked.Object.(*example.Pod).ResourceVersion); marked.Type != watch.Bookmark || rev <= revisionOf(t, created.ResourceVersion) {
-			t.Errorf("%s, want a bookmark beyond %s", describe(marked), created.ResourceVersion)
-		}
-	})
-	t.Run("never behind an event", func(t *testing.T) {
-		w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion, Predicate: bookmarks})
-		reached, marks := int64(0), 0
-		for i := 0; marks < 3; i++ {
-			f.update(t, "a", label("n", strconv.Itoa(i)))
-			e := receive(t, w)
-			rev := revisionOf(t, e.Object.(*example.Pod).ResourceVersion)
-			if rev < reached {
-				t.Fatalf("%s after revision %d", describe(e), reached)
-			}
-			reached = rev
-			if e.Type == watch.Bookmark {
-				marks++
-			}
-		}
-	})
-	t.Run("before the deadline", func(t *testing.T) {
-		f.watches.BookmarkInterval = time.Hour
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second+200*time.Millisecond)
-		defer cancel()
-		updated := f.update(t, "a", label("n", "deadline"))
-		w := f.watch(t, ctx, storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
-		marked := receiveWhile(t, w, func() { f.increaseRevision(t.Context(), t) })
-		if marked.Type != watch.Bookmark {
-			t.Errorf("%s, want a bookmark", describe(marked))
-		}
-		ended(t, w)
-	})
-	t.Run("only where they are wanted", func(t *testing.T) {
-		f.watches.BookmarkInterval = 10 * time.Millisecond
-		updated := f.update(t, "a", label("n", "plain"))
-		plain := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion})
-		marked := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: updated.ResourceVersion, Predicate: bookmarks})
-		if e := receiveWhile(t, marked, func() { f.increaseRevision(t.Context(), t) }); e.Type != watch.Bookmark {
-			t.Errorf("%s, want a bookmark", describe(e))
-		}
-		f.remove(t, "a")
-		for {
-			e := receive(t, plain)
-			if e.Type == watch.Bookmark {
-				t.Fatal("an unwanted bookmark")
-			}
-			if e.Type == watch.Deleted {
-				return
-			}
-		}
-	})
-}
-
-// TestWatchEnds checks that the goroutine and the channel of a watch end with it.
-func TestWatchEnds(t *testing.T) {
-	f := newFixture(t, withCache(t))
-	f.create(t, podNamed("a"))
-	// Goroutines that all watches share are started before the count.
-	keep := f.watch(t, t.Context(), storage.ListOptions{})
-	receive(t, keep)
-	f.update(t, "a", label("n", "0"))
-	receive(t, keep)
-	f.watches.BookmarkInterval = 10 * time.Millisecond
-	for _, tc := range []struct {
-		name string
-		end  func(w watch.Interface, cancel func())
-	}{
-		{"stopped", func(w watch.Interface, _ func()) { w.Stop() }},
-		{"stopped twice", func(w watch.Interface, _ func()) { w.Stop(); w.Stop() }},
-		{"context done", func(_ watch.Interface, cancel func()) { cancel() }},
-	} {
-		for _, unread := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, unread %t", tc.name, unread), func(t *testing.T) {
-				before := etcdtest.Goroutines()
-				for range 10 {
-					ctx, cancel := context.WithCancel(t.Context())
-					w := f.watch(t, ctx, storage.ListOptions{Predicate: storage.SelectionPredicate{AllowWatchBookmarks: true}})
-					if unread {
-						// More than the buffers hold, so that the watch is blocked sending.
-						for range 2 * resultBuffer {
-							f.update(t, "a", label("n", strconv.FormatInt(time.Now().UnixNano(), 36)))
-						}
-					}
-					tc.end(w, cancel)
-					ended(t, w)
-					cancel()
-				}
-				goleak.VerifyNone(t, before...)
-			})
-		}
-	}
-	t.Run("context done before", func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if events := ended(t, f.watch(t, ctx, storage.ListOptions{})); len(events) != 0 {
-			t.Errorf("events %v", events)
-		}
-	})
-}
-
-// TestSlowWatcher checks that a slow watcher delays nobody else and misses nothing.
-func TestSlowWatcher(t *testing.T) {
-	f := newFixture(t, withCache(t))
-	created := f.create(t, podNamed("a"))
-	slow := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
-	fast := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
-	var want []string
-	for i := range 10 * resultBuffer {
-		want = append(want, "MODIFIED "+at(f.update(t, "a", label("n", strconv.Itoa(i)))))
-	}
-	expect(t, fast, want...)
-	expect(t, slow, want...)
-}
-
-// TestWatchSurvivesRestart checks that a watch continues without a gap when etcd returns.
-func TestWatchSurvivesRestart(t *testing.T) {
-	f := newFixture(t)
-	f.Store = newStore(t, f.server.Dial(t), withCache(t))
-	created := f.create(t, podNamed("a"))
-	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
-	first := f.update(t, "a", label("n", "1"))
-	expect(t, w, "MODIFIED "+at(first))
-	f.server.Restart(t)
-	expect(t, w, "MODIFIED "+at(f.update(t, "a", label("n", "2"))))
-}
-
-// TestWatchCannotRead checks that an unreadable object ends the watch with an error, and
-// that nothing follows it.
-func TestWatchCannotRead(t *testing.T) {
-	f := newFixture(t, withCache(t))
-	created := f.create(t, podNamed("a"))
-	w := f.watch(t, t.Context(), storage.ListOptions{ResourceVersion: created.ResourceVersion})
-	if _, err := f.etcd.Put(t.Context(), "/registry"+podKey("b"), sealPrefix+"rubbish"); err != nil {
-		t.Fatal(err)
-	}
-	f.update(t, "a", label("n", "1"))
-	events := ended(t, w)
-	if len(events) != 1 || events[0].Type != watch.Error || events[0].Object.(*metav1.Status).Code != 500 {
-		t.Errorf("events %v, want one error 500", events)
-	}
-}
-
-// TestWatchNeedsACache checks that an uncached Store refuses watches.
-func TestWatchNeedsACache(t *testing.T) {
-	everything := storage.ListOptions{Recursive: true, Predicate: storage.Everything}
-	if _, err := newFixture(t).Watch(t.Context(), "/pods", everything); err == nil || !strings.Contains(err.Error(), "has no cache") {
-		t.Errorf("without a cache: %v", err)
-	}
-	// The key of one object is always below its collection's prefix; only a key that names
-	// none can be outside.
-	f := newFixture(t, withCache(t), func(c *Config) { c.ResourcePrefix = "/pods" })
-	if _, err := f.Watch(t.Context(), "/pods", storage.ListOptions{Predicate: storage.Everything}); err == nil || !strings.Contains(err.Error(), "below /registry/pods/") {
-		t.Errorf("beside the cache: %v", err)
-	}
 }
