@@ -2,11 +2,9 @@ package deploy
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,17 +13,10 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"triune.dev/shared/process/pki"
 	"triune.dev/tests/deploy/engine"
 )
 
-// again starts the container of an installation once more, with other flags.
+// again holds what is needed to start a container of an installation again, with other flags.
 type again struct {
 	container, project, image string
 	flags, env                []string
@@ -52,9 +43,8 @@ func inspect(t *testing.T, container string) again {
 	return again{container, c.Labels["com.docker.compose.project"], c.Image, append(c.Entrypoint[1:], c.Cmd...), c.Env}
 }
 
-// run starts the container with flags that replace those of the same name. It returns the
-// first line with an error, once there is one or the container has exited, and then removes
-// the container.
+// run starts the container with flags that replace those of the same name. It waits for the
+// first error message, removes the container, and returns the message.
 func (a again) run(t *testing.T, network string, flags ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -83,7 +73,7 @@ func (a again) run(t *testing.T, network string, flags ...string) string {
 	return line
 }
 
-// problem matches a line that reports a problem.
+// problem matches an error message.
 var problem = regexp.MustCompile(`(?m)^(error: |E\d{4} ).*$`)
 
 func replaced(flags []string, name string) bool {
@@ -95,8 +85,7 @@ func replaced(flags []string, name string) bool {
 	return false
 }
 
-// TestComposeBadInput checks that the first line of output names a mistake in the
-// configuration.
+// TestComposeBadInput checks that the first error message names what the user did wrong.
 func TestComposeBadInput(t *testing.T) {
 	full(t)
 	p, _, _ := composeUp(t, nil, nil)
@@ -133,8 +122,7 @@ func TestComposeBadInput(t *testing.T) {
 		})
 	}
 
-	// The job that makes keys and sets the owners of volumes, with a volume that it cannot
-	// write.
+	// The job that makes keys and sets the owners of volumes, with a read-only volume.
 	for name, test := range map[string]struct{ flag, at string }{
 		"an unwritable volume of data":        {"--give=/volumes/etcd-0", "/volumes/etcd-0"},
 		"an unwritable volume of keys":        {"--share=/share/etcd=etcd/ca.crt,etcd/server.key", "/share/etcd"},
@@ -155,7 +143,7 @@ func TestComposeBadInput(t *testing.T) {
 			}
 		})
 	}
-	// The databases, with a volume that belongs to root.
+	// Programs that store data, with a volume that belongs to root.
 	for _, service := range []string{"etcd-0", "nats-0"} {
 		t.Run("an unwritable volume of "+service, func(t *testing.T) {
 			ids, err := p.Containers(ctx, service)
@@ -174,7 +162,7 @@ func TestComposeBadInput(t *testing.T) {
 			}
 			id = strings.TrimSpace(id)
 			defer func() { _, _ = engine.Docker(context.WithoutCancel(ctx), "rm", "--force", id) }()
-			// The line may be anywhere in the output of these programs of other projects.
+			// Programs of others, whose message may be on any line.
 			eventually(t, time.Minute, func() error {
 				logs, err := engine.Logs(ctx, id)
 				named := slices.ContainsFunc(strings.Split(logs, "\n"), func(line string) bool {
@@ -224,8 +212,8 @@ func TestComposeBadInput(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-	// Health checks name what a running tier lacks.
-	t.Run("etcd is gone", func(t *testing.T) {
+	// Health checks report what a running tier lacks.
+	t.Run("no etcd any more", func(t *testing.T) {
 		etcd, err := p.Containers(ctx, "etcd-0")
 		if err != nil {
 			t.Fatal(err)
@@ -241,168 +229,4 @@ func TestComposeBadInput(t *testing.T) {
 			return err
 		})
 	})
-}
-
-// TestComposeHALosesAMember checks that with three members each, one of etcd and one of
-// NATS may be lost.
-func TestComposeHALosesAMember(t *testing.T) {
-	full(t)
-	file := filepath.Join("deploy", "compose", "ha.env")
-	p, client, kubeconfig := composeUp(t, nil, nil, "--env-file="+file)
-	ctx := t.Context()
-	fromStream(t, p, kubeconfig)
-	write := func(name string) {
-		t.Helper()
-		eventually(t, time.Minute, func() error {
-			_, err := client.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-			if apierrors.IsAlreadyExists(err) { // an earlier attempt succeeded and its answer was lost
-				return nil
-			}
-			return err
-		})
-	}
-	write("before")
-	for _, service := range []string{"etcd-0", "nats-0"} {
-		ids, err := p.Containers(ctx, service)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := engine.Docker(ctx, "kill", ids[0]); err != nil {
-			t.Fatal(err)
-		}
-		write("without-" + service)
-	}
-	healthy(t, p, tierServices...)
-	fromStream(t, p, kubeconfig)
-	// A replica also starts without them.
-	ids, err := p.Containers(ctx, "core")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := engine.Docker(ctx, "restart", ids[0]); err != nil {
-		t.Fatal(err)
-	}
-	healthy(t, p, "core")
-	replaceMember(t, p, "--env-file="+file)
-	if ids, err = p.Containers(ctx, "nats-0"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := engine.Docker(ctx, "start", ids[0]); err != nil {
-		t.Fatal(err)
-	}
-	healthy(t, p, "nats-0")
-	write("after")
-	list, err := client.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"})
-	if err != nil || len(list.Items) != 4 {
-		t.Errorf("%d objects, want 4: %v", len(list.Items), err)
-	}
-	// The tiers stop while etcd is running, and its members stop one after another.
-	services := append([]string{"etcd-0", "etcd-1", "etcd-2", "nats-0", "nats-1", "nats-2", "api"}, tierServices...)
-	t.Logf("stopped within %v", stop(t, p, services, "--env-file="+file).Round(100*time.Millisecond))
-}
-
-// replaceMember removes the volume of etcd-0 as well, and replaces the member as
-// deploy/README.md says. env is the file with the variables of the installation.
-func replaceMember(t *testing.T, p *engine.Project, env string) {
-	t.Helper()
-	ctx := t.Context()
-	lose := func() {
-		t.Helper()
-		for _, service := range []string{"etcd-0", "pki"} { // both mount the volume
-			ids, err := p.Containers(ctx, service)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := engine.Docker(ctx, append([]string{"rm", "--force"}, ids...)...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := engine.Docker(ctx, "volume", "rm", p.Volume("etcd-0")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	lose()
-	if _, err := p.Compose(ctx, env, "up", "--detach", "--no-build", "etcd-0"); err != nil {
-		t.Fatal(err)
-	}
-	ids, err := p.Containers(ctx, "etcd-0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, time.Minute, func() error {
-		logs, err := engine.Logs(ctx, ids[0])
-		if err == nil && !strings.Contains(logs, "has already been bootstrapped") {
-			err = fmt.Errorf("etcd says: %s", logs)
-		}
-		return err
-	})
-
-	// While it is not a member, it must not run: it would start a new cluster.
-	lose()
-	if _, err := p.Compose(ctx, env, "up", "--no-build", "pki"); err != nil {
-		t.Fatal(err)
-	}
-	client := etcdClient(t, p, "etcd-1")
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // otherwise it retries forever
-	defer cancel()
-	members, err := client.MemberList(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, member := range members.Members {
-		if member.Name == "etcd-0" {
-			if _, err := client.MemberRemove(ctx, member.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if _, err := client.MemberAdd(ctx, []string{"https://etcd-0:2380"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.With("TRIUNE_ETCD_CLUSTER_STATE=existing").Compose(ctx, env, "up", "--detach", "--no-build", "--no-deps", "etcd-0"); err != nil {
-		t.Fatal(err)
-	}
-	healthy(t, p, "etcd-0")
-}
-
-// etcdClient returns a client of one member, with the root certificate that members have
-// for etcdctl.
-func etcdClient(t *testing.T, p *engine.Project, service string) *clientv3.Client {
-	t.Helper()
-	ids, err := p.Containers(t.Context(), service)
-	if err != nil || len(ids) == 0 {
-		t.Fatalf("containers of %s: %v, %v", service, ids, err)
-	}
-	address, err := p.Address(t.Context(), ids[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if _, err := engine.Docker(t.Context(), "cp", ids[0]+":/pki/etcd", dir); err != nil {
-		t.Fatal(err)
-	}
-	at := func(name string) string { return filepath.Join(dir, "etcd", name) }
-	pair, err := pki.Pair{CertFile: at("root.crt"), KeyFile: at("root.key")}.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots, err := pki.LoadPool(at("ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The member's name does not resolve on this machine, and its certificate is valid for
-	// no address.
-	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(address, "2379"))
-	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints:   []string{"https://" + service + ":2379"},
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
-		TLS:         &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
 }

@@ -1,38 +1,30 @@
 package e2e
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"triune.dev/tests/cluster"
 )
 
-// production has the files and servers for the flags of production clusters, beyond those
-// of kubeadm's manifests, which the suite always uses. With -flags it exists for the whole
-// run.
+// production holds what production clusters configure beyond kubeadm's manifest, which all
+// servers of the suite have: files, and the servers that an API server then talks to. With
+// -flags it exists for the whole run.
 type production struct {
 	dir       string
 	issuer    *issuer
@@ -41,8 +33,7 @@ type production struct {
 	proxy     *connectProxy
 }
 
-// flagSets maps the values of -flags besides "" to the flags that they add to the common
-// ones.
+// flagSets maps each value of -flags to the flags that it adds to the common ones.
 var flagSets = map[string][]string{
 	// Priority and fairness, which is the default.
 	"production": nil,
@@ -139,19 +130,13 @@ resources:
 `
 }
 
-// auditLog returns the audit log that the replicas of a tier share.
-func (p *production) auditLog(tier cluster.Tier) string {
-	return p.file("audit-" + string(tier) + ".log")
-}
-
 // configure adds the flags of a set to every tier that serves.
 func (p *production) configure(config *cluster.Config, set string) error {
 	if config.Flags == nil {
 		config.Flags = map[cluster.Tier][]string{}
 	}
 	for _, tier := range (&cluster.Cluster{Config: *config}).ServingTiers() {
-		// All replicas append to one file, so it must exist before any of them would create
-		// it.
+		// All replicas append to the same file, so it must exist before they start.
 		if err := os.WriteFile(p.auditLog(tier), nil, 0o600); err != nil {
 			return err
 		}
@@ -169,7 +154,7 @@ func (p *production) configure(config *cluster.Config, set string) error {
 			"--goaway-chance=0.001",
 			"--profiling=true", "--contention-profiling=true",
 		)
-		// These flags are for one tier only.
+		// Flags of a single tier.
 		if tier != cluster.Core && tier != cluster.Extensions {
 			flags = append(flags, "--enable-aggregator-routing=true")
 		}
@@ -185,7 +170,8 @@ func (p *production) configure(config *cluster.Config, set string) error {
 	return nil
 }
 
-// TestProduction checks the effect of each of the flags, in every tier.
+// TestProduction checks that each flag of a production cluster takes effect, whichever tier
+// serves a request.
 func TestProduction(t *testing.T) {
 	needs(t)
 	if *flagSet == "" {
@@ -275,126 +261,7 @@ func raw(t *testing.T, config *rest.Config, path string) string {
 	return string(body)
 }
 
-// checkAudit sends requests to each of the tiers, and checks that each has one event in the
-// log of one tier and in the webhook.
-func checkAudit(t *testing.T, c *cluster.Cluster, p *production) {
-	config := restConfig(t, c)
-	transport, err := rest.TransportFor(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, patience, func(context.Context) error { // kube-apiserver answers 429 at first
-		_, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().RequestURI("/apis/production.triune.dev/v1/wheels").DoRaw(t.Context())
-		return err
-	})
-	requests := map[string]string{
-		"core":              "/api/v1/namespaces/default/configmaps",
-		"custom resources":  "/apis/production.triune.dev/v1/namespaces/default/wheels",
-		"definitions":       "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-		"apiservices":       "/apis/apiregistration.k8s.io/v1/apiservices",
-		"discovery":         "/apis",
-		"group":             "/apis/production.triune.dev",
-		"index":             "/",
-		"openapi v2":        "/openapi/v2",
-		"openapi of core":   "/openapi/v3/apis/apps/v1",
-		"openapi of a CRD":  "/openapi/v3/apis/production.triune.dev/v1",
-		"nothing":           "/apis/nothing.triune.dev/v1/things",
-		"nothing elsewhere": "/nothing",
-	}
-	for name, path := range requests {
-		id := "audit-" + strings.ReplaceAll(name, " ", "-")
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Audit-ID", id)
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		resp.Body.Close()
-		want := http.StatusOK
-		if strings.HasPrefix(name, "nothing") {
-			want = http.StatusNotFound
-		}
-		if resp.StatusCode != want || resp.Header.Get("Audit-ID") != id {
-			t.Errorf("%s: status %d, want %d; Audit-ID %q", name, resp.StatusCode, want, resp.Header.Get("Audit-ID"))
-		}
-	}
-	for name, path := range requests {
-		id := "audit-" + strings.ReplaceAll(name, " ", "-")
-		eventually(t, patience, func(context.Context) error {
-			logged := map[string]int{}
-			for _, tier := range c.ServingTiers() {
-				logged[string(tier)] = loggedEvents(t, p.auditLog(tier), id, path)
-			}
-			total := 0
-			for _, n := range logged {
-				total += n
-			}
-			if sent := p.webhook.count(id); total != 1 || sent != 1 {
-				return fmt.Errorf("%s: %v in the logs, %d at the webhook, want one", path, logged, sent)
-			}
-			return nil
-		})
-	}
-}
-
-// checkOwnAudit checks that the server's own requests are audited, too, such as the
-// registration of the group-version of a CRD.
-func checkOwnAudit(t *testing.T, c *cluster.Cluster, p *production) {
-	eventually(t, patience, func(context.Context) error {
-		for _, tier := range c.ServingTiers() {
-			for _, event := range events(t, p.auditLog(tier), "v1.production.triune.dev") {
-				if event.Verb == "create" && event.ObjectRef != nil && event.ObjectRef.Resource == "apiservices" && strings.HasPrefix(event.User.Username, "system:") {
-					return nil
-				}
-			}
-		}
-		return errors.New("no event says that the APIService was created")
-	})
-}
-
-// events returns the last events in an audit log of the requests that mention about.
-func events(t *testing.T, file, about string) (all []auditv1.Event) {
-	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var event auditv1.Event
-		if !bytes.Contains(lines.Bytes(), []byte(about)) || json.Unmarshal(lines.Bytes(), &event) != nil {
-			continue // about something else, or still being written
-		}
-		if event.Stage == auditv1.StageResponseComplete {
-			all = append(all, event)
-		}
-	}
-	return all
-}
-
-// loggedEvents counts the last events of a request in an audit log.
-func loggedEvents(t *testing.T, file, id, path string) (n int) {
-	t.Helper()
-	for _, event := range events(t, file, id) {
-		if string(event.AuditID) != id {
-			continue
-		}
-		n++
-		if event.RequestURI != path || event.User.Username == "" {
-			t.Errorf("audit event of %s has the URI %s and the user %q", path, event.RequestURI, event.User.Username)
-		}
-	}
-	return n
-}
-
-// checkOIDC checks that every tier accepts a user of the issuer.
+// checkOIDC checks that every tier authenticates a token of the issuer.
 func checkOIDC(t *testing.T, c *cluster.Cluster, p *production) {
 	config := rest.AnonymousClientConfig(restConfig(t, c))
 	for path, says := range map[string]string{
@@ -417,74 +284,8 @@ func checkOIDC(t *testing.T, c *cluster.Cluster, p *production) {
 	}
 }
 
-// checkRotation rotates the key of Secrets as Kubernetes documents it: the new key
-// encrypts, all Secrets are written again, and the old key is removed.
-func checkRotation(t *testing.T, c *cluster.Cluster, p *production) {
-	ctx, client, namespace := t.Context(), clientset(t, c), newNamespace(t, c)
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sealed"}, StringData: map[string]string{"word": "before"}}
-	if _, err := client.CoreV1().Secrets(namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	reload(t, c, p.file("encryption.yaml"), encryption("two", "one"))
-	all, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
-	if err != nil || len(all.Items) == 0 {
-		t.Fatalf("%d Secrets, %v", len(all.Items), err)
-	}
-	for _, secret := range all.Items {
-		if _, err := client.CoreV1().Secrets(secret.Namespace).Update(ctx, &secret, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	reload(t, c, p.file("encryption.yaml"), encryption("two"))
-	for _, version := range []string{"", "0"} { // from etcd, and from memory
-		again, err := client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{ResourceVersion: version})
-		if err != nil || len(again.Items) != len(all.Items) {
-			t.Fatalf("without the old key: %d Secrets, %v; %d with it", len(again.Items), err, len(all.Items))
-		}
-	}
-	got, err := client.CoreV1().Secrets(namespace).Get(ctx, "sealed", metav1.GetOptions{})
-	if err != nil || string(got.Data["word"]) != "before" {
-		t.Errorf("a Secret written with the old key: %q, %v", got.Data["word"], err)
-	}
-}
-
-// reloads matches the counter of reloaded encryption configurations.
-var reloads = regexp.MustCompile(`(?m)^apiserver_encryption_config_controller_automatic_reloads_total\{.*status="success"\} (\S+)`)
-
-// reload replaces an encryption configuration and waits until every replica has loaded it.
-func reload(t *testing.T, c *cluster.Cluster, file, content string) {
-	t.Helper()
-	count := func(url string) string {
-		config := restConfig(t, c)
-		config.Host = url
-		if match := reloads.FindStringSubmatch(raw(t, config, "/metrics")); match != nil {
-			return match[1]
-		}
-		return "0"
-	}
-	before := map[string]string{}
-	for _, tier := range c.ServingTiers() {
-		for i := 0; c.Process(tier, i) != nil; i++ {
-			url := c.ReplicaURL(tier, i)
-			before[url] = count(url)
-		}
-	}
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// kube-apiserver checks the file once a minute.
-	eventually(t, 90*time.Second, func(context.Context) error {
-		for url, n := range before {
-			if count(url) == n {
-				return fmt.Errorf("%s has not read the new configuration", url)
-			}
-		}
-		return nil
-	})
-}
-
-// checkEgress checks that an extension API server at an address of its Service is reached
-// through the egress proxy.
+// checkEgress checks that an extension API server, at an address of its Service, is reached
+// through the proxy of the cluster network.
 func checkEgress(t *testing.T, c *cluster.Cluster, p *production) {
 	remote := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

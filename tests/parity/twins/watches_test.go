@@ -3,31 +3,19 @@ package twins
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net/http"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
-	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
-	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"triune.dev/tests/parity"
 )
 
-// watchEncodings are the encodings of events, and some that are not supported.
+// watchEncodings are media types of events, and some that the servers refuse.
 var watchEncodings = []string{
 	"application/json", "application/vnd.kubernetes.protobuf", "application/cbor", "application/yaml",
 	asTable, "application/json;as=Table;v=v1beta1;g=meta.k8s.io", "application/yaml;as=Table;v=v1;g=meta.k8s.io",
@@ -36,87 +24,13 @@ var watchEncodings = []string{
 	asTable + ",application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
 }
 
-// watched are the collections with objects of the story.
+// watched are the collections that change in the story.
 var watched = []string{
 	"/api/v1/namespaces/story/configmaps", "/api/v1/configmaps", "/api/v1/namespaces/story/pods", "/apis/coordination.k8s.io/v1/namespaces/story/leases",
 	"/apis/twins.triune.dev/v1/namespaces/story/widgets", "/apis/twins.triune.dev/v1beta1/widgets",
 }
 
-// transcript records a watch.
-type transcript struct {
-	mediaType string
-
-	mu    sync.Mutex
-	body  []byte // guarded by mu, as is ended
-	ended bool
-	// grown receives a value after every change of body.
-	grown chan struct{}
-}
-
-func (t *transcript) read(from io.Reader) {
-	chunk := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(chunk)
-		t.mu.Lock()
-		t.body = append(t.body, chunk[:n]...)
-		t.ended = err != nil
-		t.mu.Unlock()
-		select {
-		case t.grown <- struct{}{}:
-		default:
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// over reports whether the server has ended the watch.
-func (t *transcript) over() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.ended
-}
-
-// bytes returns the events without periodic bookmarks, which each server sends at its own
-// times. The bookmark at the end of the initial events is kept.
-func (t *transcript) bytes() []byte {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	unordered := strings.Contains(t.mediaType, "cbor")
-	if !unordered && !bytes.Contains(t.body, bookmark) {
-		return bytes.Clone(t.body)
-	}
-	var framer runtime.Framer = jsonserializer.Framer
-	switch {
-	case strings.Contains(t.mediaType, "protobuf"):
-		framer = protobuf.LengthDelimitedFramer
-	case unordered:
-		framer = cbor.NewFramer()
-	}
-	var out []byte
-	from := framer.NewFrameReader(io.NopCloser(bytes.NewReader(t.body)))
-	for {
-		frame := make([]byte, len(t.body))
-		n, err := from.Read(frame)
-		if err != nil { // the rest is incomplete
-			return out
-		}
-		frame = frame[:n]
-		if unordered {
-			if err := ordered(&frame); err != nil {
-				return append(out, err.Error()...)
-			}
-		}
-		if !bytes.Contains(frame, bookmark) || bytes.Contains(frame, []byte(metav1.InitialEventsAnnotationKey)) {
-			out = append(out, frame...)
-		}
-	}
-}
-
-var bookmark = []byte(watch.Bookmark)
-
-// watching is a watch on both servers.
+// watching is one watch on both servers.
 type watching struct {
 	request  parity.Request
 	heads    [2]answer
@@ -124,8 +38,7 @@ type watching struct {
 	answered bool // the response is a stream
 }
 
-// open opens a watch on both servers. Both end with ctx at the latest, and then group is
-// done.
+// open opens a watch on both servers, until ctx ends. The group waits for the end of both.
 func (w *twins) open(ctx context.Context, group *errgroup.Group, r parity.Request) (*watching, error) {
 	out := &watching{request: r, answered: true}
 	for i, b := range w.both {
@@ -145,8 +58,8 @@ func (w *twins) open(ctx context.Context, group *errgroup.Group, r parity.Reques
 	return out, nil
 }
 
-// await returns true once both streams contain end, then after it, and have the same
-// length; false after patience.
+// await waits until both streams contain end, and then after it, and are equally long. It
+// returns false if ctx ends before.
 func (w *watching) await(ctx context.Context, end, then string) bool {
 	for {
 		a, b := w.streams[0].bytes(), w.streams[1].bytes()
@@ -165,7 +78,7 @@ func (w *watching) await(ctx context.Context, end, then string) bool {
 	}
 }
 
-// differs describes the difference of the transcripts, "" if they are equal.
+// differs describes the differences of the transcripts, or returns "".
 func (w *watching) differs() string {
 	a, b := w.heads[0], w.heads[1]
 	a.Body, b.Body = w.streams[0].bytes(), w.streams[1].bytes()
@@ -175,7 +88,7 @@ func (w *watching) differs() string {
 	return fmt.Sprintf("%s %v (-kube-apiserver +tested):\n%s", w.request.Do, w.request.Headers, difference(a, b))
 }
 
-// oldWatches opens watches from before the story, which happened before the etcd was
+// oldWatches compares watches that begin before the story, which happened before etcd was
 // copied.
 func (w *twins) oldWatches(t *testing.T) {
 	selections := []string{"", "&labelSelector=watched%3Dyes", "&allowWatchBookmarks=true"}
@@ -245,9 +158,9 @@ func (w *twins) until(t *testing.T, all []*watching, done func(*watching, contex
 	}
 }
 
-// liveWatches opens watches and then repeats the story, with the same bytes at the same
-// revisions in both etcds. A difference counts if it occurs twice: a cache that is late for
-// a list leaves it at another revision.
+// liveWatches compares watches that are open while the story is repeated in both etcds, with
+// the same bytes at the same revisions. It tries twice before it reports a difference: after a
+// list for which a cache was late, the caches are at different revisions.
 func (w *twins) liveWatches(t *testing.T) {
 	var found []string
 	for range 2 * attempts {
@@ -310,8 +223,8 @@ func (w *twins) repeatStory(t *testing.T) (differences []string, complete bool) 
 		tables := map[string]bool{}
 		for _, query := range queries {
 			for _, accept := range accepts {
-				// Of several watches of the same Table, kube-apiserver repeats the columns
-				// for some: see docs/divergences.md.
+				// kube-apiserver repeats the columns in some of several watches for the same
+				// Table: see docs/divergences.md.
 				if negotiated, _, _ := strings.Cut(accept, ","); strings.Contains(accept, "as=Table") {
 					if path == "/api/v1/configmaps" { // a namespace of them is watched, too
 						continue
@@ -333,7 +246,7 @@ func (w *twins) repeatStory(t *testing.T) (differences []string, complete bool) 
 			}
 		}
 	}
-	// The story begins after all watches have received the initial state.
+	// The story begins when all watches have sent their initial events.
 	var beginning []*watching
 	for _, o := range all {
 		if strings.Contains(o.request.Do, initial) {
@@ -366,64 +279,4 @@ func (w *twins) repeatStory(t *testing.T) (differences []string, complete bool) 
 		}
 	}
 	return differences, complete
-}
-
-// replay applies the changes of the story to both etcds. It returns false if their
-// revisions diverge.
-func (w *twins) replay(t *testing.T) bool {
-	t.Helper()
-	same := true
-	for _, e := range w.content.events {
-		var at [2]int64
-		for i, b := range w.both {
-			var err error
-			at[i], err = apply(t.Context(), b.etcd, e)
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		same = same && cmp.Equal(at[0], at[1])
-	}
-	return same
-}
-
-func apply(ctx context.Context, etcd *clientv3.Client, e *clientv3.Event) (int64, error) {
-	key := string(e.Kv.Key)
-	if e.Type == mvccpb.DELETE {
-		resp, err := etcd.Delete(ctx, key)
-		if err != nil {
-			return 0, err
-		}
-		return resp.Header.Revision, nil
-	}
-	resp, err := etcd.Put(ctx, key, aged(e.Kv.Value))
-	if err != nil {
-		return 0, err
-	}
-	return resp.Header.Revision, nil
-}
-
-// textTime matches a date in JSON, or in CBOR, where a letter before it encodes its length.
-var textTime = regexp.MustCompile(`20\d\d-\d\d-\d\dT`)
-
-// aged changes the year of a stored object's times, so that its age in a Table does not
-// change within seconds. The size stays the same.
-func aged(value []byte) string {
-	const years = 4 * 365 * 24 * time.Hour
-	if !bytes.HasPrefix(value, []byte("k8s\x00")) {
-		return string(textTime.ReplaceAll(value, []byte("2020-01-01T")))
-	}
-	out := bytes.Clone(value)
-	now := time.Now()
-	// A time is a message with seconds in field 1 and nanoseconds in field 2.
-	for i := range out {
-		if out[i] != 1<<3 {
-			continue
-		}
-		seconds, n := binary.Uvarint(out[i+1:])
-		if n > 0 && now.Sub(time.Unix(int64(seconds), 0)).Abs() < 24*time.Hour && bytes.HasPrefix(out[i+1+n:], []byte{2 << 3, 0}) {
-			binary.PutUvarint(out[i+1:], uint64(time.Unix(int64(seconds), 0).Add(-years).Unix()))
-		}
-	}
-	return string(out)
 }
