@@ -191,7 +191,9 @@ func (c *Config) addStorage(ctx context.Context) error {
 		}
 		log = &own
 	}
-	c.storage, err = storage.Open(ctx, storage.Options{Etcd: &etcd, Factory: factory, Selectable: selectable, Client: c.environment.Etcd, EventLog: *log}, c.Generic)
+	c.storage, err = storage.Open(ctx, storage.Config{
+		Generic: c.Generic, Etcd: &etcd, Factory: factory, Selectable: selectable, Client: c.environment.Etcd, EventLog: *log,
+	})
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := storage.Open(ctx, storage.Options{Etcd: p.options.Etcd, EventLog: log}, parts.Generic)
+	store, err := storage.Open(ctx, storage.Config{Generic: parts.Generic, Etcd: p.options.Etcd, EventLog: log})
 	if err != nil {
 		return err
 	}

@@ -29,15 +29,18 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// Options configure a Storage.
-type Options struct {
+// Config configures a Storage.
+type Config struct {
+	// Generic is the configuration of the server. Open adds health checks and resource
+	// transformers to it, so the server must be made later. Required.
+	Generic *genericapiserver.Config
 	// Etcd holds the flags, which are not changed. Required.
 	Etcd *genericoptions.EtcdOptions
 	// Factory knows the encoding, the key and the etcd of every resource. If it is nil,
 	// callers set the encoding and the key of each storage.
 	Factory serverstorage.StorageFactory
 	// Selectable lists the selectable fields of the factory's resources; see
-	// etcdstore.WithSelectable.
+	// etcdstore.GetterConfig.
 	Selectable map[schema.GroupResource]render.Selectable
 	// Client is the client of an etcd in the process, which the caller closes. Nil means
 	// to dial --etcd-servers.
@@ -72,13 +75,13 @@ type cluster struct {
 	relay     *eventlog.Relay // nil if this process is never elected
 }
 
-// Open connects to etcd, which must answer within 20 seconds and before ctx ends. It adds
-// health checks and resource transformers to g, so call it before the server is made of g.
-// Errors name the flag.
-func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage, error) {
+// Open connects to etcd, which must answer within 20 seconds and before ctx ends. Errors name
+// the flag.
+func Open(ctx context.Context, c Config) (*Storage, error) {
+	g := c.Generic
 	s := &Storage{
-		options:  *o.Etcd,
-		log:      o.EventLog,
+		options:  *c.Etcd,
+		log:      c.EventLog,
 		hooks:    map[string]genericapiserver.PostStartHookFunc{},
 		clusters: map[string]*cluster{},
 	}
@@ -93,16 +96,16 @@ func Open(ctx context.Context, o Options, g *genericapiserver.Config) (*Storage,
 		s.Close()
 		return nil, err
 	}
-	main, err := s.open(ctx, config.Transport.ServerList, o.Client)
+	main, err := s.open(ctx, config.Transport.ServerList, c.Client)
 	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("--etcd-servers: %w", err)
 	}
 	s.main = main
-	s.custom = s.getter(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, g)
+	s.custom = s.getter(&genericoptions.SimpleStorageFactory{StorageConfig: *config}, nil, g)
 	s.getters = []*etcdstore.Getter{s.custom}
-	if o.Factory != nil {
-		s.getters = append(s.getters, s.getter(o.Factory, g, etcdstore.WithSelectable(o.Selectable)))
+	if c.Factory != nil {
+		s.getters = append(s.getters, s.getter(c.Factory, c.Selectable, g))
 	}
 	if s.log.Registerer != nil {
 		root := eventlog.NewRoutes(s.log.Cluster, config.Prefix).Prefix()
@@ -161,31 +164,35 @@ func (s *Storage) open(ctx context.Context, servers []string, client *clientv3.C
 	return made, nil
 }
 
-func (s *Storage) getter(factory serverstorage.StorageFactory, g *genericapiserver.Config, more ...etcdstore.Option) *etcdstore.Getter {
+// getter returns the storage options of the factory's resources. selectable may be nil.
+func (s *Storage) getter(factory serverstorage.StorageFactory, selectable map[schema.GroupResource]render.Selectable, g *genericapiserver.Config) *etcdstore.Getter {
 	routes := eventlog.NewRoutes(s.log.Cluster, s.options.StorageConfig.Prefix)
-	return etcdstore.RESTOptions(factory, s.main.client, append(more,
-		etcdstore.WithClientFor(func(servers []string) (*clientv3.Client, error) {
+	return etcdstore.NewGetter(etcdstore.GetterConfig{
+		Storages: factory,
+		ClientFor: func(servers []string) (*clientv3.Client, error) {
 			other, err := s.open(context.Background(), servers, nil)
 			if err != nil {
 				return nil, fmt.Errorf("--etcd-servers-overrides: %w", err)
 			}
 			return other.client, nil
-		}),
-		etcdstore.WithCompaction(func(servers []string) etcdstore.CompactionSource {
+		},
+		Compaction: func(servers []string) etcdstore.CompactionSource {
 			if other, err := s.open(context.Background(), servers, nil); err == nil {
 				return other.compactor
 			}
 			return s.main.compactor
-		}),
-		etcdstore.WithCaching(func(servers []string, prefix string) *etcdstore.Caching {
+		},
+		Caching: func(servers []string, prefix string) *etcdstore.Caching {
 			if other, err := s.open(context.Background(), servers, nil); err == nil {
 				return other.cachingFor(prefix, routes)
 			}
 			return nil
-		}),
-		etcdstore.WithTransformers(g.ResourceTransformers),
-		etcdstore.WithGarbageCollection(s.options.EnableGarbageCollection),
-		etcdstore.WithDeleteCollectionWorkers(s.options.DeleteCollectionWorkers))...)
+		},
+		Transformers:            g.ResourceTransformers,
+		GarbageCollection:       s.options.EnableGarbageCollection,
+		DeleteCollectionWorkers: s.options.DeleteCollectionWorkers,
+		Selectable:              selectable,
+	})
 }
 
 // check returns a health check that makes a linearizable read in every etcd.

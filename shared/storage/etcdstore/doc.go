@@ -7,8 +7,8 @@
 // cache for them, and watcher.go decodes its events. Which revision a LIST reads
 // is decided without I/O, in listplan.go.
 //
-// [RESTOptions] returns the Stores of all resources, and [Dial] connects to etcd. [New] makes
-// a single Store.
+// [NewGetter] returns the Stores of all resources, and [Dial] connects to etcd. [New] makes a
+// single Store.
 //
 // # What a client sees
 //

@@ -29,39 +29,33 @@ import (
 	"triune.dev/shared/storage/render"
 )
 
-// ClientFor returns the etcd client for a list of servers. It is called once
-// per list; the caller of RESTOptions closes the clients.
-type ClientFor func(servers []string) (*clientv3.Client, error)
-
-// Option changes what RESTOptions returns.
-type Option func(*Getter)
-
-// WithClientFor chooses the etcd of a resource by the servers its storage
-// configuration names (--etcd-servers-overrides). Without it all resources are
-// in one etcd.
-func WithClientFor(clientFor ClientFor) Option {
-	return func(g *Getter) { g.clientFor = clientFor }
-}
-
-// WithTransformers encrypts the resources at rest (--encryption-provider-config).
-func WithTransformers(transformers value.ResourceTransformers) Option {
-	return func(g *Getter) { g.transformers = transformers }
-}
-
-// WithGarbageCollection sets --enable-garbage-collector, true by default.
-func WithGarbageCollection(enabled bool) Option {
-	return func(g *Getter) { g.garbageCollection = enabled }
-}
-
-// WithDeleteCollectionWorkers sets --delete-collection-workers, 1 by default.
-func WithDeleteCollectionWorkers(workers int) Option {
-	return func(g *Getter) { g.deleteWorkers = workers }
-}
-
-// WithCompaction sets the source from which the Stores of an etcd learn of compactions, by
-// its servers as in ClientFor.
-func WithCompaction(source func(servers []string) CompactionSource) Option {
-	return func(g *Getter) { g.compaction = source }
+// GetterConfig configures a Getter.
+type GetterConfig struct {
+	// Storages knows the encoding, the key and the etcd of each resource. Required.
+	Storages serverstorage.StorageFactory
+	// Client is the client of the etcd that stores all resources. ClientFor replaces it: it
+	// returns the client of the servers in the storage configuration of a resource
+	// (--etcd-servers-overrides), and is called once for each list of servers. The caller
+	// closes the clients.
+	Client    *clientv3.Client
+	ClientFor func(servers []string) (*clientv3.Client, error)
+	// Transformers encrypt the resources at rest (--encryption-provider-config). Nil means
+	// no encryption.
+	Transformers value.ResourceTransformers
+	// GarbageCollection is --enable-garbage-collector, DeleteCollectionWorkers
+	// --delete-collection-workers.
+	GarbageCollection       bool
+	DeleteCollectionWorkers int
+	// Compaction returns the source from which the Stores of an etcd learn of compactions.
+	// Nil means none.
+	Compaction func(servers []string) CompactionSource
+	// Caching returns the caches of an etcd for keys with a prefix, or nil if no cache can
+	// hold them, so that the resource cannot be stored. Without Caching, Stores have no
+	// cache and cannot be watched.
+	Caching func(servers []string, prefix string) *Caching
+	// Selectable says where the stored bytes contain the selectable fields of a resource.
+	// The fields must be those of the resource's [storage.AttrFunc].
+	Selectable map[schema.GroupResource]render.Selectable
 }
 
 // Caching is shared by the Stores of one etcd, to answer reads and watches without it.
@@ -70,38 +64,17 @@ type Caching struct {
 	Prober *readindex.Prober
 }
 
-// WithCaching gives each Store a cache, by the servers as in ClientFor and by the prefix of
-// all its keys; if source returns nil, the resource cannot be stored. Without this option
-// Stores have no cache and cannot be watched.
-func WithCaching(source func(servers []string, prefix string) *Caching) Option {
-	return func(g *Getter) { g.caching = source }
-}
-
-// WithSelectable sets the positions of selectable fields in the stored bytes of resources.
-// The fields must be those that the resource's [storage.AttrFunc] gives.
-func WithSelectable(selectable map[schema.GroupResource]render.Selectable) Option {
-	return func(g *Getter) { g.selectable = selectable }
-}
-
 // uncached are the resources that kube-apiserver has no watch cache for.
 var uncached = map[schema.GroupResource]bool{
 	{Resource: "events"}:                         true,
 	{Group: "events.k8s.io", Resource: "events"}: true,
 }
 
-// Getter is generic.RESTOptionsGetter over Stores. The Stores of one etcd share
-// its client. It is safe for concurrent use.
+// Getter implements generic.RESTOptionsGetter with Stores. The Stores of one etcd share its
+// client. It is safe for concurrent use.
 type Getter struct {
-	storages          serverstorage.StorageFactory
-	client            *clientv3.Client
-	clientFor         ClientFor
-	transformers      value.ResourceTransformers
-	garbageCollection bool
-	deleteWorkers     int
-	compaction        func(servers []string) CompactionSource
-	caching           func(servers []string, prefix string) *Caching
-	selectable        map[schema.GroupResource]render.Selectable
-	counter           *counter
+	config  GetterConfig
+	counter *counter
 
 	mu      sync.Mutex
 	clients map[string]*kv.Client // by server list; guarded by mu
@@ -109,21 +82,9 @@ type Getter struct {
 
 var _ generic.RESTOptionsGetter = (*Getter)(nil)
 
-// RESTOptions returns the options of every resource that factory knows, with
-// storage in the given etcd. client may be nil if WithClientFor is given.
-func RESTOptions(storages serverstorage.StorageFactory, client *clientv3.Client, opts ...Option) *Getter {
-	g := &Getter{
-		storages:          storages,
-		client:            client,
-		garbageCollection: true,
-		deleteWorkers:     1,
-		clients:           map[string]*kv.Client{},
-		counter:           newCounter(),
-	}
-	for _, opt := range opts {
-		opt(g)
-	}
-	return g
+// NewGetter returns the storage options of all resources that the factory knows.
+func NewGetter(c GetterConfig) *Getter {
+	return &Getter{config: c, clients: map[string]*kv.Client{}, counter: newCounter()}
 }
 
 // Run keeps the counts of stored objects, the metrics and what priority and
@@ -137,13 +98,13 @@ func (g *Getter) Run(ctx context.Context) error {
 
 // GetRESTOptions implements generic.RESTOptionsGetter.
 func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
-	config, err := g.storages.NewConfig(resource, example)
+	config, err := g.config.Storages.NewConfig(resource, example)
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("unable to find storage destination for %v, due to %w", resource, err)
 	}
-	if g.transformers != nil {
+	if g.config.Transformers != nil {
 		own := *config
-		own.Transformer = g.transformers.TransformerForResource(resource)
+		own.Transformer = g.config.Transformers.TransformerForResource(resource)
 		config = &own
 	}
 	// No CountMetricPollPeriod: the registry would start a goroutine for each
@@ -151,9 +112,9 @@ func (g *Getter) GetRESTOptions(resource schema.GroupResource, example runtime.O
 	return generic.RESTOptions{
 		StorageConfig:             config,
 		Decorator:                 g.decorate,
-		EnableGarbageCollection:   g.garbageCollection,
-		DeleteCollectionWorkers:   g.deleteWorkers,
-		ResourcePrefix:            g.storages.ResourcePrefix(resource),
+		EnableGarbageCollection:   g.config.GarbageCollection,
+		DeleteCollectionWorkers:   g.config.DeleteCollectionWorkers,
+		ResourcePrefix:            g.config.Storages.ResourcePrefix(resource),
 		StorageObjectCountTracker: config.StorageObjectCountTracker,
 	}, nil
 }
@@ -174,8 +135,8 @@ func (g *Getter) decorate(
 		return nil, nil, fmt.Errorf("storage of %s: %w", config.GroupResource, err)
 	}
 	var compaction CompactionSource
-	if g.compaction != nil {
-		compaction = g.compaction(config.Transport.ServerList)
+	if g.config.Compaction != nil {
+		compaction = g.config.Compaction(config.Transport.ServerList)
 	}
 	c := Config{
 		Client:         client,
@@ -214,7 +175,7 @@ func (g *Getter) decorate(
 // addCache gives a Store its place in the cache of its etcd. Stores with the same
 // keys, as the versions of a custom resource have, share it.
 func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFunc, indexers *cache.Indexers) error {
-	if g.caching == nil {
+	if g.config.Caching == nil {
 		return nil
 	}
 	keys, err := newKeySpace(c.Prefix, c.ResourcePrefix)
@@ -225,13 +186,13 @@ func (g *Getter) addCache(c *Config, servers []string, attributes storage.AttrFu
 	if err != nil {
 		return err
 	}
-	caching := g.caching(servers, prefix)
+	caching := g.config.Caching(servers, prefix)
 	if caching == nil {
 		return fmt.Errorf("no event log tells of the keys below %s", prefix)
 	}
 	options, err := CacheOptions(CacheConfig{
 		Codec: c.Codec, Transformer: c.Transformer, Attributes: attributes,
-		Selectable: g.selectable[c.GroupResource], NewFunc: c.NewFunc,
+		Selectable: g.config.Selectable[c.GroupResource], NewFunc: c.NewFunc,
 	})
 	if err != nil {
 		return err
@@ -261,7 +222,7 @@ func indexesOf(indexers *cache.Indexers) []bytecache.Term {
 
 // clientOf returns the one client of a list of servers.
 func (g *Getter) clientOf(servers []string) (*kv.Client, error) {
-	if g.clientFor == nil {
+	if g.config.ClientFor == nil {
 		servers = nil
 	}
 	key := strings.Join(slices.Sorted(slices.Values(servers)), ",")
@@ -270,17 +231,17 @@ func (g *Getter) clientOf(servers []string) (*kv.Client, error) {
 	if c, ok := g.clients[key]; ok {
 		return c, nil
 	}
-	etcd := g.client
-	if g.clientFor != nil {
+	etcd := g.config.Client
+	if g.config.ClientFor != nil {
 		var err error
-		if etcd, err = g.clientFor(servers); err != nil {
+		if etcd, err = g.config.ClientFor(servers); err != nil {
 			return nil, err
 		}
 	}
 	if etcd == nil {
 		return nil, errors.New("no etcd client")
 	}
-	c := kv.New(etcd, kv.WithObserver(request.TrackStorageLatency))
+	c := kv.NewObserved(etcd, request.TrackStorageLatency)
 	// The cost estimate of priority and fairness asks this checker whether
 	// consistent reads are cheap.
 	etcdfeature.DefaultFeatureSupportChecker.CheckClient(etcd.Ctx(), versioned{etcd}, storage.RequestWatchProgress)

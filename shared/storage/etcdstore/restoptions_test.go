@@ -112,7 +112,7 @@ func TestStoredBytes(t *testing.T) {
 		mediaType  string
 		namespaced bool
 		change     func(*serverstorage.DefaultStorageFactory)
-		options    []Option
+		encryption value.ResourceTransformers
 		key        string // %s stands for the object's name
 		begins     string
 	}{
@@ -129,12 +129,12 @@ func TestStoredBytes(t *testing.T) {
 			change: func(f *serverstorage.DefaultStorageFactory) { f.SetEtcdPrefix(pods, "/elsewhere") },
 			key:    "/elsewhere/pods/ns/%s", begins: "k8s\x00"},
 		{name: "encrypted at rest", mediaType: runtime.ContentTypeProtobuf, namespaced: true,
-			options: []Option{WithTransformers(transformers{pods: encrypted})},
-			key:     "/registry/pods/ns/%s", begins: "encrypted:k8s\x00"},
+			encryption: transformers{pods: encrypted},
+			key:        "/registry/pods/ns/%s", begins: "encrypted:k8s\x00"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			factory := newFactory(tc.mediaType, tc.change)
-			options := RESTOptions(factory, etcd, tc.options...)
+			options := NewGetter(GetterConfig{Storages: factory, Client: etcd, Transformers: tc.encryption})
 			registry := newRegistry(t, options, tc.namespaced)
 			ctx := genericapirequest.WithNamespace(genericapirequest.NewContext(), "")
 			pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d", i), Labels: map[string]string{"a": "b"}}}
@@ -193,13 +193,13 @@ func TestServersOverride(t *testing.T) {
 		f.SetEtcdLocation(pods, []string{"http://b", "http://a"})
 	})
 	var asked []string
-	options := RESTOptions(factory, nil, WithClientFor(func(servers []string) (*clientv3.Client, error) {
+	options := NewGetter(GetterConfig{Storages: factory, ClientFor: func(servers []string) (*clientv3.Client, error) {
 		asked = append(asked, fmt.Sprint(servers))
 		if len(servers) == 2 {
 			return other, nil
 		}
 		return main, nil
-	}))
+	}})
 	ctx := genericapirequest.WithNamespace(genericapirequest.NewContext(), "ns")
 	for _, name := range []string{"a", "b"} {
 		registry := newRegistry(t, options, true)
@@ -216,7 +216,7 @@ func TestServersOverride(t *testing.T) {
 			t.Errorf("%d keys, want %d: %v", resp.Count, want, err)
 		}
 	}
-	failing := RESTOptions(factory, nil)
+	failing := NewGetter(GetterConfig{Storages: factory})
 	config, err := failing.GetRESTOptions(pods, newPod())
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +230,7 @@ func TestServersOverride(t *testing.T) {
 // stored: its watches would receive nothing.
 func TestStorageNeedsACache(t *testing.T) {
 	none := func([]string, string) *Caching { return nil }
-	options := RESTOptions(newFactory(runtime.ContentTypeJSON, nil), etcdtest.Start(t).InProcess(), WithCaching(none))
+	options := NewGetter(GetterConfig{Storages: newFactory(runtime.ContentTypeJSON, nil), Client: etcdtest.Start(t).InProcess(), Caching: none})
 	config, err := options.GetRESTOptions(pods, newPod())
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestCounting(t *testing.T) {
 		f.StorageConfig.CountMetricPollPeriod = 10 * time.Millisecond
 		f.StorageConfig.StorageObjectCountTracker = counted
 	})
-	options := RESTOptions(factory, etcd)
+	options := NewGetter(GetterConfig{Storages: factory, Client: etcd})
 	ctx, cancel := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- options.Run(ctx) }()
@@ -321,7 +321,7 @@ func TestIndexesOf(t *testing.T) {
 func TestEtcdIsClosedWhileItsVersionIsAskedFor(t *testing.T) {
 	for range 5 {
 		server := etcdtest.Start(t)
-		options := RESTOptions(newFactory(runtime.ContentTypeJSON, nil), server.InProcess())
+		options := NewGetter(GetterConfig{Storages: newFactory(runtime.ContentTypeJSON, nil), Client: server.InProcess()})
 		newRegistry(t, options, true)
 		server.Stop()
 		if _, err := (versioned{server.InProcess()}).Status(t.Context(), ""); !errors.Is(err, etcdembed.ErrClosed) {

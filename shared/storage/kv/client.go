@@ -24,24 +24,15 @@ type Client struct {
 	own  ownStream
 }
 
-// Option changes a Client while New makes it.
-type Option func(*Client)
-
-// WithObserver reports the duration of every read and write together with the
-// context of the request that waited for it. It is called on that request's
-// goroutine and must not block.
-func WithObserver(observe func(context.Context, time.Duration)) Option {
-	return func(c *Client) { c.observe = observe }
-}
-
 // New wraps an etcd client, which may be a dialed one or that of an etcdembed.Member
 // in the same process. The caller keeps it and closes it.
-func New(etcd *clientv3.Client, opts ...Option) *Client {
-	c := &Client{etcd: etcd, watcher: newWatcher(etcd)}
-	for _, opt := range opts {
-		opt(c)
-	}
-	return c
+func New(etcd *clientv3.Client) *Client { return NewObserved(etcd, nil) }
+
+// NewObserved is New with a function that is called with the duration of each read and
+// write, and with the context of its request. It is called on the goroutine of the request
+// and must not block.
+func NewObserved(etcd *clientv3.Client, observe func(context.Context, time.Duration)) *Client {
+	return &Client{etcd: etcd, watcher: newWatcher(etcd), observe: observe}
 }
 
 // Etcd returns the wrapped client.

@@ -116,7 +116,7 @@ func testReads(t *testing.T, c *Client, prefix string) {
 		t.Errorf("current revision %d, %v", rev, err)
 	}
 	var observed int
-	watched := New(c.Etcd(), WithObserver(func(context.Context, time.Duration) { observed++ }))
+	watched := NewObserved(c.Etcd(), func(context.Context, time.Duration) { observed++ })
 	if _, err := watched.Get(ctx, key, ReadOptions{}); err != nil || observed != 1 {
 		t.Errorf("the observer counted %d reads, want 1: %v", observed, err)
 	}

@@ -43,7 +43,7 @@ func NewConfig(codecs serializer.CodecFactory) *genericapiserver.Config {
 func NewStorage(t testing.TB, etcd *clientv3.Client, g *genericapiserver.Config) generic.RESTOptionsGetter {
 	t.Helper()
 	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
-	store, err := storage.Open(t.Context(), storage.Options{Etcd: options, Client: etcd}, g)
+	store, err := storage.Open(t.Context(), storage.Config{Generic: g, Etcd: options, Client: etcd})
 	if err != nil {
 		t.Fatalf("open the storage: %v", err)
 	}
