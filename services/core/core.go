@@ -53,7 +53,7 @@ func nextTier(next *apiserver.Next) *apiserver.Next {
 }
 
 // New makes the server. It starts nothing.
-func (c *Config) New(context.Context) (*Server, error) {
+func New(c *Config) (*Server, error) {
 	completed := c.controlPlane.Complete()
 	s := &Server{storage: c.storage, running: c.running}
 	s.openapi = triuneopenapi.New(triuneopenapi.Config{

@@ -127,7 +127,7 @@ func (c *cluster) run(t *testing.T, options *Options) {
 	}
 	c.stores = stores{config.Generic.RESTOptionsGetter, map[schema.GroupResource]storeConfig{}}
 	config.Generic.RESTOptionsGetter = c.stores
-	if c.server, err = config.New(ctx); err != nil {
+	if c.server, err = New(config); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)

@@ -8,5 +8,5 @@
 //
 // Core takes kube-apiserver's flags and adds those of the next tier. [Command] is the
 // program. The order of use is [NewOptions], AddFlags, parse, Complete, Validate, Config,
-// New and Run, once each.
+// [New] and Run, once each.
 package core

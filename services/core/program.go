@@ -56,7 +56,7 @@ func (p *program) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := config.New(ctx)
+	server, err := New(config)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,6 @@
 //
 // With --etcd-servers and kube-apiserver's flags, triune replaces kube-apiserver.
 //
-// The order of use is [NewOptions], AddFlags, parse, Complete, Validate, New and Run, once
+// The order of use is [NewOptions], AddFlags, parse, Complete, Validate, [New] and Run, once
 // each.
 package standalone

@@ -37,7 +37,7 @@ func (p *program) Complete(ctx context.Context) (err error) {
 func (p *program) Validate() []error { return p.completed.Validate() }
 
 func (p *program) Run(ctx context.Context) error {
-	server, err := p.completed.New(ctx)
+	server, err := New(ctx, p.completed)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ type Server struct {
 
 // New starts etcd and NATS, unless flags name others, and makes the chain. It serves
 // nothing yet. The caller must call Run, which also stops etcd and NATS.
-func (o CompletedOptions) New(ctx context.Context) (*Server, error) {
+func New(ctx context.Context, o CompletedOptions) (*Server, error) {
 	s := &Server{options: o}
 	if err := s.build(ctx); err != nil {
 		s.close()
@@ -101,7 +101,7 @@ func (s *Server) buildChain(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if s.core, err = config.New(ctx); err != nil {
+	if s.core, err = core.New(config); err != nil {
 		return err
 	}
 	if s.aggregator, err = aggregator.New(aggregator.Config{
