@@ -85,22 +85,41 @@ func TestReplicaKilledUnderLoadFailsNoIdempotentRequest(t *testing.T) {
 	}
 }
 
-func TestDrainedReplicaFailsNoRequestAtAll(t *testing.T) {
-	var mu sync.Mutex
-	executed := map[string]int{}
-	var backends [2]*backend
-	for i := range backends {
-		backends[i] = startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			executed[string(body)]++
-			mu.Unlock()
-			_, _ = io.WriteString(w, "ok")
-		})
+// executions counts how often backends have executed each request, identified by its body.
+type executions struct {
+	mu     sync.Mutex
+	counts map[string]int // guarded by mu
+}
+
+func (e *executions) execute(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // half a request is not processed
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.counts == nil {
+		e.counts = map[string]int{}
+	}
+	e.counts[string(body)]++
+	_, _ = io.WriteString(w, "ok")
+}
+
+// once checks that no request was executed more than once.
+func (e *executions) once(t *testing.T) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for body, n := range e.counts {
+		if n != 1 {
+			t.Errorf("%s was executed %d times", body, n)
+		}
+	}
+}
+
+func TestDrainedReplicaFailsNoRequestAtAll(t *testing.T) {
+	var executed executions
+	backends := [2]*backend{startBackend(t, executed.execute), startBackend(t, executed.execute)}
 	p := startProxy(t, testConfig(urls(backends[:]...)...))
 	f := startFront(t, p)
 	l := startLoad(t, f, func(ctx context.Context, n int64) *http.Request {
@@ -119,29 +138,12 @@ func TestDrainedReplicaFailsNoRequestAtAll(t *testing.T) {
 	if l.failed.Load() != 0 {
 		t.Errorf("%d requests failed, %d did not", l.failed.Load(), l.ok.Load())
 	}
-	for body, n := range executed {
-		if n != 1 {
-			t.Errorf("%s was executed %d times", body, n)
-		}
-	}
+	executed.once(t)
 }
 
 func TestPostIsNeverExecutedTwice(t *testing.T) {
-	var mu sync.Mutex
-	executed := map[string]int{}
-	var backends [2]*backend
-	for i := range backends {
-		backends[i] = startBackend(t, func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				return // half a request is not processed
-			}
-			mu.Lock()
-			executed[string(body)]++
-			mu.Unlock()
-			_, _ = io.WriteString(w, "ok")
-		})
-	}
+	var executed executions
+	backends := [2]*backend{startBackend(t, executed.execute), startBackend(t, executed.execute)}
 	p := startProxy(t, testConfig(urls(backends[:]...)...))
 	f := startFront(t, p)
 	var mentions atomic.Int64
@@ -178,10 +180,6 @@ func TestPostIsNeverExecutedTwice(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	for body, n := range executed {
-		if n != 1 {
-			t.Errorf("%s was executed %d times", body, n)
-		}
-	}
+	executed.once(t)
 	t.Logf("%d answered, %d left in doubt", ok.Load(), mentions.Load())
 }
