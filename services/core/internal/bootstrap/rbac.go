@@ -57,16 +57,21 @@ func contended(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsServiceUnavailable(err)
 }
 
+// reconciler returns run without its result, and with the name of the object in its error.
+func reconciler[Result any](kind, name string, run func() (Result, error)) func() error {
+	return func() error {
+		if _, err := run(); err != nil {
+			return fmt.Errorf("%s %s: %w", kind, name, err)
+		}
+		return nil
+	}
+}
+
 func roleReconcilers(client kubernetes.Interface) []func() error {
 	var all []func() error
 	add := func(kind, name string, owner reconciliation.RuleOwner, modifier reconciliation.RuleOwnerModifier) {
 		options := &reconciliation.ReconcileRoleOptions{Role: owner, Client: modifier, Confirm: true}
-		all = append(all, func() error {
-			if _, err := options.Run(); err != nil {
-				return fmt.Errorf("%s %s: %w", kind, name, err)
-			}
-			return nil
-		})
+		all = append(all, reconciler(kind, name, options.Run))
 	}
 	clusterRoles := reconciliation.ClusterRoleModifier{Client: client.RbacV1().ClusterRoles()}
 	for _, role := range append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...) {
@@ -85,12 +90,7 @@ func bindingReconcilers(client kubernetes.Interface) []func() error {
 	var all []func() error
 	add := func(kind, name string, binding reconciliation.RoleBinding, modifier reconciliation.RoleBindingModifier) {
 		options := &reconciliation.ReconcileRoleBindingOptions{RoleBinding: binding, Client: modifier, Confirm: true}
-		all = append(all, func() error {
-			if _, err := options.Run(); err != nil {
-				return fmt.Errorf("%s %s: %w", kind, name, err)
-			}
-			return nil
-		})
+		all = append(all, reconciler(kind, name, options.Run))
 	}
 	clusterBindings := reconciliation.ClusterRoleBindingClientAdapter{Client: client.RbacV1().ClusterRoleBindings()}
 	for _, binding := range append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...) {
