@@ -83,8 +83,8 @@ func (s *site) get(t *testing.T, tier cluster.Tier, path string) answer {
 	return s.ask(t, call{to: tier, path: path})
 }
 
-// works expects 200 of a tier, or of a tier behind it that owns the path.
-func (s *site) works(t *testing.T, tier cluster.Tier, paths ...string) {
+// wantOK expects 200 of a tier, or of a tier behind it that owns the path.
+func (s *site) wantOK(t *testing.T, tier cluster.Tier, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
 		if a := s.get(t, tier, path); a.code != http.StatusOK {
@@ -93,8 +93,8 @@ func (s *site) works(t *testing.T, tier cluster.Tier, paths ...string) {
 	}
 }
 
-// creates expects 201 of a new object with the given name.
-func (s *site) creates(t *testing.T, tier cluster.Tier, path, name string) {
+// wantCreated expects 201 of a new object with the given name.
+func (s *site) wantCreated(t *testing.T, tier cluster.Tier, path, name string) {
 	t.Helper()
 	if a := s.create(t, tier, path, name, ""); a.code != http.StatusCreated {
 		t.Errorf("want 201, got %v", a)
@@ -111,18 +111,18 @@ func (s *site) create(t *testing.T, tier cluster.Tier, path, name, token string)
 	return s.ask(t, call{to: tier, method: http.MethodPost, path: path + "?timeout=" + impatience.String(), body: body, token: token})
 }
 
-// away expects the 503 by which a tier reports that another one is down.
-func (s *site) away(t *testing.T, missing cluster.Tier, a answer) {
+// wantUnavailable expects the 503 by which a tier reports that another one is down.
+func (s *site) wantUnavailable(t *testing.T, missing cluster.Tier, a answer) {
 	t.Helper()
 	if a.code != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || !strings.Contains(a.message, string(missing)+" tier") || a.took > promptly {
 		t.Errorf("want 503 with Retry-After that names the %s tier within %v, got %v", missing, promptly, a)
 	}
 }
 
-// fails expects an error from the server, in time. As in kube-apiserver (its filter
+// wantServerError expects an error from the server, in time. As in kube-apiserver (its filter
 // WithTimeoutForNonLongRunningRequests), a handler that begins to answer when the timeout of
 // the request expires is aborted; earlier, no connection may break.
-func (s *site) fails(t *testing.T, a answer) {
+func (s *site) wantServerError(t *testing.T, a answer) {
 	t.Helper()
 	broken := a.code == 0 && a.took >= impatience
 	if a.code < 500 && !broken || a.took > overdue {

@@ -201,9 +201,9 @@ func (s *site) discovered(t *testing.T, tier cluster.Tier) map[string]string {
 	return groups
 }
 
-// becomesStale waits until a tier marks a group as Stale whose owner is down. The tier must
+// waitStale waits until a tier marks a group as Stale whose owner is down. The tier must
 // never omit the group.
-func (s *site) becomesStale(t *testing.T, tier cluster.Tier, group string) {
+func (s *site) waitStale(t *testing.T, tier cluster.Tier, group string) {
 	t.Helper()
 	eventually(t, patience, func(context.Context) error {
 		switch freshness := s.discovered(t, tier)[group]; freshness {
@@ -230,16 +230,16 @@ func (s *site) unready(t *testing.T, tier cluster.Tier, endpoint, check string) 
 	})
 }
 
-// down kills a process. At the end of the test it starts the process again and waits until
+// kill kills a process. At the end of the test it starts the process again and waits until
 // everything has recovered without another restart.
-func (s *site) down(t *testing.T, name cluster.Tier) {
+func (s *site) kill(t *testing.T, name cluster.Tier) {
 	t.Helper()
 	s.c.Kill(name, 0)
 	t.Cleanup(func() { s.start(t, name); s.waitReady(t) })
 }
 
-// frozen suspends a process until the end of the test.
-func (s *site) frozen(t *testing.T, name cluster.Tier) {
+// freeze suspends a process until the end of the test.
+func (s *site) freeze(t *testing.T, name cluster.Tier) {
 	t.Helper()
 	s.c.Process(name, 0).Pause()
 	t.Cleanup(func() { s.c.Process(name, 0).Resume(); s.waitReady(t) })
@@ -252,8 +252,8 @@ func (s *site) start(t *testing.T, name cluster.Tier) {
 	}
 }
 
-// whole waits until every tier is ready and reaches all tiers behind it.
-func (s *site) whole(t *testing.T) {
+// waitReady waits until every tier is ready and reaches the tiers behind it.
+func (s *site) waitReady(t *testing.T) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -49,14 +49,14 @@ func (s *site) watch(t *testing.T, tier cluster.Tier, path string) openWatch {
 	return w
 }
 
-// ends expects the watch to end, in any way.
-func (w openWatch) ends(t *testing.T) {
+// wantEnd expects the watch to end, in any way.
+func (w openWatch) wantEnd(t *testing.T) {
 	t.Helper()
 	w.until(t, "its end", func(_ string, open bool) bool { return !open })
 }
 
-// hears expects an event about an object while the watch is open.
-func (w openWatch) hears(t *testing.T, name string) {
+// wantEvent expects an event about an object while the watch is open.
+func (w openWatch) wantEvent(t *testing.T, name string) {
 	t.Helper()
 	w.until(t, name, func(got string, open bool) bool { return open && got == name })
 }

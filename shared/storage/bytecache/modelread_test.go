@@ -22,8 +22,8 @@ type watcher struct {
 	// state is the state at revision, nil while revision is in the future.
 	state    map[string]string
 	revision int64
-	// A doomed watcher must get an ExpiredError, an unsure one may.
-	doomed, unsure bool
+	// A mustExpire watcher must get an ExpiredError, an mayExpire one may.
+	mustExpire, mayExpire bool
 }
 
 // receive checks the result of a cursor and applies it.
@@ -72,22 +72,22 @@ func (at *watcher) receive(w *world, changes Changes) error {
 // read makes one call and checks its result; over reports whether the watcher has ended.
 func (at *watcher) read(w *world, next func() (Changes, error)) (changes Changes, over bool) {
 	w.reading, w.compacted = at, false
-	doomed, unsure := at.doomed, at.unsure
+	mustExpire, mayExpire := at.mustExpire, at.mayExpire
 	changes, err := next()
 	w.reading = nil
 	var gone *ExpiredError
 	switch {
-	case err == nil && doomed && !unsure:
+	case err == nil && mustExpire && !mayExpire:
 		_ = w.fault("watcher of %s from %d goes on over a reset", at.cache.prefix, at.revision)
 	case err == nil:
 		_ = at.receive(w, changes)
 	case errors.As(err, &gone):
-		if !at.doomed && !at.unsure && !w.compacted {
+		if !at.mustExpire && !at.mayExpire && !w.compacted {
 			_ = w.fault("watcher of %s from %d: %v, but history is there", at.cache.prefix, at.revision, err)
 		}
 		return changes, true
 	case isInjected(err):
-		at.unsure = true // where exactly it is
+		at.mayExpire = true // where exactly it is
 	default:
 		_ = w.fault("watcher of %s: %v", at.cache.prefix, err)
 	}
@@ -250,17 +250,17 @@ var reading = []operation{
 		which := r.IntN(len(w.watchers))
 		at := w.watchers[which]
 		for calls := 0; ; calls++ {
-			before, failing := at.unsure, w.failList > 0 || w.failSince > 0
+			before, failing := at.mayExpire, w.failList > 0 || w.failSince > 0
 			changes, over := at.read(w, func() (Changes, error) { return at.cursor.Available(context.Background()) })
 			if over {
 				w.watchers = slices.Delete(w.watchers, which, which+1)
 				return
 			}
-			if w.trouble != nil || !before && at.unsure || failing {
+			if w.trouble != nil || !before && at.mayExpire || failing {
 				return
 			}
 			if len(changes.List) == 0 {
-				if complete := w.complete(at.cache); changes.Revision < complete && !at.unsure && !at.doomed {
+				if complete := w.complete(at.cache); changes.Revision < complete && !at.mayExpire && !at.mustExpire {
 					_ = w.fault("a cursor of %s ends at %d, the cache is at %d", at.cache.prefix, changes.Revision, complete)
 				}
 				return
@@ -294,7 +294,7 @@ var reading = []operation{
 
 // mustHaveMore reports whether a watcher has unread changes in any case.
 func (at *watcher) mustHaveMore(w *world) bool {
-	if at.doomed || at.unsure || at.line != w.etcd {
+	if at.mustExpire || at.mayExpire || at.line != w.etcd {
 		return false
 	}
 	for revision := at.revision + 1; revision <= w.complete(at.cache); revision++ {

@@ -53,7 +53,7 @@ func leaseExpires(t *testing.T, b *bench, v variant) string {
 	if wrong := b.outcome(t, w, sink, v, last); wrong != "" {
 		return wrong
 	}
-	return b.sound(t)
+	return b.checkStream(t)
 }
 
 // The acknowledgement of a stored message is lost.
@@ -116,7 +116,7 @@ func ackLost(t *testing.T, b *bench, v variant) string {
 		return wrong
 	}
 	eventually(t, "an acknowledgement is lost", func() bool { return answers.Load() >= 60 })
-	return b.sound(t)
+	return b.checkStream(t)
 }
 
 // The relay is paused with messages in flight and loses its lease. A successor is elected and
@@ -194,7 +194,7 @@ func pausedRelay(t *testing.T, b *bench, v variant) string {
 		t.Fatal(err)
 	}
 	last := b.put(t, "pods/ns/last", "x")
-	if wrong := b.sound(t); wrong != "" {
+	if wrong := b.checkStream(t); wrong != "" {
 		return wrong
 	}
 	return b.outcome(t, w, sink, v, last)

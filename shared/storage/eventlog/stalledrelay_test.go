@@ -54,7 +54,7 @@ func TestAPausedRelayPublishesProgress(t *testing.T) {
 		if b.cluster != nil {
 			b.level(t, hang)
 		}
-		if wrong := b.sound(t); wrong != "" {
+		if wrong := b.checkStream(t); wrong != "" {
 			t.Error(wrong)
 		}
 	})
@@ -112,7 +112,7 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 		if got, err := since(t, r, "/registry/pods/", early-1, last); err != nil || len(got) != 3 {
 			t.Errorf("history %v, %v", got, err)
 		}
-		if wrong := b.sound(t); wrong != "" {
+		if wrong := b.checkStream(t); wrong != "" {
 			t.Error(wrong)
 		}
 	})
