@@ -27,6 +27,7 @@ import (
 
 	"triune.dev/shared/process/pki"
 	"triune.dev/shared/storage/etcdembed"
+	"triune.dev/shared/testing/polltest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write testdata instead of comparing with it")
@@ -204,17 +205,7 @@ func (c *cluster) get(t *testing.T, path string) (code int, header http.Header, 
 // await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(2 * time.Minute)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		}
-	}
+	polltest.Until(t, 2*time.Minute, what, ok)
 }
 
 // testReadyzWaitsForNamespaces checks that objects can be created in default as soon as

@@ -22,6 +22,7 @@ import (
 
 	"triune.dev/shared/process/pki"
 	_ "triune.dev/shared/process/release"
+	"triune.dev/shared/testing/polltest"
 )
 
 func verifyOptions(pool *x509.CertPool) x509.VerifyOptions {
@@ -98,17 +99,7 @@ func (c *fakeCore) received(request string) bool {
 // await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		}
-	}
+	polltest.Until(t, 30*time.Second, what, ok)
 }
 
 func client(t *testing.T, made *pki.PKI, pair pki.Pair) *http.Client {

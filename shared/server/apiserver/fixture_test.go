@@ -38,6 +38,8 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"triune.dev/shared/testing/polltest"
 )
 
 // pods is a resource whose storage a test controls.
@@ -246,17 +248,7 @@ func (r *running) get(path string) (int, string) {
 // await waits until ok returns true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(30 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("timed out: %s", what)
-		}
-	}
+	polltest.Until(t, 30*time.Second, what, ok)
 }
 
 // recorder records events in order.

@@ -14,6 +14,7 @@ import (
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 
 	"triune.dev/shared/storage/bytecache"
+	"triune.dev/shared/testing/polltest"
 )
 
 // directResponse is a response with a TryWrite that accepts everything unless it is full.
@@ -58,11 +59,7 @@ func (r *directResponse) lines() int { return bytes.Count(r.written.Bytes(), []b
 // await polls until a condition is true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for begun := time.Now(); !so(); time.Sleep(time.Millisecond) {
-		if time.Since(begun) > 20*time.Second {
-			t.Fatalf("no %s", what)
-		}
-	}
+	polltest.Until(t, 20*time.Second, what, so)
 }
 
 // TestEventsArePushed checks that events are pushed if the connection has room, that the

@@ -12,6 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"triune.dev/shared/testing/etcdtest"
+	"triune.dev/shared/testing/polltest"
 )
 
 // TestCompactionProtocol lets two API servers on one etcd take turns by kube-apiserver's
@@ -178,12 +179,7 @@ func TestCompactRevision(t *testing.T) {
 // eventually waits until holds returns true.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for tick := time.NewTicker(5 * time.Millisecond); !holds(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
+	polltest.Until(t, patience, what, holds)
 }
 
 // TestCompactorWithoutPermission checks that a user whom etcd forbids to compact tries

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"triune.dev/shared/storage/kv"
+	"triune.dev/shared/testing/polltest"
 )
 
 // natsServer is a real NATS server with JetStream.
@@ -273,16 +274,7 @@ func (w *witness) diff(t testing.TB, r *recorder, routes *Routes, tier Tier, rev
 // eventually polls until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	within(t, hang, what, ok)
-}
-
-func within(t testing.TB, limit time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in %s", what, limit)
-		}
-	}
+	polltest.Until(t, hang, what, ok)
 }
 
 func removeAll(t testing.TB, dir string) {

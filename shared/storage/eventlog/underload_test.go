@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"triune.dev/shared/testing/polltest"
 )
 
 // leaderLimit bounds the time without leaders after a fault, on any machine. The goal is ten
@@ -199,7 +201,7 @@ func (u *underLoad) inject(t *testing.T, f fault, round int) {
 	samples, onEtcd := u.samples.Load(), u.onEtcd.Load()
 	f.do(round)
 	start := time.Now()
-	within(t, leaderLimit, "all streams have leaders after "+f.name, func() bool { return u.leaders.lapped(start) })
+	polltest.Until(t, leaderLimit, "all streams have leaders after "+f.name, func() bool { return u.leaders.lapped(start) })
 	led := time.Since(start)
 	u.waitWell(t, f.name)
 	well, leaderless, unwritten := time.Since(start), u.leaders.read(), u.load.silence.read()
@@ -239,7 +241,7 @@ func (u *underLoad) result(name string) *result {
 func (u *underLoad) waitWell(t *testing.T, after string) {
 	t.Helper()
 	for _, r := range u.readers {
-		within(t, hang, "the stream carries events after "+after, func() bool {
+		polltest.Until(t, hang, "the stream carries events after "+after, func() bool {
 			before := r.Status()
 			time.Sleep(500 * time.Millisecond)
 			now := r.Status()

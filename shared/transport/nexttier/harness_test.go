@@ -27,6 +27,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"triune.dev/shared/process/pki"
+	"triune.dev/shared/testing/polltest"
 	"triune.dev/shared/transport/distrust"
 	"triune.dev/shared/transport/h2"
 )
@@ -320,16 +321,7 @@ func (f *front) get(t testing.TB, path string) answer {
 // eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	polltest.Until(t, 20*time.Second, what, ok)
 }
 
 func conditionOf(p *Proxy, address string) condition {
