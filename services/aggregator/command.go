@@ -49,6 +49,7 @@ type program struct {
 	options         *options.Options
 	endpointRouting bool
 	rejectRedirects bool
+	advertisePort   int
 }
 
 // AddFlags adds the flags. Those of this tier alone have kube-apiserver's names and section.
@@ -59,6 +60,8 @@ func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
 		"Send requests for remote APIServices to the endpoints of their Service, balanced, instead of to its cluster IP.")
 	fs.BoolVar(&p.rejectRedirects, "aggregator-reject-forwarding-redirect", p.rejectRedirects,
 		"Refuse redirects that extension API servers answer, instead of passing them on to clients.")
+	fs.IntVar(&p.advertisePort, "advertise-port", p.advertisePort,
+		"Port at which Pods reach this server, at --advertise-address: both are in the endpoints of the Service default/kubernetes. 0 stands for --secure-port.")
 }
 
 func (p *program) Complete(ctx context.Context) error { return p.options.Complete(ctx) }
@@ -95,6 +98,9 @@ func (p *program) Run(ctx context.Context) error {
 	})
 	if err == nil {
 		err = config.Attach(server.Server())
+	}
+	if err == nil {
+		err = server.advertise(config, p.advertisePort)
 	}
 	if err != nil {
 		store.Close()

@@ -20,6 +20,7 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"triune.dev/services/core/internal/bootstrap"
+	"triune.dev/shared/server/advertise"
 	"triune.dev/shared/server/agreement"
 	"triune.dev/shared/server/apiserver"
 	triuneopenapi "triune.dev/shared/server/openapi"
@@ -96,6 +97,9 @@ func New(c *Config) (*Server, error) {
 	}
 	s.installOpenAPI(c)
 	server.UnlistedHandle(agreement.Path, agreement.Handler(c.settings))
+	if c.environment.Head == nil {
+		server.UnlistedHandle(advertise.Path, advertise.Handler(completed.Extra.EndpointReconcilerConfig.Reconciler))
+	}
 	return s, s.addHooks(c, completed, client)
 }
 

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/reconcilers"
+	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	kubefeatures "k8s.io/kubernetes/pkg/features"
 	"k8s.io/utils/clock"
 )
@@ -167,9 +168,13 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 	if err != nil {
 		return hook{}, fmt.Errorf("listener address: %w", err)
 	}
+	reconciler := completed.Extra.EndpointReconcilerConfig.Reconciler
+	if c.environment.Head == nil {
+		reconciler = withoutOwnEndpoint{reconciler} // clients connect to aggregators
+	}
 	controller := kubernetesservice.New(kubernetesservice.Config{
 		PublicIP:                  c.Generic.PublicAddress,
-		EndpointReconciler:        completed.Extra.EndpointReconcilerConfig.Reconciler,
+		EndpointReconciler:        reconciler,
 		EndpointInterval:          completed.Extra.EndpointReconcilerConfig.Interval,
 		ServiceIP:                 completed.Extra.APIServerServiceIP,
 		ServicePort:               completed.Extra.APIServerServicePort,
@@ -185,6 +190,18 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 		return nil
 	}}, nil
 }
+
+// withoutOwnEndpoint is a reconciler that ignores the endpoint of this server. Package advertise
+// maintains those of others.
+type withoutOwnEndpoint struct{ reconcilers.EndpointReconciler }
+
+// ReconcileEndpoints implements reconcilers.EndpointReconciler.
+func (withoutOwnEndpoint) ReconcileEndpoints(string, net.IP, []corev1.EndpointPort, bool) error {
+	return nil
+}
+
+// RemoveEndpoints implements reconcilers.EndpointReconciler.
+func (withoutOwnEndpoint) RemoveEndpoints(string, net.IP, []corev1.EndpointPort) error { return nil }
 
 // poll waits until done returns true or ctx ends. It returns nil in both cases.
 func poll(ctx context.Context, done func() bool) error {
@@ -235,7 +252,7 @@ func peerAddressOf(c *Config) (string, error) {
 // that a kube-apiserver of another version passes on what only this server serves.
 func (s *Server) peerEndpoint(c *Config, address string, client *kubernetes.Clientset) hook {
 	const name = "peer-endpoint-reconciler-controller"
-	controller := reconcilers.New(c.Generic.APIServerID, address,
+	controller := peerreconcilers.New(c.Generic.APIServerID, address,
 		c.controlPlane.ControlPlane.PeerEndpointLeaseReconciler, peerEndpointRenewal, client)
 	s.AddPreShutdownHook(name, func() error {
 		controller.Stop()

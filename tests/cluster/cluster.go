@@ -78,6 +78,8 @@ type Config struct {
 	// PKI is the PKI of another cluster, so that the tokens of each are valid in the other;
 	// nil creates a new one.
 	PKI *pki.PKI
+	// AdvertiseEach makes each aggregator advertise an address of its own, [Advertised].
+	AdvertiseEach bool
 	// Flags are added to the command line of a tier.
 	Flags map[Tier][]string
 	// Without names flags that no program gets ("--authorization-mode").
@@ -86,6 +88,9 @@ type Config struct {
 	// wait for the disk.
 	ReadPrograms bool
 }
+
+// Advertised returns the address that replica i advertises with [Config.AdvertiseEach].
+func Advertised(i int) string { return fmt.Sprintf("192.0.2.%d", i+1) }
 
 // tools returns the programs that Start runs besides our own.
 func (c Config) tools() []string {

@@ -128,6 +128,9 @@ type tierOptions struct {
 	tokens   string
 	nextURLs []string // replicas of the next tier
 	coreURLs []string // replicas of core, for the informers of the others
+	// advertisePort is the port of the endpoints of the Service kubernetes, of aggregators.
+	advertisePort int
+	advertise     string // the address in these endpoints
 }
 
 func tierFlags(tier Tier, o tierOptions) []string {
@@ -161,7 +164,10 @@ func tierFlags(tier Tier, o tierOptions) []string {
 		flags = append(flags, builtinFlags(o.pki, o.tokens)...)
 	default:
 		// The other tiers accept these tokens without core, too.
-		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+advertise)
+		flags = append(flags, "--token-auth-file="+o.tokens, "--advertise-address="+o.advertise)
+	}
+	if o.advertisePort != 0 {
+		flags = append(flags, "--advertise-port="+strconv.Itoa(o.advertisePort))
 	}
 	return flags
 }

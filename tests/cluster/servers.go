@@ -125,10 +125,17 @@ func (c *Cluster) startTiers(ctx context.Context) ([]string, error) {
 		for i, port := range ports[tier] {
 			o := tierOptions{
 				pki: c.PKI, port: port, tokens: c.Tokens, nextURLs: urls[next[tier]],
-				etcdURL: etcds[tier], ownEtcd: c.Config.EtcdPerTier, natsURL: natsURL,
+				etcdURL: etcds[tier], ownEtcd: c.Config.EtcdPerTier, natsURL: natsURL, advertise: advertise,
+			}
+			if c.Config.AdvertiseEach {
+				o.advertise = Advertised(i)
 			}
 			if tier != Core {
 				o.coreURLs = urls[Core]
+			}
+			if tier == Aggregator {
+				// All endpoints of a Service have the same port.
+				o.advertisePort = ports[Aggregator][0]
 			}
 			name := fmt.Sprintf("%s-%d", tier, i)
 			flags := append(tierFlags(tier, o), c.etcdUserFlags(string(tier))...)

@@ -27,6 +27,7 @@ var mayWrite = []string{
 	"create authorization.k8s.io subjectaccessreviews",
 	"update  resourcequotas/status",
 	"patch flowcontrol.apiserver.k8s.io flowschemas/status",
+	"put /triune/endpoints", "delete /triune/endpoints",
 }
 
 // ownRequests checks the requests between the tiers in the whole run, from their audit

@@ -47,7 +47,7 @@ func TestHealth(t *testing.T) {
 // ownChecks are the checks that only Triune has.
 var ownChecks = []string{
 	"nats", "event-log", "settings", "apiservice-registration", "apiservice-discovery",
-	"poststarthook/triune-settings", "poststarthook/triune-way-to-core",
+	"poststarthook/triune-settings", "poststarthook/triune-way-to-core", "poststarthook/triune-advertise",
 }
 
 // sharedChecks returns the lines of an answer, those of checks sorted, without Triune's own.

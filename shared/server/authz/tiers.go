@@ -2,12 +2,14 @@ package authz
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 
+	"triune.dev/shared/server/advertise"
 	"triune.dev/shared/transport/tierclient"
 )
 
@@ -45,9 +47,10 @@ func withheld(group, resource string) bool {
 	return group == "*" || resource == "*" || group == "" && resource == "secrets" || group == "certificates.k8s.io"
 }
 
-// writes are the rules of each tier besides reading.
+// writes are the rules of each tier besides reading. Aggregators also advertise their
+// addresses.
 var writes = map[string][]rbacv1.PolicyRule{
-	"aggregator": frontRules,
+	"aggregator": append(slices.Clone(frontRules), rbacv1.PolicyRule{Verbs: []string{"put", "delete"}, NonResourceURLs: []string{advertise.Path}}),
 	"extensions": frontRules,
 }
 
