@@ -47,7 +47,11 @@ func (s *Server) advertise(config *options.Config, port int) error {
 	s.server.AddPreShutdownHook("triune-advertise", func() error {
 		stop()
 		running.Wait()
-		return advertiser.Withdraw()
+		if err := advertiser.Withdraw(); err != nil {
+			// The lease of the address expires by itself. Core also keeps the last address.
+			klog.InfoS("the address of this server is not withdrawn", "reason", err.Error())
+		}
+		return nil
 	})
 	return s.server.AddPostStartHook("triune-advertise", func(hook genericapiserver.PostStartHookContext) error {
 		context.AfterFunc(hook, stop)

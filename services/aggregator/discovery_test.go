@@ -1,6 +1,7 @@
 package aggregator
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -231,7 +232,14 @@ func TestAutoregistration(t *testing.T) {
 // readyz names what it is waiting for, and livez does not restart the process for it.
 func TestNotReadyWithoutNextTier(t *testing.T) {
 	f := newFixture(t, func(c *Config) {
-		c.Next.Handler.(*nextTier).down.Store(true)
+		next := c.Next.Handler.(*nextTier)
+		next.down.Store(true)
+		c.Next.Check = func(*http.Request) error {
+			if next.down.Load() {
+				return errors.New("the next tier is down")
+			}
+			return nil
+		}
 	})
 	f.eventually("the table is read", func() (bool, string) { return f.server.table.Current() != nil, "" })
 	if a := f.get("/readyz?verbose"); a.code != http.StatusInternalServerError || !strings.Contains(a.body, "[-]autoregister-completion failed") {

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"triune.dev/shared/server/advertise"
 )
 
 func serviceAccount(name string) *corev1.ServiceAccount {
@@ -18,6 +20,10 @@ func serviceAccount(name string) *corev1.ServiceAccount {
 // created after readyz is green, for which its controller waits.
 func (c *cluster) testBootstrapObjects(t *testing.T) {
 	ctx, o := t.Context(), metav1.GetOptions{}
+	await(t, "the endpoint of an aggregator", func() bool {
+		const endpoint = `{"address":"192.0.2.7","port":6443}`
+		return c.client.CoreV1().RESTClient().Put().AbsPath(advertise.Path).SetHeader("Content-Type", "application/json").Body([]byte(endpoint)).Do(ctx).Error() == nil
+	})
 	await(t, "the Service kubernetes and its endpoint", func() bool {
 		service, err := c.client.CoreV1().Services("default").Get(ctx, "kubernetes", o)
 		if err != nil {
@@ -27,7 +33,7 @@ func (c *cluster) testBootstrapObjects(t *testing.T) {
 			t.Fatalf("cluster IP %s", service.Spec.ClusterIP)
 		}
 		slice, err := c.client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", o)
-		return err == nil && len(slice.Endpoints) == 1 && slice.Endpoints[0].Addresses[0] == "192.0.2.1"
+		return err == nil && len(slice.Endpoints) == 1 && slice.Endpoints[0].Addresses[0] == "192.0.2.7"
 	})
 	wanted := map[string]func() error{
 		"cluster role": func() error { _, err := c.client.RbacV1().ClusterRoles().Get(ctx, "cluster-admin", o); return err },

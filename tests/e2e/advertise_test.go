@@ -17,6 +17,7 @@ import (
 // aggregators. The address of one that has died disappears with its lease of 15 s, and that of
 // one that shuts down at once.
 func TestEndpointsOfAggregators(t *testing.T) {
+	needs(t)
 	if targetConfig().Topology != cluster.Tiers {
 		t.Skip("one process advertises itself, as kube-apiserver does")
 	}

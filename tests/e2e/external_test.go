@@ -36,6 +36,7 @@ var leftOut = map[string]string{
 	"TestControllers":                      "startControlPlane",
 	"TestEncryptedOnItsWay":                "cluster.Run",
 	"TestEncryptionAtRest":                 "cluster.Run",
+	"TestEndpointsOfAggregators":           "cluster.Run",
 	"TestEtcdRoles":                        "Restart",
 	"TestHalfDeadEtcd":                     "cluster.Run",
 	"TestHelm":                             "startControlPlane",

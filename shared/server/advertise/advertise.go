@@ -27,8 +27,8 @@ const (
 	renewal = 5 * time.Second
 	// retry is the pause between two checks of whether the server is ready.
 	retry = 200 * time.Millisecond
-	// timeout bounds one request.
-	timeout = 5 * time.Second
+	// timeout bounds one request. A shutdown waits for the last one.
+	timeout = 2 * time.Second
 )
 
 // Endpoint is the address of an API server, as JSON in the body of a request.
@@ -126,7 +126,8 @@ func (a *Advertiser) Run(ctx context.Context) {
 	}
 }
 
-// Withdraw removes the address. Call it after Run has ended.
+// Withdraw removes the address. Call it after Run has ended. It fails for the last address,
+// without which clients would find nobody.
 func (a *Advertiser) Withdraw() error {
 	return a.call(context.Background(), func(ctx context.Context) error { return a.config.Send(ctx, http.MethodDelete, a.body) })
 }

@@ -68,7 +68,7 @@ func TestWrongServersAreFound(t *testing.T) {
 		"updates without precondition":      {faults{noPreconditions: true}, false},
 		"deletes that do nothing":           {faults{undeadAfter: 5}, false},
 		"two writes with one revision":      {faults{sameRevision: 50}, false},
-		"conflicts without a reason":        {faults{conflictsAtFault: 20}, false},
+		"conflicts without a reason":        {faults{conflictsAtFault: 5}, false},
 		"a stale reader among lost answers": {faults{lag: 2, breakAnswers: 40}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
