@@ -133,6 +133,7 @@ func (s *Server) build(config Config, openAPI *triuneopenapi.Service) (err error
 		Owns:          s.owns,
 		Listed:        s.listed,
 		TypeConverter: openAPI.TypeConverter,
+		Unsecured:     config.Unsecured,
 		HTTP2Server:   config.HTTP2Server,
 	}.Complete()
 	if err != nil {

@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"errors"
+	"net"
 
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -26,6 +27,8 @@ type Config struct {
 	Next *apiserver.Next
 	// Proxy configures the connections to extension servers.
 	Proxy Proxy
+	// Unsecured is a listener for requests without authentication; see apiserver.Config.
+	Unsecured net.Listener
 	// HTTP2Server is the HTTP/2 server of the listener; see apiserver.Config.
 	HTTP2Server apiserver.HTTP2Server
 	// Hooks are additional post-start hooks by name.

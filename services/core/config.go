@@ -3,8 +3,10 @@ package core
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -70,6 +72,9 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 	// Services resolves Services of webhooks and APIServices to addresses.
 	Services webhook.ServiceResolver
+	// Unsecured is the listener of --insecure-loopback-port, for the tier at the head of the
+	// process; nil for none.
+	Unsecured net.Listener
 
 	storage      *storage.Storage
 	options      CompletedOptions
@@ -99,7 +104,7 @@ func (c *Config) WebhookCredentials() webhook.AuthenticationInfoResolverWrapper 
 func (o CompletedOptions) Config(ctx context.Context, environment Environment) (*Config, error) {
 	c := &Config{options: o, environment: environment, running: make(chan struct{})}
 	steps := []func(context.Context) error{
-		c.addServing, c.addLoopback, c.addLimits, c.addAPIs, c.addOpenAPI, c.addStorage,
+		c.addServing, c.addUnsecured, c.addLoopback, c.addLimits, c.addAPIs, c.addOpenAPI, c.addStorage,
 		c.addAuthentication, c.addAuthorization, c.addAudit, c.addControlPlane, c.completeAuthentication, c.addAdmission,
 	}
 	for _, step := range steps {
@@ -126,6 +131,19 @@ func (c *Config) addServing(context.Context) error {
 	if err := serving.ApplyTo(&c.Generic.SecureServing); err != nil {
 		serving.BindPort = port // ApplyTo has set it to 0
 		return fmt.Errorf("--bind-address=%s --secure-port=%d: %w", serving.BindAddress, port, err)
+	}
+	return nil
+}
+
+// addUnsecured opens the listener of --insecure-loopback-port.
+func (c *Config) addUnsecured(context.Context) (err error) {
+	port := c.options.insecureLoopbackPort
+	if port == 0 {
+		return nil
+	}
+	c.Unsecured, err = net.Listen("tcp", net.JoinHostPort(c.options.SecureServing.BindAddress.String(), strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("--insecure-loopback-port=%d: %w", port, err)
 	}
 	return nil
 }

@@ -64,8 +64,9 @@ func New(c *Config) (*Server, error) {
 		Version:             c.Generic.EffectiveVersion.EmulationVersion().String(),
 		SecurityDefinitions: *c.Generic.OpenAPIConfig.SecurityDefinitions,
 	})
-	generic := c.Generic
+	generic, unsecured := c.Generic, c.Unsecured
 	if c.environment.Head != nil {
+		unsecured = nil
 		generic = apiserver.DelegateConfig(c.Generic)
 		generic.HealthzChecks, generic.LivezChecks, generic.ReadyzChecks = c.Generic.HealthzChecks, c.Generic.LivezChecks, c.Generic.ReadyzChecks
 	}
@@ -75,6 +76,7 @@ func New(c *Config) (*Server, error) {
 		Informers:     c.Informers,
 		Next:          nextTier(c.environment.Next),
 		TypeConverter: s.openapi.TypeConverter,
+		Unsecured:     unsecured,
 		HTTP2Server:   c.options.HTTP2Server(),
 	})
 	if err != nil {

@@ -32,6 +32,8 @@ type Options struct {
 	EventLog *triuneoptions.EventLog
 	// HTTP2 holds the flag of the HTTP/2 server.
 	HTTP2 *triuneoptions.HTTP2
+	// InsecureLoopbackPort is the port for requests without authentication; 0 for none.
+	InsecureLoopbackPort int
 }
 
 // NewOptions returns the defaults, which are kube-apiserver's.
@@ -58,6 +60,8 @@ func (o *Options) AddServerFlags(sections *cliflag.NamedFlagSets) {
 		sections.FlagSet(name).AddFlagSet(flags.FlagSets[name])
 	}
 	o.HTTP2.AddFlags(sections.FlagSet("secure serving"))
+	sections.FlagSet("insecure serving").IntVar(&o.InsecureLoopbackPort, "insecure-loopback-port", o.InsecureLoopbackPort,
+		"Port at which everybody on this machine has all rights, without TLS and authentication. It needs a loopback address as --bind-address. 0 turns it off.")
 	o.EventLog.AddFlags(sections.FlagSet("event log"))
 	mode := sections.FlagSet("authorization").Lookup("authorization-mode")
 	mode.Usage = strings.ReplaceAll(mode.Usage, "Defaults to AlwaysAllow", "Defaults to Node,RBAC")
@@ -71,6 +75,8 @@ type CompletedOptions struct {
 	next     nextOptions
 	eventLog *triuneoptions.EventLog
 	http2    *triuneoptions.HTTP2
+	// insecureLoopbackPort is Options.InsecureLoopbackPort.
+	insecureLoopbackPort int
 }
 
 type nextOptions struct {
@@ -103,7 +109,7 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	case err != nil:
 		return CompletedOptions{}, err
 	}
-	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog, o.HTTP2}, nil
+	return CompletedOptions{completed, nextOptions{o.NextURLs, o.NextCAFile}, o.EventLog, o.HTTP2, o.InsecureLoopbackPort}, nil
 }
 
 // EventLog returns the flags of the event log.
@@ -118,6 +124,7 @@ func (o CompletedOptions) HTTP2Server() apiserver.HTTP2Server {
 func (o CompletedOptions) Validate() []error {
 	errs := append(o.CompletedOptions.Validate(), o.eventLog.Validate()...)
 	errs = append(errs, o.http2.Validate()...)
+	errs = append(errs, o.validateInsecure()...)
 	if file := o.Authorization.AuthorizationConfigurationFile; file != "" {
 		nameFile(errs, o.Authorization.Validate(), file)
 	}
@@ -139,6 +146,22 @@ func (o CompletedOptions) Validate() []error {
 		}
 	}
 	return errs
+}
+
+// validateInsecure returns what is wrong with --insecure-loopback-port.
+func (o CompletedOptions) validateInsecure() []error {
+	port, bind := o.insecureLoopbackPort, o.SecureServing.BindAddress
+	switch {
+	case port == 0:
+		return nil
+	case port < 0 || port > 65535:
+		return []error{fmt.Errorf("--insecure-loopback-port=%d is not between 0 and 65535", port)}
+	case !bind.IsLoopback():
+		return []error{fmt.Errorf("--insecure-loopback-port=%d needs a loopback address as --bind-address, not %s: the server must be for this machine alone", port, bind)}
+	case port == o.SecureServing.BindPort:
+		return []error{fmt.Errorf("--insecure-loopback-port=%d is also --secure-port", port)}
+	}
+	return nil
 }
 
 // nameFile puts the flag of an AuthorizationConfiguration before those of errs that are

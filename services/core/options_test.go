@@ -35,12 +35,16 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		args []string
 		want []string // flags, each in an error of its own
 	}{
-		"no etcd":                {nil, []string{"--etcd-servers"}},
-		"port out of range":      {[]string{"--secure-port=70000"}, []string{"--secure-port"}},
-		"HTTP/2 server":          {[]string{"--http2-server=nginx"}, []string{"--http2-server=nginx must be go or triune"}},
-		"negative limit":         {[]string{"--max-requests-inflight=-1"}, []string{"--max-requests-inflight"}},
-		"next tier without TLS":  {[]string{"--next-url=http://next", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: http://next"}},
-		"next tier without host": {[]string{"--next-url=https://", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: https://"}},
+		"no etcd":                      {nil, []string{"--etcd-servers"}},
+		"port out of range":            {[]string{"--secure-port=70000"}, []string{"--secure-port"}},
+		"insecure port for all":        {[]string{"--insecure-loopback-port=8080"}, []string{"--insecure-loopback-port=8080 needs a loopback address as --bind-address, not 0.0.0.0"}},
+		"insecure port of a network":   {[]string{"--insecure-loopback-port=8080", "--bind-address=192.0.2.1"}, []string{"--insecure-loopback-port=8080 needs a loopback address as --bind-address, not 192.0.2.1"}},
+		"insecure port out of range":   {[]string{"--insecure-loopback-port=70000", "--bind-address=127.0.0.1"}, []string{"--insecure-loopback-port=70000"}},
+		"insecure port and secure one": {[]string{"--insecure-loopback-port=6443", "--bind-address=127.0.0.1"}, []string{"--insecure-loopback-port=6443 is also --secure-port"}},
+		"HTTP/2 server":                {[]string{"--http2-server=nginx"}, []string{"--http2-server=nginx must be go or triune"}},
+		"negative limit":               {[]string{"--max-requests-inflight=-1"}, []string{"--max-requests-inflight"}},
+		"next tier without TLS":        {[]string{"--next-url=http://next", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: http://next"}},
+		"next tier without host":       {[]string{"--next-url=https://", "--next-ca-file=ca", "--proxy-client-cert-file=c", "--proxy-client-key-file=k"}, []string{"--next-url: https://"}},
 		"next tier without trust": {[]string{"--next-url=https://next"},
 			[]string{"--proxy-client-cert-file", "--next-ca-file"}},
 		"issuer without TLS": {[]string{"--authentication-config=" + unsafe}, []string{"--authentication-config=" + unsafe}},

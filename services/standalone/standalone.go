@@ -111,6 +111,7 @@ func (s *Server) buildChain(ctx context.Context) error {
 		Next:      &apiserver.Next{Tier: core.Tier, Handler: s.core.Delegated()},
 		Proxy:     s.options.aggregatorProxy(),
 
+		Unsecured:   config.Unsecured,
 		HTTP2Server: s.options.core.HTTP2Server(),
 	}); err != nil {
 		return err

@@ -46,6 +46,7 @@ var leftOut = map[string]string{
 	"TestMoveIn":                           "cluster.Run",
 	"TestMoveOut":                          "cluster.Run",
 	"TestNamespaceWaitsForCustomResources": "cluster.Run",
+	"TestInsecureLoopbackPort":             "cluster.Run",
 	"TestOutage":                           "cluster.Run",
 	"TestQuietStart":                       "cluster.Start",
 	"TestRotationUnderLoad":                "cluster.Run",

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -58,6 +59,9 @@ type Config struct {
 	// NotFound serves owned paths that have no route. If it is nil, the server answers 404
 	// with a metav1.Status.
 	NotFound http.Handler
+	// Unsecured is a listener on a loopback address for requests without TLS and
+	// authentication, all of the user system:unsecured. It may be nil.
+	Unsecured net.Listener
 	// HTTP2Server is the HTTP/2 server of the listener. The default is TriuneHTTP2.
 	HTTP2Server HTTP2Server
 }

@@ -177,9 +177,16 @@ func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 		return nil, err
 	}
 	group.Go(func() error { return serve(server, serving.Listener) })
+	var shutdowns sync.WaitGroup
+	shutdowns.Go(func() { shutdownAfter(end, server, timeout) })
+	if listener := s.config.Unsecured; listener != nil {
+		unsecured := newUnsecuredServer(listener, s.afterPrepare(s.handlers.Unsecured))
+		group.Go(func() error { return serveUnsecured(unsecured, listener) })
+		shutdowns.Go(func() { shutdownAfter(end, unsecured, timeout) })
+	}
 	go func() {
 		defer close(stopped)
-		shutdownAfter(end, server, timeout)
+		shutdowns.Wait()
 	}()
 	return stopped, nil
 }

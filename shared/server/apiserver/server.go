@@ -72,8 +72,13 @@ func (c CompletedConfig) New() (*Server, error) {
 		Minor:               c.minor,
 	})
 	s.echo.HTTPErrorHandler = s.routingError
+	var unsecured *genericapiserver.Config
+	if c.Unsecured != nil {
+		unsecured = withoutAuthentication(g)
+	}
 	s.handlers = filters.Build(http.HandlerFunc(s.serve), filters.Config{
 		Generic:         g,
+		Unsecured:       unsecured,
 		Owns:            s.ownership(),
 		Next:            s.next(),
 		KeepCredentials: c.Next != nil && c.Next.NeedsCredentials,

@@ -24,6 +24,9 @@ type Config struct {
 	// Generic holds the parts: authenticator, authorizer, audit, limits, request
 	// info, wait groups. It must be complete.
 	Generic *genericapiserver.Config
+	// Unsecured is a copy of Generic with the authenticator of Handlers.Unsecured. It may
+	// be nil.
+	Unsecured *genericapiserver.Config
 	// Owns reports whether this tier owns a request, by its decoded URL path. If it is
 	// nil, the tier is the tail of the chain and owns every request.
 	Owns func(req *http.Request) bool
@@ -43,10 +46,13 @@ type Config struct {
 	NotAccepting <-chan struct{}
 }
 
-// Handlers are the two entrances of a tier.
+// Handlers are the entrances of a tier.
 type Handlers struct {
 	// Edge serves requests from a socket.
 	Edge http.Handler
+	// Unsecured serves requests from a socket without authentication; nil without
+	// Config.Unsecured.
+	Unsecured http.Handler
 	// Delegated serves requests that another tier in the same process has authenticated.
 	// It begins at ownership.
 	Delegated http.Handler
@@ -55,7 +61,12 @@ type Handlers struct {
 // Build puts the chain in front of handler.
 func Build(handler http.Handler, c Config) Handlers {
 	delegated := withOwnership(owned(handler, c), c)
-	return Handlers{Edge: edge(delegated, c), Delegated: delegated}
+	handlers := Handlers{Edge: edge(delegated, c), Delegated: delegated}
+	if c.Unsecured != nil {
+		c.Generic = c.Unsecured
+		handlers.Unsecured = edge(delegated, c)
+	}
+	return handlers
 }
 
 // edge is the part of the chain in front of ownership.
