@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +21,7 @@ import (
 	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -170,7 +172,7 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 	}
 	reconciler := completed.Extra.EndpointReconcilerConfig.Reconciler
 	if c.environment.Head == nil {
-		reconciler = withoutOwnEndpoint{reconciler} // clients connect to aggregators
+		reconciler = &withoutOwnEndpoint{EndpointReconciler: reconciler} // clients connect to aggregators
 	}
 	controller := kubernetesservice.New(kubernetesservice.Config{
 		PublicIP:                  c.Generic.PublicAddress,
@@ -193,15 +195,30 @@ func (s *Server) kubernetesService(c *Config, completed controlplane.CompletedCo
 
 // withoutOwnEndpoint is a reconciler that ignores the endpoint of this server. Package advertise
 // maintains those of others.
-type withoutOwnEndpoint struct{ reconcilers.EndpointReconciler }
+type withoutOwnEndpoint struct {
+	reconcilers.EndpointReconciler
+	stopped atomic.Bool
+}
 
 // ReconcileEndpoints implements reconcilers.EndpointReconciler.
-func (withoutOwnEndpoint) ReconcileEndpoints(string, net.IP, []corev1.EndpointPort, bool) error {
+func (*withoutOwnEndpoint) ReconcileEndpoints(string, net.IP, []corev1.EndpointPort, bool) error {
 	return nil
 }
 
-// RemoveEndpoints implements reconcilers.EndpointReconciler.
-func (withoutOwnEndpoint) RemoveEndpoints(string, net.IP, []corev1.EndpointPort) error { return nil }
+// RemoveEndpoints implements reconcilers.EndpointReconciler. At the start, upstream's controller
+// expects that there is no endpoint to remove, and at the end that there is one.
+func (r *withoutOwnEndpoint) RemoveEndpoints(string, net.IP, []corev1.EndpointPort) error {
+	if r.stopped.Load() {
+		return nil
+	}
+	return apistorage.NewKeyNotFoundError("", 0)
+}
+
+// StopReconciling implements reconcilers.EndpointReconciler.
+func (r *withoutOwnEndpoint) StopReconciling() {
+	r.stopped.Store(true)
+	r.EndpointReconciler.StopReconciling()
+}
 
 // poll waits until done returns true or ctx ends. It returns nil in both cases.
 func poll(ctx context.Context, done func() bool) error {
