@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,7 +128,11 @@ func TestRequestMetrics(t *testing.T) {
 			}
 		}
 		for series, count := range requestCounts(t, peer, counter) {
-			if more := count - before[series]; more > 0 {
+			more := count - before[series]
+			if strings.Contains(series, "subresource:openapi/") {
+				more = min(more, 1) // servers read these documents themselves, too
+			}
+			if more > 0 {
 				counts[i][series] = more
 			}
 		}
