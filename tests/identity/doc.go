@@ -4,7 +4,7 @@
 // forged, misdirected or broken.
 //
 // kube-apiserver runs beside the servers under test, with the same flags and files, and
-// gets the same requests. An answer is right if it is what the test says, in every tier,
+// gets the same requests. An answer is right if it is the expected one, in every tier,
 // and equals kube-apiserver's.
 //
 //	go test ./tests/identity -target=triune          # the default

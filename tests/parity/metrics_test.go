@@ -160,7 +160,7 @@ func requestCounts(t *testing.T, peer *Peer, name string) map[string]float64 {
 	return counts
 }
 
-// family is what a family of metrics has, over all its series and servers.
+// family describes a family of metrics over all its series and servers.
 type family struct {
 	kind    dto.MetricType
 	metrics []*dto.Metric

@@ -278,7 +278,7 @@ func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (
 		if !s.Indexed || ok && len(s.Entries) >= len(best.Entries) {
 			continue
 		}
-		best, by, ok = s, indexName(term), true
+		best, by, ok = s, h.indexName(term), true
 		if len(s.Entries) <= fewEntries {
 			break
 		}
@@ -286,8 +286,11 @@ func (h *Handlers) selectShortest(ctx context.Context, terms []bytecache.Term) (
 	return best, by, ok
 }
 
-// indexName returns the name that kube-apiserver gives an index.
-func indexName(t bytecache.Term) string {
+// indexName returns the name that kube-apiserver gives a declared index, "" for others.
+func (h *Handlers) indexName(t bytecache.Term) string {
+	if !h.config.Cache.Declares(t) {
+		return ""
+	}
 	if t.Field {
 		return storage.FieldIndex(t.Key)
 	}

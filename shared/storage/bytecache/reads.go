@@ -17,7 +17,7 @@ type Reads struct {
 
 // ReadCounts are the counts of a [Reads].
 type ReadCounts struct {
-	// Lists are the LISTs by the index that they used: "" for none.
+	// Lists are the LISTs by the declared index that they used: "" for none.
 	Lists map[string]ListCount
 	// Returned is the number of objects that the LISTs returned.
 	Returned int64
@@ -49,7 +49,7 @@ type WaitTimes struct {
 func (c *Cache) Reads() *Reads { return &c.reads }
 
 // CountList counts a LIST that looked at fetched objects of the index (or at any, if index is
-// ""), and returned some of them.
+// ""), and returned some of them. Each index is an entry for ever, see [Cache.Declares].
 func (r *Reads) CountList(index string, fetched, returned int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,6 +102,14 @@ func (r *Reads) Counts() ReadCounts {
 	counts := r.counts
 	counts.Lists = maps.Clone(counts.Lists)
 	return counts
+}
+
+// Declares reports whether t has one of Options.Indexes. Clients choose the terms of the other
+// indexes, so that these must not name series of metrics.
+func (c *Cache) Declares(t Term) bool {
+	return slices.ContainsFunc(c.options.Indexes, func(declared Term) bool {
+		return declared.Field == t.Field && declared.Key == t.Key
+	})
 }
 
 // Resource returns the group and the resource of the objects, "" if the options do not name

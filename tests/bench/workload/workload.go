@@ -64,7 +64,7 @@ func (w Workload) Applies(s Subject) bool {
 	return true
 }
 
-// Subject is what a workload may know about a server: only whether it applies.
+// Subject describes a server to a workload: only whether the workload applies.
 type Subject struct {
 	Floor bool // constant bodies, no API
 	Tiers bool // three processes

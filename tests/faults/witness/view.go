@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// View is what a watcher selects: one namespace or all, and config maps with some labels or
+// View is the selection of a watcher: one namespace or all, and config maps with some labels or
 // all.
 type View struct {
 	Namespace string // empty for all
