@@ -41,9 +41,9 @@ type Request struct {
 	Volatile []string `json:"volatile,omitempty"`
 	// Events makes the request a watch: it ends after so many events.
 	Events int `json:"events,omitempty"`
-	// Until is a text that the answer must contain: the request is repeated until it does.
-	// It is for state that a server learns a moment after it was written; such a request
-	// must not change anything before that.
+	// Until is a text that the answer must contain: the request is repeated until every
+	// replica's answer does. It is for state that a server learns a moment after it was
+	// written; such a request must not change anything.
 	Until string `json:"until,omitempty"`
 	// Unchecked requests only prepare; both must succeed.
 	Unchecked bool `json:"unchecked,omitempty"`

@@ -104,18 +104,23 @@ func (p *pair) same(r Request) bool {
 	return p.compare(r, want, got)
 }
 
-// sendUntil repeats a request until the answer contains r.Until.
+// sendUntil repeats a request until every replica's answer contains r.Until.
 func sendUntil(ctx context.Context, peer *Peer, r Request, vars map[string]string) (*Answer, error) {
 	var last *Answer
-	for {
+	for seen := 0; ; {
 		a, err := peer.Send(ctx, r, vars)
 		switch {
 		case err != nil && last != nil:
 			return nil, fmt.Errorf("%s does not say %q: %d: %s", peer.Name, r.Until, last.Code, last.Body)
-		case err != nil || strings.Contains(string(a.Body), expand(r.Until, vars)):
+		case err != nil || r.Until == "":
 			return a, err
+		case strings.Contains(string(a.Body), expand(r.Until, vars)):
+			if seen++; seen == sightings*(*replicas) {
+				return a, nil
+			}
+			continue
 		}
-		last = a
+		last, seen = a, 0
 		select {
 		case <-ctx.Done(): // the next request returns the error
 		case <-time.After(50 * time.Millisecond):

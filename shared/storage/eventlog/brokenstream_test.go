@@ -52,12 +52,12 @@ func TestAStreamWithoutALeaderIsRecreated(t *testing.T) {
 		t.Error("the other tier has waited for this one")
 	}
 	start := time.Now()
-	eventually(t, "the stream is made anew", func() bool {
+	eventually(t, "the stream is replaced", func() bool {
 		b.put(t, "pods/ns/meanwhile", "y")
 		b.put(t, "example.com/things/a", "y")
 		return coreStatus(relay).Usable
 	})
-	t.Logf("made anew %s after it was noticed", time.Since(start))
+	t.Logf("replaced %s after it was noticed", time.Since(start))
 	waitSource(t, r, sink, SourceStream)
 	last := b.put(t, "pods/ns/last", "x")
 	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {

@@ -107,7 +107,7 @@ func TestAStalledRelayResumesBeforeItOpensItsStreams(t *testing.T) {
 			t.Fatal(wrong)
 		}
 		if b.incarnation(t) != incarnation {
-			t.Error("the successor's stream was made anew")
+			t.Error("the successor's stream was replaced")
 		}
 		if got, err := since(t, r, "/registry/pods/", early-1, last); err != nil || len(got) != 3 {
 			t.Errorf("history %v, %v", got, err)

@@ -128,7 +128,7 @@ certificates:
 keys: [service-account]
 {{- end -}}
 
-{{- /* Pods start anew at each step of a rotation: not every program reads authorities
+{{- /* Pods restart at each step of a rotation: not every program reads authorities
 again while it runs. */ -}}
 {{- define "triune.rotation" -}}
 {{- if and (eq .Values.tls.mode "selfSigned") .Values.tls.selfSigned.rotation -}}
