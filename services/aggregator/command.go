@@ -47,7 +47,6 @@ else on to core, which --next-url names.`,
 
 type program struct {
 	options         *options.Options
-	endpointRouting bool
 	rejectRedirects bool
 	advertisePort   int
 }
@@ -56,8 +55,6 @@ type program struct {
 func (p *program) AddFlags(sections *cliflag.NamedFlagSets) {
 	p.options.AddFlags(sections)
 	fs := sections.FlagSet("misc")
-	fs.BoolVar(&p.endpointRouting, "enable-aggregator-routing", p.endpointRouting,
-		"Send requests for remote APIServices to the endpoints of their Service, balanced, instead of to its cluster IP.")
 	fs.BoolVar(&p.rejectRedirects, "aggregator-reject-forwarding-redirect", p.rejectRedirects,
 		"Refuse redirects that extension API servers answer, instead of passing them on to clients.")
 	fs.IntVar(&p.advertisePort, "advertise-port", p.advertisePort,
@@ -90,7 +87,7 @@ func (p *program) Run(ctx context.Context) error {
 		Proxy: Proxy{
 			CertFile:         p.options.ProxyClientCertFile(),
 			KeyFile:          p.options.ProxyClientKeyFile(),
-			EndpointRouting:  p.endpointRouting,
+			EndpointRouting:  p.options.EndpointRouting,
 			ForwardRedirects: !p.rejectRedirects,
 		},
 		HTTP2Server: config.HTTP2Server,
@@ -111,7 +108,7 @@ func (p *program) Run(ctx context.Context) error {
 
 // initializers make admission webhooks use the same resolver as APIServices.
 func (p *program) initializers(config *options.Config) ([]admission.PluginInitializer, error) {
-	services, err := newResolver(config.Informers, p.endpointRouting, config.Generic.ExternalAddress)
+	services, err := newResolver(config.Informers, p.options.EndpointRouting, config.Generic.ExternalAddress)
 	if err != nil {
 		return nil, err
 	}

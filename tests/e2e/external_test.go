@@ -55,6 +55,7 @@ var leftOut = map[string]string{
 	"TestStolenKeysOfTiers":                "cluster.Run",
 	"TestTiersDecideAlike":                 "cluster.Run",
 	"TestWebhookThatAnswers401":            "startWebhook",
+	"TestWebhooksOfServices":               "startWebhook",
 }
 
 // needs skips the test if it needs more than an external server allows and the target is

@@ -4,11 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"triune.dev/tests/cluster"
+	"triune.dev/tests/hooks"
 )
 
 // tenant is a user who may write ConfigMaps of a namespace and belongs to no group that is
@@ -130,12 +130,25 @@ func TestStrangersKeepNobodyFromWorking(t *testing.T) {
 	})
 }
 
-// startWebhook serves on the loopback address until the test ends.
-func startWebhook(t *testing.T, handler http.Handler) *httptest.Server {
+// webhook is a server on the loopback address.
+type webhook struct {
+	URL  string
+	port int
+	// ca is the CA bundle that verifies it, in PEM.
+	ca []byte
+}
+
+// startWebhook serves until the test ends, under the loopback address and under the name of the
+// Service remote of a namespace.
+func startWebhook(t *testing.T, namespace string, handler http.Handler) webhook {
 	t.Helper()
-	s := httptest.NewTLSServer(handler)
+	certificate, err := hooks.NewCertificate("remote." + namespace + ".svc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := certificate.Serve(handler)
 	t.Cleanup(s.Close)
-	return s
+	return webhook{URL: s.URL, port: s.Listener.Addr().(*net.TCPAddr).Port, ca: certificate.CA}
 }
 
 // TestWebhookThatAnswers401 checks that the webhook is called once, and that the client
@@ -145,7 +158,7 @@ func TestWebhookThatAnswers401(t *testing.T) {
 	namespace := newNamespace(t, c)
 	client := clientset(t, c)
 	var asked atomic.Int64
-	webhook := startWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	webhook := startWebhook(t, namespace, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -164,7 +177,7 @@ func TestWebhookThatAnswers401(t *testing.T) {
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: "webhook.neighbours.example.com",
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL: &webhook.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw}),
+				URL: &webhook.URL, CABundle: webhook.ca,
 			},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},

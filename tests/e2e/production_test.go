@@ -151,13 +151,10 @@ func (p *production) configure(config *cluster.Config, set string) error {
 			"--egress-selector-config-file="+p.file("egress.yaml"),
 			"--tracing-config-file="+p.file("tracing.yaml"),
 			"--admission-control-config-file="+p.file("admission.yaml"),
+			"--enable-aggregator-routing=true",
 			"--goaway-chance=0.001",
 			"--profiling=true", "--contention-profiling=true",
 		)
-		// Flags of a single tier.
-		if tier != cluster.Core && tier != cluster.Extensions {
-			flags = append(flags, "--enable-aggregator-routing=true")
-		}
 		if tier != cluster.Aggregator && tier != cluster.Extensions {
 			flags = append(flags,
 				"--oidc-issuer-url="+p.issuer.URL, "--oidc-client-id=triune", "--oidc-ca-file="+p.issuer.caFile,

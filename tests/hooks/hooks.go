@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +37,7 @@ func NewCertificate(names ...string) (*Certificate, error) {
 // Serve starts a server on a port of the loopback address. The caller closes it.
 func (c *Certificate) Serve(handler http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // handshakes that tests let fail
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{c.pair}, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	return server

@@ -20,10 +20,19 @@ import (
 
 // addWebhooks sets how webhooks are called, for admission and for the conversion of custom
 // resources.
-func (c *Config) addWebhooks() {
-	c.Services = clusterIPs{c.Informers.Core().V1().Services().Lister()}
+func (o *Options) addWebhooks(c *Config) error {
+	services := c.Informers.Core().V1().Services().Lister()
+	c.Services = clusterIPs{services}
+	if o.EndpointRouting {
+		slices, err := serviceproxy.NewEndpointSliceIndexerGetter(c.Informers.Discovery().V1().EndpointSlices())
+		if err != nil {
+			return fmt.Errorf("watch endpointslices: %w", err)
+		}
+		c.Services = endpoints{services, slices}
+	}
 	// A webhook at the Service default/kubernetes is called through core.
 	c.WebhookAuth = webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, c.Generic.EgressSelector, c.CoreConfig, c.Generic.TracerProvider)
+	return nil
 }
 
 // clusterIPs resolves a Service to its cluster IP.
@@ -32,6 +41,17 @@ type clusterIPs struct{ services corelisters.ServiceLister }
 // ResolveEndpoint implements webhook.ServiceResolver.
 func (c clusterIPs) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	return serviceproxy.ResolveCluster(c.services, namespace, name, port)
+}
+
+// endpoints resolves a Service to one of its ready endpoints.
+type endpoints struct {
+	services corelisters.ServiceLister
+	slices   serviceproxy.EndpointSliceGetter
+}
+
+// ResolveEndpoint implements webhook.ServiceResolver.
+func (e endpoints) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return serviceproxy.ResolveEndpoint(e.services, e.slices, namespace, name, port)
 }
 
 // ownSchemas is a client of core with the OpenAPI documents of this tier. Mutating policies

@@ -116,7 +116,9 @@ func (o *Options) Config(ctx context.Context) (*Config, error) {
 	if err := o.Audit.ApplyTo(g); err != nil {
 		return nil, fmt.Errorf("audit flags: %w", err)
 	}
-	c.addWebhooks()
+	if err := o.addWebhooks(c); err != nil {
+		return nil, err
+	}
 	if err := o.addAdmission(c); err != nil {
 		return nil, err
 	}

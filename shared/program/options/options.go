@@ -76,6 +76,9 @@ type Options struct {
 	Traces         *genericoptions.TracingOptions
 	EventLog       *EventLog
 	HTTP2          *HTTP2
+	// EndpointRouting makes the tier send requests to endpoints of a Service instead of its
+	// cluster IP (--enable-aggregator-routing).
+	EndpointRouting bool
 
 	// Registerer takes the metrics of the connections to other tiers and of the age of
 	// the RBAC rules. The default is the registerer of /metrics.
@@ -157,6 +160,8 @@ func (o *Options) AddFlags(fss *cliflag.NamedFlagSets) {
 	}
 	o.Core.addFlags(tiers)
 	o.proxyClient.addFlags(tiers)
+	fss.FlagSet("misc").BoolVar(&o.EndpointRouting, "enable-aggregator-routing", o.EndpointRouting,
+		"Send requests for webhooks, and those for remote APIServices, to the endpoints of their Service, balanced, instead of to its cluster IP.")
 	// The reader includes flags that are added to the sections later.
 	o.flags = flagz.NamedFlagSetsReader{FlagSets: *fss}
 }
