@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"triune.dev/tests/cluster"
+	"triune.dev/tests/otlp"
 )
 
 // production holds what production clusters configure beyond kubeadm's manifest, which all
@@ -28,7 +29,7 @@ import (
 type production struct {
 	dir       string
 	issuer    *issuer
-	collector *collector
+	collector *otlp.Collector
 	webhook   *auditWebhook
 	proxy     *connectProxy
 }
@@ -51,7 +52,7 @@ func newProduction(dir string) (*production, error) {
 	if p.issuer, err = newIssuer(p.file("issuer.crt")); err != nil {
 		return nil, err
 	}
-	if p.collector, err = newCollector(); err != nil {
+	if p.collector, err = otlp.Start(); err != nil {
 		return nil, err
 	}
 	files := map[string]string{
@@ -89,7 +90,7 @@ egressSelections:
 `,
 		"tracing.yaml": `apiVersion: apiserver.config.k8s.io/v1beta1
 kind: TracingConfiguration
-endpoint: ` + p.collector.address + `
+endpoint: ` + p.collector.Address + `
 samplingRatePerMillion: 100000
 `,
 		"admission.yaml": `apiVersion: apiserver.config.k8s.io/v1
@@ -210,7 +211,7 @@ spec:
 	t.Run("tracing", func(t *testing.T) {
 		eventually(t, patience, func(context.Context) error {
 			clientset(t, c).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-			if p.collector.spans.Load() == 0 {
+			if len(p.collector.Spans()) == 0 {
 				return fmt.Errorf("no span has come")
 			}
 			return nil

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,7 +13,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -22,12 +20,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"google.golang.org/grpc"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
@@ -203,33 +198,4 @@ func (i *issuer) token(t *testing.T, user string, groups ...string) string {
 		t.Fatal(err)
 	}
 	return signed + "." + encoded(signature)
-}
-
-// collector receives spans over OTLP and counts them.
-type collector struct {
-	collectortrace.UnimplementedTraceServiceServer
-	address string
-	server  *grpc.Server
-	spans   atomic.Int64
-}
-
-func newCollector() (*collector, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("start the collector: %w", err)
-	}
-	c := &collector{address: listener.Addr().String(), server: grpc.NewServer()}
-	collectortrace.RegisterTraceServiceServer(c.server, c)
-	go func() { _ = c.server.Serve(listener) }() // until Stop
-	return c, nil
-}
-
-// Export implements the service of OTLP.
-func (c *collector) Export(_ context.Context, req *collectortrace.ExportTraceServiceRequest) (*collectortrace.ExportTraceServiceResponse, error) {
-	for _, resource := range req.ResourceSpans {
-		for _, scope := range resource.ScopeSpans {
-			c.spans.Add(int64(len(scope.Spans)))
-		}
-	}
-	return &collectortrace.ExportTraceServiceResponse{}, nil
 }

@@ -27,7 +27,7 @@ type Next struct {
 	// them would look complete.
 	AlwaysServes []schema.GroupVersion
 	// Run maintains the connections to the tier (probes, name resolution) and blocks until
-	// ctx is cancelled. It may be nil.
+	// ctx is cancelled. It is nil for a tier in the same process.
 	Run func(ctx context.Context) error
 	// Check returns an error if the tier cannot be reached, for the health check named after
 	// the tier. It never makes this tier unready, because what this tier owns works without

@@ -81,6 +81,7 @@ func (c CompletedConfig) New() (*Server, error) {
 		Unsecured:       unsecured,
 		Owns:            s.ownership(),
 		Next:            s.next(),
+		NextIsRemote:    c.Next != nil && c.Next.Run != nil,
 		KeepCredentials: c.Next != nil && c.Next.NeedsCredentials,
 		MuxComplete:     s.lifecycle.muxComplete,
 		NotAccepting:    s.lifecycle.notAccepting,

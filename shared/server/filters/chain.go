@@ -11,7 +11,6 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/apiserver/pkg/server/routine"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
-	"k8s.io/component-base/tracing"
 
 	"triune.dev/shared/server/authn"
 	"triune.dev/shared/server/authn/outage"
@@ -33,6 +32,9 @@ type Config struct {
 	// Next serves the requests that the tier does not own. It is required if Owns is set.
 	// The context of a request has user, request info and audit context.
 	Next http.Handler
+	// NextIsRemote reports that Next sends requests to another process. They get a span, as
+	// those of this tier do.
+	NextIsRemote bool
 	// KeepCredentials keeps the credential of the client in the context of each request, for
 	// Next.
 	KeepCredentials bool
@@ -60,20 +62,20 @@ type Handlers struct {
 
 // Build puts the chain in front of handler.
 func Build(handler http.Handler, c Config) Handlers {
-	delegated := withOwnership(owned(handler, c), c)
-	handlers := Handlers{Edge: edge(delegated, c), Delegated: delegated}
+	proxies := authn.NewFrontProxies(c.Generic.Authentication.RequestHeaderConfig)
+	delegated := withOwnership(owned(handler, c, proxies), c, proxies)
+	handlers := Handlers{Edge: edge(delegated, c, proxies), Delegated: delegated}
 	if c.Unsecured != nil {
 		c.Generic = c.Unsecured
-		handlers.Unsecured = edge(delegated, c)
+		handlers.Unsecured = edge(delegated, c, authn.NewFrontProxies(c.Generic.Authentication.RequestHeaderConfig))
 	}
 	return handlers
 }
 
 // edge is the part of the chain in front of ownership.
-func edge(handler http.Handler, c Config) http.Handler {
+func edge(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Handler {
 	g := c.Generic
 	nested := tracingEnabled(g.TracerProvider)
-	proxies := authn.NewFrontProxies(g.Authentication.RequestHeaderConfig)
 	unauthorized := outage.Refuse(g.Serializer, keepProxiesOpen(genericapifilters.Unauthorized(g.Serializer), proxies))
 	unauthorized = genericapifilters.WithFailedAuthenticationAudit(unauthorized, g.AuditBackend, g.AuditPolicyRuleEvaluator)
 	unauthorized = compose(distrust.WithEcho(unauthorized), nested, trackCompleted())
@@ -141,11 +143,15 @@ func (s *durationSwitch) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // withOwnership sends requests that the tier does not own to the next tier.
-func withOwnership(owned http.Handler, c Config) http.Handler {
+func withOwnership(owned http.Handler, c Config, proxies *authn.FrontProxies) http.Handler {
 	if c.Owns == nil {
 		return owned
 	}
-	return &ownership{c.Owns, owned, c.Next}
+	next := c.Next
+	if c.NextIsRemote && tracingEnabled(c.Generic.TracerProvider) {
+		next = withTracing(next, c.Generic.TracerProvider, proxies)
+	}
+	return &ownership{c.Owns, owned, next}
 }
 
 type ownership struct {
@@ -163,7 +169,7 @@ func (o *ownership) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // owned is the part of the chain behind ownership.
-func owned(handler http.Handler, c Config) http.Handler {
+func owned(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Handler {
 	g := c.Generic
 	traces := g.TracerProvider
 	impersonate, impersonation := impersonating.WithImpersonation, "impersonation"
@@ -172,7 +178,7 @@ func owned(handler http.Handler, c Config) http.Handler {
 	}
 	var filters []filter
 	if g.FeatureGate.Enabled(genericfeatures.APIServerTracing) {
-		filters = append(filters, around(func(next http.Handler) http.Handler { return withTracing(next, traces) }))
+		filters = append(filters, around(func(next http.Handler) http.Handler { return withTracing(next, traces, proxies) }))
 	}
 	filters = append(filters,
 		// The mark is set behind ownership, because the paths that another tier of the
@@ -203,29 +209,6 @@ func owned(handler http.Handler, c Config) http.Handler {
 		markVerified(),
 		trackCompleted())
 	return compose(handler, tracingEnabled(traces), filters...)
-}
-
-// withTracing traces requests. If traces go nowhere, which is the default, the filter only
-// propagates the trace context of the client, to webhooks for example, and requests
-// without one skip it: it costs a tenth of the chain.
-func withTracing(next http.Handler, provider tracing.TracerProvider) http.Handler {
-	traced := genericapifilters.WithTracing(next, provider)
-	if tracingEnabled(provider) {
-		return traced
-	}
-	return &traceContext{traced, next}
-}
-
-type traceContext struct{ traced, next http.Handler }
-
-// ServeHTTP implements http.Handler.
-func (t *traceContext) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	handler := t.next
-	// The headers of W3C Trace Context and of W3C Baggage.
-	if req.Header.Get("Traceparent") != "" || req.Header.Get("Baggage") != "" {
-		handler = t.traced
-	}
-	handler.ServeHTTP(w, req)
 }
 
 // limitInFlight bounds the requests in flight, with priority and fairness if it is on.

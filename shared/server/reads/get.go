@@ -14,7 +14,9 @@ import (
 // Get returns the handler of GET for one object.
 func (h *Handlers) Get(fallback http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		served := h.get(w, req)
+		traced, span := startSpan(req, "Get")
+		served := h.get(w, traced)
+		endSpan(span, served)
 		h.config.Observe("get", served)
 		if !served {
 			fallback(w, req)

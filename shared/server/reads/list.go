@@ -16,7 +16,9 @@ import (
 func (h *Handlers) List(fallback http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		began := time.Now()
-		served := h.list(w, req)
+		traced, span := startSpan(req, "List")
+		served := h.list(w, traced)
+		endSpan(span, served)
 		h.config.Observe("list", served)
 		if served {
 			return

@@ -19,7 +19,7 @@ func (s *Store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err != nil {
 		return err
 	}
-	ctx, end := s.trace(ctx, "create in etcd", key)
+	ctx, end := s.traceWrite(ctx, "Create etcd3", key, obj)
 	defer end()
 	if version, err := s.versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate

@@ -19,7 +19,7 @@ func (s *Store) Delete(ctx context.Context, key string, out runtime.Object, prec
 	if err != nil {
 		return err
 	}
-	ctx, end := s.trace(ctx, "delete from etcd", key)
+	ctx, end := s.traceWrite(ctx, "Delete etcd3", key, out)
 	defer end()
 	states, err := s.stateReader(etcdKey, out)
 	if err != nil {

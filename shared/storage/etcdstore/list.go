@@ -38,7 +38,7 @@ func (s *Store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return err
 	}
-	ctx, end := s.trace(ctx, "list from etcd", key)
+	ctx, end := traceList(ctx, key, &opts)
 	defer end()
 	out, err := newListItems(list)
 	if err != nil {

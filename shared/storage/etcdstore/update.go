@@ -22,7 +22,7 @@ func (s *Store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 	if err != nil {
 		return err
 	}
-	ctx, end := s.trace(ctx, "update in etcd", key)
+	ctx, end := s.traceWrite(ctx, "GuaranteedUpdate etcd3", key, out)
 	defer end()
 	states, err := s.stateReader(etcdKey, out)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"triune.dev/shared/transport/distrust"
+	"triune.dev/shared/transport/hoptrace"
 )
 
 const (
@@ -111,6 +112,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		p.fail(w, req, k, err)
 		return
 	}
+	x.span = hoptrace.Start(req.Context(), req.Method, p.config.Tier, out.Header)
+	defer x.span.End()
 	if k == upgrade {
 		p.serveUpgrade(w, req, out, x)
 		return
@@ -124,7 +127,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	defer r.inFlight[k].Add(-1)
 	b.markAnswered()
-	p.metrics.answered(k, res.StatusCode)
+	p.answered(x, res)
 	if k == stream {
 		x.slot.release() // the serving tier limits established streams
 		s := p.streams.add(req.Context(), res.Body)
@@ -132,6 +135,12 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		x.endedHere = s.endedHere.Load
 	}
 	p.relay(w, req, res, x)
+}
+
+// answered records the response to a request.
+func (p *Proxy) answered(x exchange, res *http.Response) {
+	p.metrics.answered(x.kind, res.StatusCode)
+	hoptrace.SetStatus(x.span, res.StatusCode)
 }
 
 // fail answers a request that the next tier has not answered.

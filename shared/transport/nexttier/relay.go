@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"triune.dev/shared/transport/distrust"
@@ -40,6 +41,7 @@ type exchange struct {
 	// slot is held until the whole response has arrived.
 	slot *slot
 	user user.Info
+	span trace.Span
 	// endedHere reports whether this server ended the stream.
 	endedHere func() bool
 }

@@ -60,7 +60,7 @@ func (p *Proxy) serveUpgrade(w http.ResponseWriter, req *http.Request, out *http
 		p.fail(w, req, upgrade, errDistrusted)
 		return
 	}
-	p.metrics.answered(upgrade, res.StatusCode)
+	p.answered(x, res)
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		p.relay(w, req, res, x)
 		return
