@@ -1,6 +1,7 @@
 package parity
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -230,9 +232,24 @@ func newConvertedPair(t *testing.T, server *httptest.Server, webhook map[string]
 	return p
 }
 
+// removeThings removes the CRD, and waits until no replica's discovery has its group.
 func (p *pair) removeThings() {
 	p.t.Helper()
 	p.same(Request{Do: "DELETE /apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.${ns}.example.com", Unchecked: true})
+	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
+	defer cancel()
+	for i, vars := range []map[string]string{p.reference, p.tested} {
+		for unseen := 0; unseen < sightings*(*replicas); unseen++ {
+			groups, err := p.peers[i].Send(ctx, Request{Do: "GET /apis"}, vars)
+			if err != nil {
+				p.t.Fatalf("%s still has the group: %v", p.peers[i].Name, err)
+			}
+			if strings.Contains(string(groups.Body), vars["ns"]+".example.com") {
+				unseen = -1
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+	}
 }
 
 func allWrongConversions() map[string]bool {
