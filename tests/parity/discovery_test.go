@@ -37,7 +37,7 @@ func TestDiscovery(t *testing.T) {
 			})
 		}
 	}
-	for _, gv := range groupVersions(t) {
+	for _, gv := range groupVersions(t, peers.reference) {
 		t.Run(gv.path, func(t *testing.T) {
 			p := newPair(t)
 			p.same(Request{Do: "GET " + gv.path})
@@ -218,11 +218,11 @@ type groupVersion struct {
 
 // groupVersions returns the group-versions of the reference. Tests that use one that Triune
 // lacks will fail.
-func groupVersions(t *testing.T) []groupVersion {
+func groupVersions(t *testing.T, peer *Peer) []groupVersion {
 	t.Helper()
 	paths := []string{"/api/v1"}
 	var groups metav1.APIGroupList
-	get(t, "/apis", &groups)
+	get(t, peer, "/apis", &groups)
 	for _, g := range groups.Groups {
 		if strings.HasSuffix(g.Name, ".example") { // left by an earlier case
 			continue
@@ -234,15 +234,15 @@ func groupVersions(t *testing.T) []groupVersion {
 	var all []groupVersion
 	for _, path := range paths {
 		var list metav1.APIResourceList
-		get(t, path, &list)
+		get(t, peer, path, &list)
 		all = append(all, groupVersion{path, list.APIResources})
 	}
 	return all
 }
 
-func get(t *testing.T, path string, into any) {
+func get(t *testing.T, peer *Peer, path string, into any) {
 	t.Helper()
-	a, err := peers.reference.Send(t.Context(), Request{Do: "GET " + path}, nil)
+	a, err := peer.Send(t.Context(), Request{Do: "GET " + path}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 // to the collection, to an object that does not exist, and with bodies that are empty,
 // invalid, or of another kind.
 func TestEveryResource(t *testing.T) {
-	for _, gv := range groupVersions(t) {
+	for _, gv := range groupVersions(t, peers.reference) {
 		t.Run(strings.ReplaceAll(strings.TrimPrefix(gv.path, "/"), "/", " "), func(t *testing.T) {
 			for _, r := range gv.resources {
 				t.Run(strings.ReplaceAll(r.Name, "/", " "), func(t *testing.T) {

@@ -131,10 +131,10 @@ func TestMatrix(t *testing.T) {
 func matrix(t *testing.T, expired string) []cell {
 	t.Helper()
 	requests := otherRequests()
-	groups := groupVersions(t)
+	groups := groupVersions(t, peers.reference)
 	custom := groupVersion{path: "/apis/matrix.example/v1"}
 	var list struct{ Resources []struct{ Name string } }
-	get(t, custom.path, &list)
+	get(t, peers.reference, custom.path, &list)
 	for _, gv := range groups {
 		for _, r := range gv.resources {
 			requests = append(requests, verbs(gv.path, r.Name, r.Namespaced)...)

@@ -24,6 +24,7 @@ const noWatchCache = "there is no watch cache"
 // GatesWithoutEffect are the feature gates of kube-apiserver that change nothing, each with the
 // reason.
 var GatesWithoutEffect = map[featuregate.Feature]string{
+	features.APIServingWithRoutine:             "the stack of a watch is small without it",
 	features.BtreeWatchCache:                   noWatchCache,
 	features.ConcurrentWatchObjectDecode:       "events are not decoded",
 	features.ConsistentListFromCache:           "consistent LISTs are always answered from the cache",

@@ -9,7 +9,6 @@ import (
 	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
-	"k8s.io/apiserver/pkg/server/routine"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 
 	"triune.dev/shared/server/authn"
@@ -99,9 +98,6 @@ func edge(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Hand
 	filters := []filter{around(func(next http.Handler) http.Handler {
 		return genericfilters.WithPanicRecovery(next, metricsResolver{g.RequestInfoResolver})
 	})}
-	if g.FeatureGate.Enabled(genericfeatures.APIServingWithRoutine) {
-		filters = append(filters, around(func(next http.Handler) http.Handler { return routine.WithRoutine(next, g.LongRunningFunc) }))
-	}
 	filters = append(filters, around(genericfilters.WithHTTPLogging))
 	if g.ShutdownSendRetryAfter {
 		filters = append(filters, before(func(next http.Handler) http.Handler { return genericfilters.WithRetryAfter(next, c.NotAccepting) }))

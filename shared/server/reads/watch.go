@@ -16,7 +16,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/server/routine"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	compbasemetrics "k8s.io/component-base/metrics"
@@ -46,12 +45,10 @@ func (h *Handlers) Watch(c WatchConfig, fallback http.HandlerFunc) (http.Handler
 	}
 	ws := newWatches(h, c)
 	return func(w http.ResponseWriter, req *http.Request) {
-		stream, ok := ws.begin(w, req)
-		switch {
-		case !ok:
-			fallback(w, req)
-		case !stream.handOff(req):
+		if stream, ok := ws.begin(w, req); ok {
 			stream.serve(req)
+		} else {
+			fallback(w, req)
 		}
 	}, nil
 }
@@ -148,16 +145,6 @@ func (s *watchStream) initTable(req *http.Request) bool {
 	var err error
 	s.media.table, err = s.frames.rowEnvelope(req.Context(), s.Handlers, &s.request, style)
 	return err == nil
-}
-
-// handOff passes the stream to a goroutine with a small stack, if there is one.
-func (s *watchStream) handOff(req *http.Request) bool {
-	task := routine.TaskFrom(req.Context())
-	if task == nil {
-		return false
-	}
-	task.Func = func() { s.serve(req) }
-	return true
 }
 
 // serve sends the stream until it ends.
