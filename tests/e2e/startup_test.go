@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -61,6 +62,7 @@ func TestBadStart(t *testing.T) {
 		core  bool     // only servers of built-in resources have the flag
 		// kube-apiserver starts, and waits for an etcd forever.
 		hangs bool
+		data  bool // only triune keeps data itself
 	}{
 		{name: "an unknown flag", flags: []string{"--no-such-flag=7"}, want: []string{"unknown flag: --no-such-flag"}},
 		{name: "an argument", flags: []string{"surplus"}, want: []string{"surplus"}},
@@ -113,12 +115,17 @@ func TestBadStart(t *testing.T) {
 		{name: "a key management service on the network", flags: []string{"--encryption-provider-config=" + network}, want: []string{"--encryption-provider-config", network, "tcp"}},
 		{name: "invalid issuer", flags: []string{"--service-account-issuer=::"}, want: []string{"--service-account-issuer", "::"}, core: true},
 		{name: "invalid API version", flags: []string{"--runtime-config=nothing/v1=true"}, want: []string{"--runtime-config", "nothing"}, core: true},
+		{name: "a data directory that cannot be made", flags: []string{"--data-dir=/proc/triune"}, want: []string{"--data-dir", "/proc/triune"}, data: true},
+		{name: "a damaged database", flags: []string{"--data-dir=" + damagedData(t)}, want: []string{"--data-dir", "database"}, data: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, program := range programs() {
 				t.Run(program, func(t *testing.T) {
 					if tc.hangs && program == "kube-apiserver" {
+						return
+					}
+					if tc.data && (program != "triune" || *etcd) {
 						return
 					}
 					if tc.core && (program == "aggregator" || program == "extensions") {
@@ -151,6 +158,20 @@ func TestBadStart(t *testing.T) {
 }
 
 // programs are the binaries of the topology under test.
+// damagedData returns a data directory whose database is cut off.
+func damagedData(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	database := filepath.Join(dir, "etcd", "member", "snap", "db")
+	if err := os.MkdirAll(filepath.Dir(database), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(database, make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func programs() []string {
 	if cluster.Topology(*target) == cluster.Tiers {
 		return []string{"aggregator", "core", "extensions"}

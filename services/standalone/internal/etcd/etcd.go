@@ -81,14 +81,33 @@ func (m *Member) start(ctx context.Context, dir string) error {
 	// demands a host and a port; only clients that look for more members use them.
 	config.ListenPeerUrls = nil
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log{serving: &m.serving}))
+	fatal := make(chan error, 1)
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log{serving: &m.serving, fatal: fatal}))
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %v", startLimit))
 	defer cancel()
-	member, err := etcdembed.Start(ctx, config)
-	if err != nil {
+	type outcome struct {
+		member *etcdembed.Member
+		err    error
+	}
+	started := make(chan outcome, 1)
+	go func() {
+		member, err := etcdembed.Start(ctx, config)
+		started <- outcome{member, err}
+	}()
+	select {
+	case err := <-fatal:
+		return err
+	case o := <-started:
+		if o.err != nil {
+			return o.err
+		}
+		m.member, m.Client = o.member, o.member.Client
+	}
+	select {
+	case fatal <- nil: // from now on etcd may end the process, see log
+	case err := <-fatal:
 		return err
 	}
-	m.member, m.Client = member, member.Client
 	m.Endpoint = listen.String()
 	m.serving.Store(true)
 	return nil

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 
@@ -16,7 +18,11 @@ const newMember = "failed to update storage version"
 // Start returns, and those of Close, which are about listeners that etcd closes itself.
 type log struct {
 	serving *atomic.Bool
-	fields  []zapcore.Field
+	// fatal receives what would end the process during the start: etcd panics or exits if
+	// its disk is full, or its database damaged. It has room for one error, with which the
+	// goroutine of etcd stops. After the start it is full, and etcd ends the process.
+	fatal  chan<- error
+	fields []zapcore.Field
 }
 
 // Enabled implements zapcore.Core.
@@ -24,7 +30,7 @@ func (l log) Enabled(level zapcore.Level) bool { return level >= zapcore.ErrorLe
 
 // With implements zapcore.Core.
 func (l log) With(fields []zapcore.Field) zapcore.Core {
-	return log{l.serving, slices.Concat(l.fields, fields)}
+	return log{l.serving, l.fatal, slices.Concat(l.fields, fields)}
 }
 
 // Check implements zapcore.Core.
@@ -42,6 +48,17 @@ func (l log) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	encoder := zapcore.NewMapObjectEncoder()
 	for _, field := range slices.Concat(l.fields, fields) {
 		field.AddTo(encoder)
+	}
+	if entry.Level > zapcore.ErrorLevel && !l.serving.Load() {
+		err := errors.New(entry.Message)
+		if cause, ok := encoder.Fields["error"]; ok {
+			err = fmt.Errorf("%s: %v", entry.Message, cause)
+		}
+		select {
+		case l.fatal <- err:
+			select {} // the process ends with Start's error
+		default:
+		}
 	}
 	klog.Background().Error(nil, "etcd reports an error", "text", entry.Message, "fields", encoder.Fields)
 	return nil
