@@ -178,7 +178,11 @@ func (s *Server) listen(group *errgroup.Group) (<-chan struct{}, error) {
 	}
 	group.Go(func() error { return serve(server, serving.Listener) })
 	var shutdowns sync.WaitGroup
-	shutdowns.Go(func() { shutdownAfter(end, server, timeout) })
+	shutdowns.Go(func() {
+		<-end
+		s.logShutdown("HTTPServerStoppedListening")
+		shutdownAfter(end, server, timeout)
+	})
 	if listener := s.config.Unsecured; listener != nil {
 		unsecured := newUnsecuredServer(listener, s.afterPrepare(s.handlers.Unsecured))
 		group.Go(func() error { return serveUnsecured(unsecured, listener) })
@@ -209,17 +213,26 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	log := klog.Background().WithValues("tier", s.config.Tier)
 	close(s.lifecycle.shuttingDown)
 	log.Info("shutting down", "delay", g.ShutdownDelayDuration)
+	s.logShutdown("ShutdownInitiated")
 
 	var wait sync.WaitGroup
-	wait.Go(func() { time.Sleep(g.ShutdownDelayDuration) })
+	wait.Go(func() {
+		time.Sleep(g.ShutdownDelayDuration)
+		s.logShutdown("AfterShutdownDelayDuration")
+	})
 	err := s.hooks.stop(preShutdownTimeout)
+	if g.SecureServing != nil {
+		klog.V(1).InfoS("[graceful-termination] pre-shutdown hooks completed", "name", "PreShutdownHooksStopped")
+	}
 	wait.Wait()
 
 	close(s.lifecycle.notAccepting)
+	s.logShutdown("NotAcceptingNewRequest")
 	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
 	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrainTimeout)) })
 	wait.Wait()
 	close(s.lifecycle.drained)
+	s.logShutdown("InFlightRequestsDrained")
 	// All requests are answered. A client that keeps its connection open does not delay the
 	// shutdown.
 	select {
@@ -229,6 +242,14 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	}
 	log.Info("drained")
 	return err
+}
+
+// logShutdown logs a phase of the shutdown under kube-apiserver's name of its event. Of several
+// tiers in a process, only the one that listens does so.
+func (s *Server) logShutdown(event string) {
+	if s.config.Generic.SecureServing != nil {
+		klog.V(1).InfoS("[graceful-termination] shutdown event", "name", event)
+	}
 }
 
 // drainWatches waits for the watches to end. It spreads their ends over the grace period, so
