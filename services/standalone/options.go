@@ -2,6 +2,7 @@ package standalone
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -34,6 +35,9 @@ type Options struct {
 	// Controllers are the controllers to run in the process, by their names in
 	// kube-controller-manager; none by default.
 	Controllers []string
+	// SigningCertFile and SigningKeyFile are the CA of the controller csrsigning. By default
+	// it is the one in DataDir.
+	SigningCertFile, SigningKeyFile string
 
 	flags *pflag.FlagSet // all flags, to distinguish given values from defaults
 }
@@ -50,7 +54,11 @@ func (o *Options) AddFlags(sections *cliflag.NamedFlagSets) {
 	fs.StringVar(&o.DataDir, "data-dir", o.DataDir,
 		"Directory of the files that triune makes: the data of the etcd and NATS in the process, keys and certificates that no flag names, and admin.kubeconfig. With --etcd-servers, NATS runs in the process only if this flag is given.")
 	fs.StringSliceVar(&o.Controllers, "controllers", o.Controllers,
-		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Do not run them beside a kube-controller-manager.", controllers.Known()))
+		fmt.Sprintf("Controllers of kube-controller-manager to run inside the process. Known are %v. Of several triunes with the same etcd, one runs them at a time. Do not run them beside a kube-controller-manager.", controllers.Known()))
+	fs.StringVar(&o.SigningCertFile, "cluster-signing-cert-file", o.SigningCertFile,
+		"Certificate of the CA that signs CertificateSigningRequests, in PEM. By default the CA in --data-dir, unless --client-ca-file is given.")
+	fs.StringVar(&o.SigningKeyFile, "cluster-signing-key-file", o.SigningKeyFile,
+		"Private key of --cluster-signing-cert-file.")
 	o.flags = pflag.NewFlagSet("triune", pflag.ContinueOnError)
 	for _, section := range sections.FlagSets {
 		o.flags.AddFlagSet(section)
@@ -69,12 +77,17 @@ type completedOptions struct {
 	pki         *pki.PKI // nil if all files were given
 	kubeconfig  string   // "" if --client-ca-file was given
 	rootCAFile  string
+	// signingCertFile and signingKeyFile are the CA of csrsigning.
+	signingCertFile, signingKeyFile string
 }
 
 // Complete makes the keys and certificates that no flag names, and derives settings that
 // were not given.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
-	c := &completedOptions{dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers")}
+	c := &completedOptions{
+		dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers"),
+		signingCertFile: o.SigningCertFile, signingKeyFile: o.SigningKeyFile,
+	}
 	// With --etcd-servers, do not write to the default directory: programs that start API
 	// servers for tests start many in one directory. Without NATS each tier watches etcd
 	// itself.
@@ -138,6 +151,9 @@ func (o *Options) addPKI(c *completedOptions) error {
 	}
 	if clients {
 		o.Core.Authentication.ClientCert.ClientCA = made.ClusterCA.CertFile
+		if o.SigningCertFile == "" && o.SigningKeyFile == "" {
+			c.signingCertFile, c.signingKeyFile = made.ClusterCA.CertFile, made.ClusterCA.KeyFile
+		}
 		c.kubeconfig = filepath.Join(c.dataDir, "admin.kubeconfig")
 	}
 	if frontProxy {
@@ -174,7 +190,13 @@ func (o *Options) extraNames() []string {
 }
 
 // Validate returns all problems, each naming its flag.
-func (o CompletedOptions) Validate() []error { return o.core.Validate() }
+func (o CompletedOptions) Validate() []error {
+	problems := o.core.Validate()
+	if (o.signingCertFile == "") != (o.signingKeyFile == "") {
+		problems = append(problems, errors.New("--cluster-signing-cert-file and --cluster-signing-key-file must be given together"))
+	}
+	return problems
+}
 
 // aggregatorProxy returns how the aggregator connects to extension servers.
 func (o CompletedOptions) aggregatorProxy() aggregator.Proxy {

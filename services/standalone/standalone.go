@@ -196,7 +196,12 @@ func (s *Server) runControllers(ctx, running context.Context) error {
 			return fmt.Errorf("controllers: root CA: %w", err)
 		}
 	}
-	return controllers.Run(ctx, controllers.Config{Client: s.client, RootCA: rootCA}, s.options.controllers)
+	return controllers.Run(ctx, controllers.Config{
+		Client: s.client, RootCA: rootCA,
+		SigningCertFile: s.options.signingCertFile, SigningKeyFile: s.options.signingKeyFile,
+		TokenKeyFile: s.options.core.ServiceAccountSigningKeyFile,
+		Elect:        !s.options.embedEtcd, // nobody else has an etcd inside this process
+	}, s.options.controllers)
 }
 
 func (s *Server) close() {

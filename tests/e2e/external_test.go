@@ -39,6 +39,8 @@ var leftOut = map[string]string{
 	"TestEndpointsOfAggregators":           "cluster.Run",
 	"TestEtcdRoles":                        "Restart",
 	"TestHalfDeadEtcd":                     "cluster.Run",
+	"TestGenericControllers":               "cluster.Run",
+	"TestOneRunsTheControllers":            "cluster.Run",
 	"TestHelm":                             "startControlPlane",
 	"TestInformersOutliveRestarts":         "Restart",
 	"TestKMSOutage":                        "cluster.Run",

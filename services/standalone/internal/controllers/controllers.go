@@ -1,11 +1,14 @@
 // Package controllers runs some of kube-controller-manager's controllers in the process of
-// the API server: they remove deleted namespaces and the dependents of deleted owners, give
-// new namespaces their ServiceAccount and the root CA, and aggregate cluster roles.
+// the API server: those that an API needs even without nodes. They remove deleted namespaces
+// and the dependents of deleted owners, give new namespaces their ServiceAccount and the root
+// CA, aggregate cluster roles, count what quotas limit, remove finished Jobs, approve and sign
+// certificates, and serve bootstrap tokens.
 //
 // The controllers are those of k8s.io/kubernetes, with the names and aliases of
 // kube-controller-manager's --controllers. [Resolve] checks such names, and [Run] runs the
-// controllers. They do not elect a leader, so they must not run beside a
-// kube-controller-manager.
+// controllers. Of several processes with the same etcd, one runs them at a time
+// ([Config.Elect]). The election is not kube-controller-manager's, so they must not run beside
+// a kube-controller-manager with the same controllers.
 package controllers
 
 import (
@@ -17,6 +20,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/quota/v1/generic"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -27,11 +31,15 @@ import (
 	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 	"k8s.io/kubernetes/pkg/controller/clusterroleaggregation"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	"k8s.io/kubernetes/pkg/controller/namespace"
+	"k8s.io/kubernetes/pkg/controller/resourcequota"
 	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/controller/ttlafterfinished"
+	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
 )
 
 const (
@@ -44,17 +52,28 @@ const (
 	// firstSync bounds the time that the garbage collector waits for the lists of all
 	// kinds before it starts.
 	firstSync = 30 * time.Second
-	// namespaceResync is how often all namespaces are checked again.
+	// namespaceResync and quotaResync are how often all namespaces and quotas are checked
+	// again.
 	namespaceResync = 5 * time.Minute
+	quotaResync     = 5 * time.Minute
 )
 
-// constructors make the controllers. The returned function runs one until ctx ends.
+// constructors make the controllers. The returned function runs one until ctx ends; it is nil
+// if the configuration lacks what the controller needs.
 var constructors = map[string]func(context.Context, *dependencies) (func(context.Context), error){
-	names.NamespaceController:                  newNamespace,
-	names.GarbageCollectorController:           newGarbageCollector,
-	names.ServiceAccountController:             newServiceAccount,
-	names.RootCACertificatePublisherController: newRootCA,
-	names.ClusterRoleAggregationController:     newClusterRoleAggregation,
+	names.NamespaceController:                          newNamespace,
+	names.GarbageCollectorController:                   newGarbageCollector,
+	names.ServiceAccountController:                     newServiceAccount,
+	names.ServiceAccountTokenController:                newServiceAccountToken,
+	names.RootCACertificatePublisherController:         newRootCA,
+	names.ClusterRoleAggregationController:             newClusterRoleAggregation,
+	names.ResourceQuotaController:                      newResourceQuota,
+	names.TTLAfterFinishedController:                   newTTLAfterFinished,
+	names.CertificateSigningRequestApprovingController: newApproving,
+	names.CertificateSigningRequestSigningController:   newSigning,
+	names.CertificateSigningRequestCleanerController:   newRequestCleaner,
+	names.BootstrapSignerController:                    newBootstrapSigner,
+	names.TokenCleanerController:                       newTokenCleaner,
 }
 
 // aliases are the short names of kube-controller-manager.
@@ -65,6 +84,14 @@ var aliases = map[string]string{
 	"root-ca-cert-publisher":  names.RootCACertificatePublisherController,
 	"root-ca":                 names.RootCACertificatePublisherController,
 	"clusterrole-aggregation": names.ClusterRoleAggregationController,
+	"serviceaccount-token":    names.ServiceAccountTokenController,
+	"resourcequota":           names.ResourceQuotaController,
+	"ttl-after-finished":      names.TTLAfterFinishedController,
+	"csrapproving":            names.CertificateSigningRequestApprovingController,
+	"csrsigning":              names.CertificateSigningRequestSigningController,
+	"csrcleaner":              names.CertificateSigningRequestCleanerController,
+	"bootstrapsigner":         names.BootstrapSignerController,
+	"tokencleaner":            names.TokenCleanerController,
 }
 
 // Known returns every name and alias, sorted.
@@ -103,6 +130,14 @@ type Config struct {
 	Client *rest.Config
 	// RootCA is the bundle published into every namespace, in PEM.
 	RootCA []byte
+	// SigningCertFile and SigningKeyFile are the CA that signs the certificates of nodes and
+	// users. Without them nothing is signed.
+	SigningCertFile, SigningKeyFile string
+	// TokenKeyFile is the private key that signs the tokens in Secrets of ServiceAccounts.
+	// Without it there are none.
+	TokenKeyFile string
+	// Elect runs the controllers only while this process holds a Lease.
+	Elect bool
 }
 
 // dependencies are shared by the controllers.
@@ -111,7 +146,8 @@ type dependencies struct {
 	client    *kubernetes.Clientset
 	metadata  metadata.Interface
 	informers informers.SharedInformerFactory
-	started   chan struct{} // closed when the informers have been started
+	objects   informerfactory.InformerFactory // of every kind
+	started   chan struct{}                   // closed when the informers have been started
 }
 
 // Run runs the chosen controllers, which are results of Resolve, until ctx ends. It returns
@@ -125,29 +161,49 @@ func Run(ctx context.Context, config Config, chosen []string) error {
 	if err != nil {
 		return err
 	}
-	d := &dependencies{
-		Config: config, client: client, metadata: metadataClient,
-		informers: informers.NewSharedInformerFactory(client, 0),
-		started:   make(chan struct{}),
+	run := func(ctx context.Context) error {
+		d := &dependencies{
+			Config: config, client: client, metadata: metadataClient,
+			informers: informers.NewSharedInformerFactory(client, 0),
+			started:   make(chan struct{}),
+		}
+		d.objects = informerfactory.NewInformerFactory(d.informers, metadatainformer.NewSharedInformerFactory(metadataClient, 0))
+		return d.run(ctx, chosen)
 	}
+	if config.Elect {
+		return elect(ctx, client, run)
+	}
+	return run(ctx)
+}
+
+func (d *dependencies) run(ctx context.Context, chosen []string) error {
 	runs := make([]func(context.Context), 0, len(chosen))
 	for _, name := range chosen {
 		run, err := constructors[name](ctx, d)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("controller %s: %w", name, err)
+		case run == nil:
+			klog.FromContext(ctx).Info("controller not started, it lacks a key", "controller", name)
+		default:
+			runs = append(runs, run)
 		}
-		runs = append(runs, run)
 	}
-	d.informers.Start(ctx.Done())
+	d.objects.Start(ctx.Done()) // and d.informers
 	close(d.started)
 	klog.FromContext(ctx).Info("controllers started", "controllers", chosen)
+	runAll(ctx, runs...)
+	d.informers.Shutdown()
+	return nil
+}
+
+// runAll calls the functions at the same time and waits for them.
+func runAll(ctx context.Context, runs ...func(context.Context)) {
 	var group sync.WaitGroup
 	for _, run := range runs {
 		group.Go(func() { run(ctx) })
 	}
 	group.Wait()
-	d.informers.Shutdown()
-	return nil
 }
 
 func newNamespace(ctx context.Context, d *dependencies) (func(context.Context), error) {
@@ -160,17 +216,15 @@ func newNamespace(ctx context.Context, d *dependencies) (func(context.Context), 
 func newGarbageCollector(ctx context.Context, d *dependencies) (func(context.Context), error) {
 	cached := memory.NewMemCacheClient(d.client.Discovery())
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cached)
-	factory := informerfactory.NewInformerFactory(d.informers, metadatainformer.NewSharedInformerFactory(d.metadata, 0))
 	collector, err := garbagecollector.NewGarbageCollector(ctx, d.client, d.metadata, mapper,
-		garbagecollector.DefaultIgnoredResources(), factory, d.started)
+		garbagecollector.DefaultIgnoredResources(), d.objects, d.started)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) {
-		var group sync.WaitGroup
-		group.Go(func() { collector.Run(ctx, workers, firstSync) })
-		group.Go(func() { collector.Sync(ctx, d.client.Discovery(), discoveryPeriod) })
-		group.Wait()
+		runAll(ctx,
+			func(ctx context.Context) { collector.Run(ctx, workers, firstSync) },
+			func(ctx context.Context) { collector.Sync(ctx, d.client.Discovery(), discoveryPeriod) })
 	}, nil
 }
 
@@ -196,4 +250,37 @@ func newRootCA(_ context.Context, d *dependencies) (func(context.Context), error
 func newClusterRoleAggregation(_ context.Context, d *dependencies) (func(context.Context), error) {
 	controller := clusterroleaggregation.NewClusterRoleAggregation(d.informers.Rbac().V1().ClusterRoles(), d.client.RbacV1())
 	return func(ctx context.Context) { controller.Run(ctx, workers) }, nil
+}
+
+func newResourceQuota(ctx context.Context, d *dependencies) (func(context.Context), error) {
+	configuration, err := quotainstall.NewQuotaConfigurationForControllers(generic.ListerFuncForResourceFunc(d.informers.ForResource), d.informers)
+	if err != nil {
+		return nil, err
+	}
+	discover := d.client.Discovery().ServerPreferredNamespacedResources
+	quotas, err := resourcequota.NewController(ctx, &resourcequota.ControllerOptions{
+		QuotaClient:               d.client.CoreV1(),
+		ResourceQuotaInformer:     d.informers.Core().V1().ResourceQuotas(),
+		ResyncPeriod:              controller.StaticResyncPeriodFunc(quotaResync),
+		InformerFactory:           d.objects,
+		ReplenishmentResyncPeriod: controller.StaticResyncPeriodFunc(0),
+		DiscoveryFunc:             discover,
+		IgnoredResourcesFunc:      configuration.IgnoredResources,
+		InformersStarted:          d.started,
+		Registry:                  generic.NewRegistry(configuration.Evaluators()),
+		UpdateFilter:              quotainstall.DefaultUpdateFilter(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) {
+		runAll(ctx,
+			func(ctx context.Context) { quotas.Run(ctx, workers) },
+			func(ctx context.Context) { quotas.Sync(ctx, discover, discoveryPeriod) })
+	}, nil
+}
+
+func newTTLAfterFinished(ctx context.Context, d *dependencies) (func(context.Context), error) {
+	jobs := ttlafterfinished.New(ctx, d.informers.Batch().V1().Jobs(), d.client)
+	return func(ctx context.Context) { jobs.Run(ctx, workers) }, nil
 }

@@ -10,8 +10,11 @@ import (
 
 func TestResolve(t *testing.T) {
 	all := []string{
-		"clusterrole-aggregation-controller", "garbage-collector-controller", "namespace-controller",
-		"root-ca-certificate-publisher-controller", "serviceaccount-controller",
+		"bootstrap-signer-controller",
+		"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
+		"clusterrole-aggregation-controller", "garbage-collector-controller", "namespace-controller", "resourcequota-controller",
+		"root-ca-certificate-publisher-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+		"token-cleaner-controller", "ttl-after-finished-controller",
 	}
 	tests := map[string]struct {
 		values, want []string
