@@ -173,6 +173,17 @@ test-compose: build ## docker-compose.yml: the fast end-to-end suite, containers
 	$(call step,test-compose,docker version >/dev/null 2>&1 || echo "$(NO_ENGINE)"; \
 		$(GOTEST) -count=1 -timeout 10m ./tests/deploy/... -run '$(COMPOSE_TESTS)')
 
+# What kubelet and its containers need. An engine may have brought a containerd of its own.
+NODE_PACKAGES = runc containernetworking-plugins iptables conntrack busybox-static iproute2 procps
+
+.PHONY: test-node
+test-node: build ## a node with kubelet and Pods, beside triune, the tiers and kube-apiserver (as root, on Debian)
+	$(call step,test-node-packages,[ -x /usr/lib/cni/bridge ] && [ -x /bin/busybox ] && command -v conntrack containerd >/dev/null || { \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends $(NODE_PACKAGES) $$(command -v containerd >/dev/null || echo containerd); } >/dev/null)
+	$(call tools,test-node,etcd kubectl kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubelet nats-server)
+	$(call step,test-node,for on in '-target=kube-apiserver' '-target=triune' '-target=tiers -replicas=2'; do \
+		$(GOTEST) -count=1 -timeout 20m ./tests/node $$on || exit 1; done)
+
 # The packages where goroutines share most. The race detector needs a C compiler.
 RACED = ./shared/storage/bytecache ./shared/storage/etcdembed ./shared/storage/eventlog ./shared/transport/loopback ./shared/server/reads ./services/standalone/internal/nats
 
@@ -191,7 +202,7 @@ fuzz: ## every fuzz target for FUZZTIME (60s), from the seeds that `make test` t
 			$(GO) test -vet=off -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" || exit 1; done; done)
 
 .PHONY: test-full
-test-full: e2e test-readme test-race fuzz ## test without -short, and e2e
+test-full: e2e test-node test-readme test-race fuzz ## test without -short, and e2e
 	$(call step,test-full,$(GOTEST) -timeout 40m $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/pins ./tests/tools/...)
 
 # A suite of `make e2e` a line: its name, and what is given to `go test`.
