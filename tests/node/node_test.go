@@ -195,6 +195,30 @@ func TestNode(t *testing.T) {
 		k.eventually("here", "logs", pod, "-c", "inspector")
 	})
 	t.Run("port-forward", func(t *testing.T) { forward(t, k.of(t), pod) })
+	t.Run("what a node may do", func(t *testing.T) { checkRestriction(t, k.of(t), n) })
+	t.Run("restarts", func(t *testing.T) {
+		k := k.of(t)
+		// Of each container that runs: when it was started, and how often.
+		containers := `jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[0].state.running.startedAt} {.status.containerStatuses[0].restartCount}{"\n"}{end}`
+		before := k.run("get", "pods", "-l", "app=web", "-o", containers)
+		for i, tier := range c.ServingTiers() {
+			for replica := 0; c.Process(tier, replica) != nil; replica++ {
+				c.Kill(tier, replica)
+				if err := c.StartReplica(t.Context(), tier, replica); err != nil {
+					t.Fatal(err)
+				}
+			}
+			name := fmt.Sprint("after-", i)
+			began := time.Now()
+			k.eventually("created", "run", name, "--image="+ToolsImage, "--image-pull-policy=Never", "--", "sleep", "600")
+			k.run("wait", "--for=condition=Ready", "pod/"+name, "--timeout=120s")
+			t.Logf("a new Pod runs %v after the restart of %s", time.Since(began).Round(100*time.Millisecond), tier)
+		}
+		time.Sleep(2 * time.Second) // for more of kubelet's and the controllers' work
+		if after := k.run("get", "pods", "-l", "app=web", "-o", containers); after != before {
+			t.Errorf("pods were\n%sand are\n%s", before, after)
+		}
+	})
 	t.Run("workloads", func(t *testing.T) {
 		k := k.of(t)
 		k.stdin(workloads).run("apply", "-f", "-")
@@ -205,6 +229,28 @@ func TestNode(t *testing.T) {
 		k.run("wait", "--for=condition=Complete", "job/tick-now", "--timeout=120s")
 		k.run("delete", "deployment,statefulset,daemonset,job,cronjob", "--all", "--cascade=foreground", "--timeout=120s")
 	})
+}
+
+// checkRestriction acts with the credentials of kubelet: for its own node, and for another's.
+func checkRestriction(t *testing.T, k kubectl, n *Node) {
+	node := k
+	node.args = []string{"--kubeconfig=" + n.file("kubelet.kubeconfig")}
+	node.run("label", "node", n.Name, "parity=mine", "--overwrite")
+	k.stdin("apiVersion: v1\nkind: Node\nmetadata: {name: another}\n").run("create", "-f", "-")
+	defer k.run("delete", "node", "another")
+	k.run("create", "secret", "generic", "treasure", "--from-literal=gold=much")
+	for _, forbidden := range [][]string{
+		{"label", "node", "another", "parity=yours"},
+		{"delete", "node", "another"},
+		{"label", "node", n.Name, "node-restriction.kubernetes.io/a=b"},
+		{"get", "secret", "treasure"},
+		{"get", "secrets", "-A"},
+		{"create", "token", "default"},
+	} {
+		if o := node.try(forbidden...); o.code == 0 || !strings.Contains(o.stderr, "orbidden") {
+			t.Errorf("%q: %+v", forbidden, o)
+		}
+	}
 }
 
 // pod1 is the manifest of a Pod with one container.
