@@ -183,7 +183,7 @@ NODES ?= '-target=kube-apiserver' '-target=triune' '-target=tiers -replicas=2'
 test-node: build ## a node with kubelet and Pods, beside triune, the tiers and kube-apiserver (as root, on Debian)
 	$(call step,test-node-packages,[ -x /usr/lib/cni/bridge ] && [ -x /bin/busybox ] && command -v conntrack containerd >/dev/null || { \
 		apt-get update -qq && apt-get install -qq -y --no-install-recommends $(NODE_PACKAGES) $$(command -v containerd >/dev/null || echo containerd); } >/dev/null || echo "Debian's packages cannot be installed")
-	$(call tools,test-node,etcd kubectl kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubelet nats-server)
+	$(call tools,test-node,etcd kubectl kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubelet $(if $(filter -short,$(NODES)),,metrics-server) nats-server)
 	$(call step,test-node,for on in $(NODES); do \
 		$(GOTEST) -count=1 -timeout 20m ./tests/node $$on || exit 1; done)
 

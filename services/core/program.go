@@ -47,7 +47,7 @@ func (p *program) Validate() []error { return p.completed.Validate() }
 func (p *program) Run(ctx context.Context) error {
 	var config *Config
 	next, err := p.completed.nextTier(func(w http.ResponseWriter, req *http.Request, refused *apierrors.StatusError) {
-		filters.Refusal(config.Generic)(w, req, refused)
+		filters.AnswerNotForwarded(config.Generic)(w, req, refused)
 	})
 	if err != nil {
 		return err

@@ -186,24 +186,20 @@ func (n *Node) importImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return errors.Join(
+		n.Import(ctx, PauseImage, nil, "/bin/busybox", "sleep", "2147483647"),
+		n.Import(ctx, ToolsImage, []string{kubectl}, "/bin/sh"))
+}
+
+// Import makes an image of busybox and further static programs, which are in /bin, and gives
+// it to the node.
+func (n *Node) Import(ctx context.Context, name string, programs []string, command ...string) error {
 	archive := n.file("image.tar")
 	defer os.Remove(archive)
-	for _, image := range []struct {
-		name     string
-		programs []string
-		command  []string
-	}{
-		{PauseImage, []string{busyboxPath}, []string{"/bin/busybox", "sleep", "2147483647"}},
-		{ToolsImage, []string{busyboxPath, kubectl}, []string{"/bin/sh"}},
-	} {
-		if err := writeImage(archive, image.name, image.programs, image.command...); err != nil {
-			return err
-		}
-		if err := n.ctr(ctx, "images", "import", archive); err != nil {
-			return err
-		}
+	if err := writeImage(archive, name, append([]string{busyboxPath}, programs...), command...); err != nil {
+		return err
 	}
-	return nil
+	return n.ctr(ctx, "images", "import", archive)
 }
 
 func (n *Node) startProxy(ctx context.Context) error {

@@ -195,6 +195,12 @@ func TestNode(t *testing.T) {
 		k.eventually("here", "logs", pod, "-c", "inspector")
 	})
 	t.Run("port-forward", func(t *testing.T) { forward(t, k.of(t), pod) })
+	t.Run("metrics-server", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("metrics-server takes minutes to build (-short)")
+		}
+		checkMetrics(t, k.of(t), n, pod)
+	})
 	t.Run("what a node may do", func(t *testing.T) { checkRestriction(t, k.of(t), n) })
 	t.Run("restarts", func(t *testing.T) {
 		k := k.of(t)

@@ -40,6 +40,7 @@ var all = []Tool{
 	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl", Module: "k8s.io/kubernetes", Kubernetes: true},
 	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver", Module: "k8s.io/sample-apiserver"},
 	{Name: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
+	{Name: "metrics-server", Package: "sigs.k8s.io/metrics-server/cmd/metrics-server", Module: "sigs.k8s.io/metrics-server", Dir: "tools/metrics-server"},
 	{Name: "h2spec", Package: "github.com/summerwind/h2spec/cmd/h2spec", Module: "github.com/summerwind/h2spec", Dir: "tools/h2spec"},
 	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Dir: "tools/helm"},
 	{Name: "docker-compose", Package: "github.com/docker/compose/v2/cmd", Module: "github.com/docker/compose/v2", Dir: "tools/compose"},

@@ -179,7 +179,7 @@ func (o *Options) addPeers(c *Config) error {
 	var next *nexttier.Proxy
 	if o.Next != nil {
 		var err error
-		if next, err = o.Next.proxy(o, limit, filters.Refusal(c.Generic)); err != nil {
+		if next, err = o.Next.proxy(o, limit, filters.AnswerNotForwarded(c.Generic)); err != nil {
 			return err
 		}
 		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, NeedsCredentials: next.ForwardsCredentials()}

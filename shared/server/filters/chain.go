@@ -79,7 +79,7 @@ func edge(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Hand
 	unauthorized = genericapifilters.WithFailedAuthenticationAudit(unauthorized, g.AuditBackend, g.AuditPolicyRuleEvaluator)
 	unauthorized = compose(distrust.WithEcho(unauthorized), nested, trackCompleted())
 
-	authentication := []filter{
+	beforeOwnership := []filter{
 		before(func(next http.Handler) http.Handler {
 			return genericfilters.WithCORS(next, g.CorsAllowedOriginList, nil, nil, nil, "true")
 		}),
@@ -92,8 +92,8 @@ func edge(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Hand
 	}
 	byDuration := &durationSwitch{
 		isLong: g.LongRunningFunc,
-		long:   compose(handler, nested, append([]filter{before(withWarnings)}, authentication...)...),
-		short:  withTimeout(compose(handler, nested, authentication...), g),
+		long:   compose(handler, nested, append([]filter{before(withWarnings)}, beforeOwnership...)...),
+		short:  withTimeout(compose(handler, nested, beforeOwnership...), g),
 	}
 	filters := []filter{around(func(next http.Handler) http.Handler {
 		return genericfilters.WithPanicRecovery(next, metricsResolver{g.RequestInfoResolver})

@@ -14,9 +14,9 @@ import (
 const campaignPause = 500 * time.Millisecond
 
 // election is a campaign for a key that exists while a relay is elected. The key has the lease
-// of that relay, so it disappears when the relay dies or revokes the lease. Candidates poll the
-// key. A watch, as in etcd's own recipe, would notice sooner, but cost etcd one more watch per
-// candidate.
+// of that relay (RelayConfig.LeaseTTL), so it disappears when the relay dies or revokes the
+// lease. Candidates poll the key. A watch, as in etcd's own recipe, would notice sooner, but
+// cost etcd one more watch per candidate.
 type election struct {
 	etcd     *clientv3.Client
 	key      string

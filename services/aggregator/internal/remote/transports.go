@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// dialTimeout bounds the TCP handshake with an address. It is much shorter than the
-	// deadline of a request, so that other addresses can be tried.
+	// dialTimeout bounds the TCP handshake with an address, and then the TLS handshake. It is
+	// much shorter than the deadline of a request, so that another address can be tried if
+	// no connection can be made. The dialer of an egress proxy has its own timeout.
 	dialTimeout = 10 * time.Second
 	// streamBuffer bounds the unread data of an HTTP/2 stream. With Go's default of 4 MiB, a few
 	// hundred stalled watches would hold a gigabyte.

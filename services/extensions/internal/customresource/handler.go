@@ -40,8 +40,8 @@ type Config struct {
 	// apply. Required.
 	Authorizer authorizer.Authorizer
 	// ServiceResolver and WebhookAuth find conversion webhooks: the address of a Service,
-	// and the credentials to present. WebhookTimeout bounds a call; 0 means no limit but
-	// that of the request.
+	// and the credentials to present. WebhookTimeout bounds a call; 0 means no
+	// limit, because upstream does not use the context of the request.
 	ServiceResolver webhook.ServiceResolver
 	WebhookAuth     webhook.AuthenticationInfoResolverWrapper
 	WebhookTimeout  time.Duration

@@ -9,7 +9,7 @@ import (
 
 // withTimeout bounds the calls of the clients that inner configures. Upstream converts
 // without the context of the request, so a webhook that never responds would block its
-// requests, and the generation, forever.
+// requests, and the handlers of the CRD, forever.
 func withTimeout(inner webhook.AuthenticationInfoResolverWrapper, timeout time.Duration) webhook.AuthenticationInfoResolverWrapper {
 	return func(resolver webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
 		if inner != nil {

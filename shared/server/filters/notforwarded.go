@@ -10,10 +10,10 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// Refusal returns a function that answers a request which this tier does not own and could
+// AnswerNotForwarded returns a function that answers a request which this tier does not own and could
 // not pass on. The answer is audited here, because no other tier has seen the request. g
 // need not be complete before the first answer.
-func Refusal(g *genericapiserver.Config) func(http.ResponseWriter, *http.Request, *apierrors.StatusError) {
+func AnswerNotForwarded(g *genericapiserver.Config) func(http.ResponseWriter, *http.Request, *apierrors.StatusError) {
 	return func(w http.ResponseWriter, req *http.Request, err *apierrors.StatusError) {
 		answer := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			responsewriters.ErrorNegotiated(err, g.Serializer, schema.GroupVersion{}, w, req)

@@ -61,8 +61,7 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 			// Keep the audit ID of this tier. The next tier has another one only for
 			// requests of the tier itself.
 		default:
-			// Replace headers of this tier's handler chain.
-			// serving tier knows better.
+			// The headers of the serving tier replace those of this tier's handler chain.
 			header[name] = values
 		}
 	}
