@@ -8,7 +8,7 @@ import (
 
 const metricsImage = "localhost/metrics-server:test"
 
-// metricsServer is what an installation of metrics-server consists of.
+// metricsServer is the manifest of metrics-server.
 const metricsServer = `apiVersion: v1
 kind: ServiceAccount
 metadata: {name: metrics-server, namespace: kube-system}

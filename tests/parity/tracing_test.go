@@ -111,6 +111,10 @@ func tracedRequests() []Request {
 		{Do: "GET /apis/none.example.com/v1"},
 		{Do: "POST " + configMaps, User: "alice", Object: map[string]any{"metadata": map[string]any{"name": "b"}}},
 		{Do: "GET " + things, User: "alice"},
+		// A front proxy is no tier, and may pass on what its client has sent.
+		{Do: "GET /version", User: "frontend", Headers: map[string]string{
+			"X-Remote-User": "alice", "X-Remote-Traceparent": "00-0af7651916cd43dd8448eb211c80319c-00000000000000cd-01",
+		}},
 	}
 }
 

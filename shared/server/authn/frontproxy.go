@@ -50,6 +50,13 @@ func (f *FrontProxies) Proxied(req *http.Request) bool {
 	return signed && (f.mayAssert(req.TLS.PeerCertificates[0]) || isTier(req.TLS.PeerCertificates[0]))
 }
 
+// FromTier reports whether req came over a connection of another tier, which is not any front
+// proxy: a tier removes from the requests of clients what only tiers may send.
+func (f *FrontProxies) FromTier(req *http.Request) bool {
+	signed, _ := f.verify(req)
+	return signed && isTier(req.TLS.PeerCertificates[0])
+}
+
 // isFrontProxy reports whether req came over a connection of a front proxy, and whether
 // that was known without a signature check.
 func (f *FrontProxies) isFrontProxy(req *http.Request) (proxy, cached bool) {

@@ -48,7 +48,7 @@ type traceHop struct {
 // ServeHTTP implements http.Handler.
 func (t *traceHop) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	handler := t.edge
-	if len(req.Header[hoptrace.Header]) == 1 && t.proxies.Proxied(req) {
+	if len(req.Header[hoptrace.Header]) == 1 && t.proxies.FromTier(req) {
 		handler = t.behind
 	}
 	handler.ServeHTTP(w, req)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	certificatesinformers "k8s.io/client-go/informers/certificates/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/bootstrap"
@@ -33,26 +35,17 @@ func newSigning(ctx context.Context, d *dependencies) (func(context.Context), er
 	}
 	requests := d.informers.Certificates().V1().CertificateSigningRequests()
 	var runs []func(context.Context)
-	add := func(controller interface {
-		Run(ctx context.Context, workers int)
-	}, err error) error {
+	for _, newSigner := range []func(context.Context, kubernetes.Interface, certificatesinformers.CertificateSigningRequestInformer, string, string, time.Duration) (*signer.CSRSigningController, error){
+		signer.NewKubeletServingCSRSigningController,
+		signer.NewKubeletClientCSRSigningController,
+		signer.NewKubeAPIServerClientCSRSigningController,
+		signer.NewLegacyUnknownCSRSigningController,
+	} {
+		controller, err := newSigner(ctx, d.client, requests, d.SigningCertFile, d.SigningKeyFile, signingDuration)
 		if err != nil {
-			return fmt.Errorf("--cluster-signing-cert-file=%s, --cluster-signing-key-file=%s: %w", d.SigningCertFile, d.SigningKeyFile, err)
+			return nil, fmt.Errorf("--cluster-signing-cert-file=%s, --cluster-signing-key-file=%s: %w", d.SigningCertFile, d.SigningKeyFile, err)
 		}
 		runs = append(runs, func(ctx context.Context) { controller.Run(ctx, workers) })
-		return nil
-	}
-	if err := add(signer.NewKubeletServingCSRSigningController(ctx, d.client, requests, d.SigningCertFile, d.SigningKeyFile, signingDuration)); err != nil {
-		return nil, err
-	}
-	if err := add(signer.NewKubeletClientCSRSigningController(ctx, d.client, requests, d.SigningCertFile, d.SigningKeyFile, signingDuration)); err != nil {
-		return nil, err
-	}
-	if err := add(signer.NewKubeAPIServerClientCSRSigningController(ctx, d.client, requests, d.SigningCertFile, d.SigningKeyFile, signingDuration)); err != nil {
-		return nil, err
-	}
-	if err := add(signer.NewLegacyUnknownCSRSigningController(ctx, d.client, requests, d.SigningCertFile, d.SigningKeyFile, signingDuration)); err != nil {
-		return nil, err
 	}
 	return func(ctx context.Context) { runAll(ctx, runs...) }, nil
 }
