@@ -63,9 +63,10 @@ var shutdownEvent = regexp.MustCompile(`\[graceful-termination\] (?:shutdown eve
 // observeShutdown stops the server, or the head of the tiers, with a request in flight.
 func observeShutdown(t *testing.T, peer *Peer) (seen phases) {
 	t.Helper()
-	head := peer.Cluster.Process(peer.Cluster.ServingTiers()[0], 0)
+	tier := peer.Cluster.ServingTiers()[0]
+	head, address := peer.Cluster.Process(tier, 0), peer.Cluster.ReplicaURL(tier, 0)
 	body, upload := io.Pipe()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, peer.Cluster.URL+"/api/v1/namespaces/default/configmaps?dryRun=All", body)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/api/v1/namespaces/default/configmaps?dryRun=All", body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +89,10 @@ func observeShutdown(t *testing.T, peer *Peer) (seen phases) {
 	exited := make(chan error, 1)
 	go func() { exited <- head.Stop() }()
 	time.Sleep(time.Second)
-	seen.Delayed = askNew(t, peer)
+	seen.Delayed = askNew(t, peer, address)
 	awaitEvent(t, head, "NotAcceptingNewRequest")
 	time.Sleep(300 * time.Millisecond)
-	seen.Draining = askNew(t, peer)
+	seen.Draining = askNew(t, peer, address)
 	if _, err := io.WriteString(upload, `{"name":"late"}}`); err != nil {
 		t.Fatal(err)
 	}
@@ -106,12 +107,12 @@ func observeShutdown(t *testing.T, peer *Peer) (seen phases) {
 	return seen
 }
 
-// askNew sends requests over new connections.
-func askNew(t *testing.T, peer *Peer) (answers []string) {
+// askNew sends requests to one server over new connections.
+func askNew(t *testing.T, peer *Peer, address string) (answers []string) {
 	t.Helper()
 	for _, path := range []string{"/readyz", "/livez", "/api/v1/namespaces/default"} {
 		transport := peer.clients["admin"].Transport.(*http.Transport).Clone()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, peer.Cluster.URL+path, http.NoBody)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
