@@ -14,7 +14,7 @@ import (
 func TestGatewayAPI(t *testing.T) {
 	full(t)
 	c := server(t)
-	dir, err := tools.ModuleDir(t.Context(), "gateway-api", "sigs.k8s.io/gateway-api")
+	dir, err := tools.Projects["gateway-api"].Dir(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

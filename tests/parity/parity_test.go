@@ -83,16 +83,7 @@ func (p *pair) createNamespace() {
 // same sends a request to both servers and reports whether the answers are equal.
 func (p *pair) same(r Request) bool {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
-	defer cancel()
-	want, err := sendUntil(ctx, p.peers[0], r, p.reference)
-	if err != nil {
-		p.t.Fatalf("%s: %v", r.Do, err)
-	}
-	got, err := sendUntil(ctx, p.peers[1], r, p.tested)
-	if err != nil {
-		p.t.Fatalf("%s: %v", r.Do, err)
-	}
+	want, got := p.answers(r)
 	if r.Unchecked {
 		for name, a := range map[string]*Answer{p.peers[0].Name: want, p.peers[1].Name: got} {
 			if a.Code >= http.StatusBadRequest {
@@ -102,6 +93,22 @@ func (p *pair) same(r Request) bool {
 		return true
 	}
 	return p.compare(r, want, got)
+}
+
+// answers sends a request to both servers.
+func (p *pair) answers(r Request) (want, got *Answer) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), requestTimeout)
+	defer cancel()
+	want, err := sendUntil(ctx, p.peers[0], r, p.reference)
+	if err != nil {
+		p.t.Fatalf("%s: %v", r.Do, err)
+	}
+	got, err = sendUntil(ctx, p.peers[1], r, p.tested)
+	if err != nil {
+		p.t.Fatalf("%s: %v", r.Do, err)
+	}
+	return want, got
 }
 
 // sendUntil repeats a request until every replica's answer contains r.Until.

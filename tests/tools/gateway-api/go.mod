@@ -1,5 +1,0 @@
-module triune.dev/tests/tools/gateway-api
-
-go 1.26.0
-
-require sigs.k8s.io/gateway-api v1.6.3
