@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"triune.dev/shared/process/pki"
@@ -62,6 +64,32 @@ func TestUnusableDataDirectory(t *testing.T) {
 	p := launch(t, file)
 	if code := p.wait(time.Minute); code != 1 || !strings.Contains(p.log(), "error: --data-dir="+file) {
 		t.Errorf("exit status %d:\n%s", code, p.log())
+	}
+}
+
+// TestDataOfANewerVersion checks that triune refuses a database that a newer etcd has written.
+func TestDataOfANewerVersion(t *testing.T) {
+	dir := t.TempDir()
+	first := launch(t, dir)
+	first.ready(filepath.Join(dir, "admin.kubeconfig"))
+	first.stop()
+	database, err := bbolt.Open(filepath.Join(dir, "etcd", "member", "snap", "db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = database.Update(func(tx *bbolt.Tx) error {
+		return tx.Bucket([]byte("cluster")).Put([]byte("clusterVersion"), []byte("3.99.0"))
+	})
+	if err := errors.Join(err, database.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p := launch(t, dir)
+	if code := p.wait(time.Minute); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	line := p.log()[strings.LastIndex(strings.TrimSpace(p.log()), "\n")+1:]
+	if !strings.HasPrefix(line, "error: ") || !strings.Contains(line, filepath.Join(dir, "etcd")) || !strings.Contains(line, "determined-cluster-version 3.99") {
+		t.Errorf("got:\n%s", p.log())
 	}
 }
 

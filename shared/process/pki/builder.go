@@ -70,6 +70,9 @@ func (b *builder) authority(files Pair, commonName string) *issuer {
 			b.err = fmt.Errorf("%s is not a CA certificate", files.CertFile)
 		case b.now.After(ca.cert.NotAfter):
 			b.err = fmt.Errorf("the CA certificate %s expired on %s", files.CertFile, ca.cert.NotAfter.Format(time.DateOnly))
+		case b.now.Before(ca.cert.NotBefore):
+			b.err = fmt.Errorf("the CA certificate %s is valid from %s on: the clock, at %s, is slow",
+				files.CertFile, ca.cert.NotBefore.UTC().Format(time.DateTime), b.now.UTC().Format(time.DateTime))
 		}
 		return ca
 	}

@@ -169,12 +169,21 @@ func TestEnsureRefusesWhatIsBrokenAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestEnsureRefusesAnExpiredAuthority(t *testing.T) {
+func TestEnsureRefusesAnAuthorityOfAnotherTime(t *testing.T) {
 	dir := t.TempDir()
 	ensure(t, dir, pki.Options{CALifetime: time.Hour})
-	_, err := pki.Ensure(dir, pki.Options{Now: func() time.Time { return time.Now().Add(2 * time.Hour) }})
-	if err == nil || !strings.Contains(err.Error(), "ca.crt expired on ") {
-		t.Errorf("error %v", err)
+	before := snapshot(t, dir)
+	for want, later := range map[string]time.Duration{
+		"ca.crt expired on ":    2 * time.Hour,
+		"ca.crt is valid from ": -24 * time.Hour,
+	} {
+		_, err := pki.Ensure(dir, pki.Options{Now: func() time.Time { return time.Now().Add(later) }})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+	if diff := cmp.Diff(before, snapshot(t, dir)); diff != "" {
+		t.Errorf("files changed (-before +after):\n%s", diff)
 	}
 }
 

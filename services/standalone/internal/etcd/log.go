@@ -3,6 +3,7 @@ package etcd
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -50,18 +51,26 @@ func (l log) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		field.AddTo(encoder)
 	}
 	if entry.Level > zapcore.ErrorLevel && !l.serving.Load() {
-		err := errors.New(entry.Message)
-		if cause, ok := encoder.Fields["error"]; ok {
-			err = fmt.Errorf("%s: %v", entry.Message, cause)
-		}
 		select {
-		case l.fatal <- err:
+		case l.fatal <- startError(entry.Message, encoder.Fields):
 			select {} // the process ends with Start's error
 		default:
 		}
 	}
 	klog.Background().Error(nil, "etcd reports an error", "text", entry.Message, "fields", encoder.Fields)
 	return nil
+}
+
+// startError returns an entry as an error of one line, with all fields if none of them is the
+// cause.
+func startError(message string, fields map[string]any) error {
+	if cause, ok := fields["error"]; ok {
+		return fmt.Errorf("%s: %v", message, cause)
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		message += fmt.Sprintf(", %s %v", name, fields[name])
+	}
+	return errors.New(message)
 }
 
 // Sync implements zapcore.Core.
