@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ func useAsEnvtest(t *testing.T, working string) {
 			t.Fatal(err)
 		}
 	}
-	p := launchIn(t, working, "",
+	p := launchAs(t, "/assets/kube-apiserver", working, "",
 		"--allow-privileged=true", "--authorization-mode=RBAC", "--cert-dir="+certDir,
 		"--client-ca-file="+made.ClusterCA.CertFile, "--disable-admission-plugins=ServiceAccount",
 		"--etcd-servers="+outsideEtcd(t), "--service-account-issuer=https://127.0.0.1/",
@@ -92,5 +93,23 @@ func useAsEnvtest(t *testing.T, working string) {
 		if files, err := os.ReadDir(dir); err != nil || len(files) != want {
 			t.Errorf("%s has %v, %v", dir, files, err)
 		}
+	}
+}
+
+// TestAsKubeAPIServer checks that triune makes no files under the name of kube-apiserver, and
+// demands what kube-apiserver demands.
+func TestAsKubeAPIServer(t *testing.T) {
+	working := t.TempDir()
+	p := launchAs(t, "kube-apiserver", working, "", "--cert-dir="+t.TempDir())
+	if code := p.wait(time.Minute); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	for _, want := range []string{"error: ", "--etcd-servers", "service-account-issuer"} {
+		if !strings.Contains(p.log(), want) {
+			t.Errorf("the error does not have %q:\n%s", want, p.log())
+		}
+	}
+	if files, err := os.ReadDir(working); err != nil || len(files) != 0 {
+		t.Errorf("it made %v, %v", files, err)
 	}
 }

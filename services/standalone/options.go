@@ -38,6 +38,9 @@ type Options struct {
 	// SigningCertFile and SigningKeyFile are the CA of the controller csrsigning. By default
 	// it is the one in DataDir.
 	SigningCertFile, SigningKeyFile string
+	// AsKubeAPIServer takes nothing for granted that kube-apiserver does not: it makes no
+	// data, keys or certificates in DataDir, and what they would be for must be given.
+	AsKubeAPIServer bool
 
 	flags *pflag.FlagSet // all flags, to distinguish given values from defaults
 }
@@ -85,7 +88,7 @@ type completedOptions struct {
 // were not given.
 func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	c := &completedOptions{
-		dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers"),
+		dataDir: o.DataDir, embedEtcd: !o.given("etcd-servers") && !o.AsKubeAPIServer,
 		signingCertFile: o.SigningCertFile, signingKeyFile: o.SigningKeyFile,
 	}
 	// With --etcd-servers, do not write to the default directory: programs that start API
@@ -103,11 +106,13 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 		// A placeholder for validation; build replaces it by the socket of the member.
 		o.Core.Etcd.StorageConfig.Transport.ServerList = []string{"unix:///" + filepath.Join(c.dataDir, "etcd")}
 	}
-	if err := o.addPKI(c); err != nil {
-		return CompletedOptions{}, err
-	}
-	if !o.given("service-cluster-ip-range") {
-		o.Core.ServiceClusterIPRanges = defaultServiceIPRange
+	if !o.AsKubeAPIServer {
+		if err := o.addPKI(c); err != nil {
+			return CompletedOptions{}, err
+		}
+		if !o.given("service-cluster-ip-range") {
+			o.Core.ServiceClusterIPRanges = defaultServiceIPRange
+		}
 	}
 	if c.core, err = o.Core.Complete(ctx); err != nil {
 		return CompletedOptions{}, err

@@ -2,15 +2,18 @@ package standalone
 
 import (
 	"context"
+	"path/filepath"
 
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"triune.dev/shared/program/command"
 )
 
-// Command returns the program triune.
-func Command() command.Spec {
+// Command returns the program triune. Tools that start API servers look for a binary called
+// kube-apiserver; under that name triune has kube-apiserver's defaults.
+func Command(name string) command.Spec {
 	program := &program{options: NewOptions()}
+	program.options.AsKubeAPIServer = filepath.Base(name) == "kube-apiserver"
 	return command.Spec{
 		Use: "triune",
 		Long: `Triune is the Kubernetes API server. This program runs its three tiers in one process,

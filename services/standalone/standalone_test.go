@@ -44,7 +44,7 @@ const leaked = 3
 
 // runAsProgram runs triune and checks for leaked goroutines at the end.
 func runAsProgram() int {
-	code := command.Main(Command())
+	code := command.Main(Command(os.Args[0]))
 	if code == 0 {
 		if err := goleak.Find(forever...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -105,6 +105,12 @@ func launch(t *testing.T, dir string, args ...string) *process {
 // launchIn starts triune in a working directory.
 func launchIn(t *testing.T, working, dir string, args ...string) *process {
 	t.Helper()
+	return launchAs(t, "triune", working, dir, args...)
+}
+
+// launchAs starts triune under a name.
+func launchAs(t *testing.T, name, working, dir string, args ...string) *process {
+	t.Helper()
 	tmp, err := os.MkdirTemp("", "t") //nolint:usetesting // T.TempDir is too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
@@ -114,6 +120,7 @@ func launchIn(t *testing.T, working, dir string, args ...string) *process {
 	p.command = exec.Command(os.Args[0], append([]string{
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(p.port),
 	}, args...)...)
+	p.command.Args[0] = name
 	p.command.Dir = working
 	p.command.Env = append(os.Environ(), asProgram+"=1", "TMPDIR="+tmp)
 	p.command.Stderr = p

@@ -14,11 +14,12 @@ type Module struct {
 	Sum string
 }
 
-// Projects are the modules of projects whose CRDs are installed by many.
+// Projects are the modules of projects that many clusters run.
 var Projects = map[string]Module{
 	"argo-cd":             {"github.com/argoproj/argo-cd/v3", "v3.5.3", "h1:klbUb5LOK+oJSBkR0OYGlLkG9IpsPVtSR2idOdaQb2I="},
 	"cert-manager":        {"github.com/cert-manager/cert-manager", "v1.21.2", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="},
 	"cluster-api":         {"sigs.k8s.io/cluster-api", "v1.14.2", "h1:o3GFNaeNFAOEEMpDPfhCK+2CjmV6gtQ8yLEcUwCg7bA="},
+	"controller-runtime":  {"sigs.k8s.io/controller-runtime", "v0.24.1", "h1:miPEwrmirImAvgME1L9qebGHrOnGJoVmVdtOU9fRfo4="},
 	"crossplane":          {"github.com/crossplane/crossplane/v2", "v2.1.0", "h1:7RFel1CeIWQytwtHz1st7lZiycYXUIcS0LkaetCJa4Q="},
 	"external-secrets":    {"github.com/external-secrets/external-secrets", "v1.3.2", "h1:u2J8RjlHIeF0oZCqtl92adI/uZWUwOesJIDkfql6LqQ="},
 	"gateway-api":         {"sigs.k8s.io/gateway-api", "v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="},

@@ -8,4 +8,4 @@ import (
 	"triune.dev/shared/program/command"
 )
 
-func main() { os.Exit(command.Main(standalone.Command())) }
+func main() { os.Exit(command.Main(standalone.Command(os.Args[0]))) }
