@@ -213,7 +213,7 @@ define E2E
 parity-triune     ./tests/cluster ./tests/parity ./tests/parity/twins
 parity-tiers      ./tests/parity -target=tiers -replicas=2
 twins-tiers       ./tests/parity/twins -target=tiers
-envtest           ./tests/envtest
+launchers         ./tests/launchers
 identity-triune   ./tests/identity
 identity-tiers    ./tests/identity -target=tiers -replicas=2
 e2e-triune        ./tests/e2e -target=triune

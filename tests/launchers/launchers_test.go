@@ -1,0 +1,111 @@
+package launchers
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"triune.dev/tests/tools"
+)
+
+var target = flag.String("target", "triune", "program to start as kube-apiserver: triune or kube-apiserver")
+
+// programs returns a directory with kube-apiserver, which is the program under test, and
+// others. Whatever runs from there at the end of the test is killed: tools start their
+// programs in process groups of their own, and some leave them behind.
+func programs(t *testing.T, others ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range append(others, "kube-apiserver") {
+		path, err := tools.Path(t.Context(), name)
+		if name == "kube-apiserver" && *target == "triune" {
+			path, err = tools.Binary("triune")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, id := range running(t, dir) {
+			_ = syscall.Kill(id, syscall.SIGKILL)
+		}
+	})
+	return dir
+}
+
+// running returns the processes that were started as a program of dir.
+func running(t *testing.T, dir string) (ids []int) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range lines {
+		line, err := os.ReadFile(path)
+		if err != nil || !bytes.HasPrefix(line, []byte(dir+"/")) {
+			continue // it may have ended
+		}
+		if id, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// command runs a tool to its end, and returns its standard output.
+type command struct {
+	t    *testing.T
+	path string
+	// args come after those of each call.
+	args, env []string
+}
+
+func (c command) run(args ...string) string {
+	c.t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c command) try(args ...string) (string, error) {
+	cmd := exec.CommandContext(c.t.Context(), c.path, slices.Concat(args, c.args)...)
+	cmd.Env = append(os.Environ(), c.env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", &failure{strings.Join(cmd.Args, " "), err, string(out) + stderr.String()}
+	}
+	return string(out), nil
+}
+
+type failure struct {
+	command string
+	err     error
+	output  string
+}
+
+func (f *failure) Error() string { return f.command + ": " + f.err.Error() + "\n" + f.output }
+
+// until repeats what may fail for a while.
+func until(t *testing.T, what string, attempt func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); !attempt(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
