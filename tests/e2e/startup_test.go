@@ -157,7 +157,6 @@ func TestBadStart(t *testing.T) {
 	}
 }
 
-// programs are the binaries of the topology under test.
 // damagedData returns a data directory whose database is cut off.
 func damagedData(t *testing.T) string {
 	t.Helper()
@@ -172,6 +171,7 @@ func damagedData(t *testing.T) string {
 	return dir
 }
 
+// programs are the binaries of the topology under test.
 func programs() []string {
 	if cluster.Topology(*target) == cluster.Tiers {
 		return []string{"aggregator", "core", "extensions"}
