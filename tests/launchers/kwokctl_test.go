@@ -11,7 +11,11 @@ import (
 // TestKwokctl has kwokctl create a cluster by its binary runtime, fill it, and stop and start
 // it again.
 func TestKwokctl(t *testing.T) {
-	dir, home := programs(t, "etcd", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "kwokctl"), t.TempDir()
+	dir := programs(t, "etcd", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "kwokctl")
+	home := filepath.Join(dir, "home") // kwokctl links the programs there, and starts those
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	kubeconfig := filepath.Join(home, "kubeconfig")
 	env := []string{"HOME=" + home, "KUBECONFIG=" + kubeconfig, "PATH=" + dir}
 	kwokctl := command{t: t, path: filepath.Join(dir, "kwokctl"), args: []string{"--name=launched"}, env: env}
