@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"testing"
 
 	"triune.dev/shared/process/pki"
 	"triune.dev/tests/tools"
@@ -87,6 +88,28 @@ func (c *Cluster) StartEtcd(ctx context.Context, name string) (string, error) {
 	}
 	c.extra = append(c.extra, p)
 	return url, p.Start(ctx, probe(c.PKI, url+"/health"))
+}
+
+// RunEtcd starts an etcd that ends with the test, for servers that are of no cluster, and
+// returns its URL.
+func RunEtcd(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	made, err := pki.Ensure(filepath.Join(dir, "pki"), pki.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cluster{Dir: dir, PKI: made}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	url, err := c.StartEtcd(t.Context(), "etcd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return url
 }
 
 func (c *Cluster) startExtra(ctx context.Context, name string, args []string, ready func(context.Context) error) (*Process, error) {

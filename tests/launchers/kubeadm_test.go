@@ -1,16 +1,17 @@
 package launchers
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -68,14 +69,14 @@ type kubeadm struct {
 // newKubeadm starts an etcd.
 func newKubeadm(t *testing.T) *kubeadm {
 	t.Helper()
-	k := &kubeadm{t: t, programs: programs(t, "etcd", "kubeadm", "kubectl"), root: t.TempDir()}
+	k := &kubeadm{t: t, programs: programs(t, "kubeadm", "kubectl"), root: t.TempDir(), etcd: cluster.RunEtcd(t)}
 	k.kubeadm = command{t: t, path: filepath.Join(k.programs, "kubeadm")}
 	k.kubectl = command{t: t, path: filepath.Join(k.programs, "kubectl"), env: []string{"KUBECONFIG=" + filepath.Join(k.root, "etc/kubernetes/super-admin.conf")}}
-	k.address = net.JoinHostPort(ownAddress(t), freePort(t))
-	k.etcd = "http://127.0.0.1:" + freePort(t)
-	peers := "http://127.0.0.1:" + freePort(t)
-	k.start("etcd", "--data-dir="+t.TempDir(), "--unsafe-no-fsync", "--log-level=error", "--listen-client-urls="+k.etcd, "--advertise-client-urls="+k.etcd,
-		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)
+	port, err := cluster.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.address = net.JoinHostPort(ownAddress(t), strconv.Itoa(port))
 	return k
 }
 
@@ -93,45 +94,6 @@ func ownAddress(t *testing.T) string {
 	}
 	t.Fatal("this machine has loopback addresses only, which kubeadm does not take")
 	return ""
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	port, err := cluster.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint(port)
-}
-
-// start starts a program, and returns what stops it, with SIGTERM, and expects status 0.
-func (k *kubeadm) start(name string, args ...string) (stop func()) {
-	k.t.Helper()
-	log, err := os.Create(filepath.Join(k.t.TempDir(), "log"))
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	cmd := exec.Command(filepath.Join(k.programs, name), args...)
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		k.t.Fatal(err)
-	}
-	k.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it was not stopped
-		_ = cmd.Wait()
-		if content, err := os.ReadFile(log.Name()); k.t.Failed() && err == nil {
-			k.t.Logf("%s:\n%s", name, content[max(0, len(content)-2000):])
-		}
-		_ = log.Close()
-	})
-	return func() {
-		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			k.t.Error(err)
-		}
-		if err := cmd.Wait(); err != nil {
-			k.t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 // rootfs is the flag that makes kubeadm use files below k.root only.
@@ -160,7 +122,8 @@ func (k *kubeadm) phase(args ...string) {
 	k.kubeadm.run(append([]string{"init", "phase"}, append(args, "--config=/kubeadm.yaml", k.rootfs())...)...)
 }
 
-// runPod runs the container of the manifest until its startup and readiness probes succeed.
+// runPod runs the container of the manifest, and returns when its probes succeed. stop ends
+// it with SIGTERM and expects status 0.
 func (k *kubeadm) runPod() (stop func()) {
 	k.t.Helper()
 	manifest, err := os.ReadFile(filepath.Join(k.root, "etc/kubernetes/manifests/kube-apiserver.yaml"))
@@ -176,7 +139,6 @@ func (k *kubeadm) runPod() (stop func()) {
 	for _, arg := range container.Command[1:] {
 		args = append(args, strings.ReplaceAll(arg, "/etc/kubernetes/", k.root+"/etc/kubernetes/"))
 	}
-	stop = k.start(container.Command[0], args...)
 	authority, err := os.ReadFile(filepath.Join(k.root, "etc/kubernetes/pki/ca.crt"))
 	if err != nil {
 		k.t.Fatal(err)
@@ -184,15 +146,37 @@ func (k *kubeadm) runPod() (stop func()) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	kubelet := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
-	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		until(k.t, probe.HTTPGet.Path, func() bool {
+	server := &cluster.Process{
+		Name: container.Command[0], Path: filepath.Join(k.programs, container.Command[0]), Args: args,
+		Dir: k.root, LogFile: filepath.Join(k.t.TempDir(), "log"),
+	}
+	k.t.Cleanup(func() {
+		server.Kill() // if it was not stopped
+		if k.t.Failed() {
+			k.t.Logf("%s:\n%s", server.Name, server.Log(2000))
+		}
+	})
+	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
+	defer cancel()
+	err = server.Start(ctx, func(context.Context) error {
+		for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
 			resp, err := kubelet.Get("https://" + k.address + probe.HTTPGet.Path)
 			if err != nil {
-				return false
+				return err
 			}
 			_ = resp.Body.Close()
-			return resp.StatusCode == http.StatusOK
-		})
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s: %s", probe.HTTPGet.Path, resp.Status)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		k.t.Fatal(err)
 	}
-	return stop
+	return func() {
+		if err := errors.Join(server.Stop(), server.Wait(context.WithoutCancel(k.t.Context()))); err != nil {
+			k.t.Error(err)
+		}
+	}
 }

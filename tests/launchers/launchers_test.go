@@ -73,37 +73,21 @@ type command struct {
 
 func (c command) run(args ...string) string {
 	c.t.Helper()
-	out, err := c.try(args...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out
-}
-
-func (c command) try(args ...string) (string, error) {
 	cmd := exec.CommandContext(c.t.Context(), c.path, slices.Concat(args, c.args)...)
 	cmd.Env = append(os.Environ(), c.env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", &failure{strings.Join(cmd.Args, " "), err, string(out) + stderr.String()}
+		c.t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, &stderr)
 	}
-	return string(out), nil
+	return string(out)
 }
-
-type failure struct {
-	command string
-	err     error
-	output  string
-}
-
-func (f *failure) Error() string { return f.command + ": " + f.err.Error() + "\n" + f.output }
 
 // until repeats what may fail for a while.
 func until(t *testing.T, what string, attempt func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !attempt(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !attempt(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
 		}
