@@ -14,6 +14,7 @@ import (
 	"triune.dev/tests/bench/accounting"
 	"triune.dev/tests/bench/report"
 	"triune.dev/tests/bench/workload"
+	"triune.dev/tests/cluster"
 )
 
 // Options configure a run. All fields except Floor, Profiles and Save must be set.
@@ -29,6 +30,8 @@ type Options struct {
 	Rounds int
 	// Subjects are the subjects to measure, of [Subjects].
 	Subjects []string
+	// Builds are further subjects: other builds of triune.
+	Builds []Build
 	// Floor is the command line of a program that runs floor.Run; required if the floor is
 	// one of the subjects.
 	Floor []string
@@ -40,6 +43,12 @@ type Options struct {
 	Save func(*report.Result) error
 	// Log receives a line about each step.
 	Log io.Writer
+}
+
+// Build is another build of triune, which is measured beside this one.
+type Build struct {
+	Name string // of its column
+	Path string // of the program
 }
 
 // ErrMachine is returned if nothing can be measured on this machine.
@@ -62,6 +71,9 @@ func Run(ctx context.Context, o Options) (*report.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, b := range o.Builds {
+		chosen = append(chosen, subject{name: b.Name, topology: cluster.Triune, program: b.Path})
+	}
 	groups := group(selected(workload.All(), o))
 	if len(groups) == 0 {
 		return nil, fmt.Errorf("choose workloads: none matches %q", o.Match)
@@ -72,8 +84,11 @@ func Run(ctx context.Context, o Options) (*report.Result, error) {
 	}
 	result := &report.Result{
 		Machine: accounting.ThisMachine(), Versions: versions, Commit: commit,
-		Date: time.Now().UTC(), Rounds: o.Rounds, Quick: o.Quick, Scale: o.Scale, Subjects: o.Subjects,
+		Date: time.Now().UTC(), Rounds: o.Rounds, Quick: o.Quick, Scale: o.Scale,
 		Sizes: map[string]int64{}, // shared by all subjects, see workload.Env
+	}
+	for _, s := range chosen {
+		result.Subjects = append(result.Subjects, s.name)
 	}
 	for round := range o.Rounds {
 		for _, workloads := range groups {

@@ -25,6 +25,7 @@ type subject struct {
 	topology cluster.Topology // empty for the floor
 	replicas int
 	flags    []string // of each program
+	program  string   // in place of our own triune; empty for our own
 	aside    bool     // only measured if it is named
 }
 
@@ -94,6 +95,9 @@ func (s subject) startCluster(ctx context.Context, log *auditLog) (*server, erro
 		cluster.Etcd: {"--unsafe-no-fsync=false"},
 	}
 	config := cluster.Config{Topology: s.topology, Replicas: s.replicas, ReadPrograms: true, Flags: flags}
+	if s.program != "" {
+		config.Programs = map[string]string{string(cluster.Triune): s.program}
+	}
 	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
 		flags[tier] = append(log.flags(tier), s.flags...)
 	}

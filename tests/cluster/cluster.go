@@ -80,10 +80,13 @@ type Config struct {
 	PKI *pki.PKI
 	// AdvertiseEach makes each aggregator advertise an address of its own, [Advertised].
 	AdvertiseEach bool
-	// Flags are added to the command line of a tier.
+	// Flags are added to the command line of a tier, or of a component such as
+	// kube-controller-manager.
 	Flags map[Tier][]string
 	// Without names flags that no program gets ("--authorization-mode").
 	Without []string
+	// Programs are run in place of our own programs of the same name ("triune", "core").
+	Programs map[string]string
 	// ReadPrograms reads the programs before they are started, so that a start does not
 	// wait for the disk.
 	ReadPrograms bool
@@ -363,9 +366,12 @@ func (c *Cluster) Logs(limit int64) string {
 func (c *Cluster) newProcess(ctx context.Context, name, binary string, own bool, args []string) (*Process, error) {
 	var path string
 	var err error
-	if own {
+	switch other, ok := c.Config.Programs[binary]; {
+	case own && ok:
+		path = other
+	case own:
 		path, err = tools.Binary(binary)
-	} else {
+	default:
 		path, err = tools.Path(ctx, binary)
 	}
 	if err != nil {

@@ -200,3 +200,23 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 }
+
+func TestComparison(t *testing.T) {
+	r := &Result{Rounds: 3, Subjects: []string{Ours, "before", "other"}}
+	row := r.Find(Row{Workload: "get", Title: "GET", Figure: CPUPerOp})
+	for i, micros := range []float64{100, 200, 400} {
+		sample := func(factor float64) Sample {
+			return Sample{CPU: map[string]float64{"triune": micros * factor}, Memory: map[string]accounting.Memory{"triune": {Peak: 1000}}}
+		}
+		row.Add(Ours, sample(1), nil)
+		row.Add("before", sample([]float64{1.1, 1.2, 1.3}[i]), nil)
+	}
+	var b strings.Builder
+	if err := r.Comparison(&b, Ours); err != nil {
+		t.Fatal(err)
+	}
+	want := "| GET | before | 200 µs | 240 µs | 1.200 (1.100–1.300) | 1.000 |\n"
+	if _, got, _ := strings.Cut(b.String(), "---:|\n"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

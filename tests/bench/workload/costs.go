@@ -2,8 +2,10 @@ package workload
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"triune.dev/tests/bench/load"
 	"triune.dev/tests/bench/report"
 )
 
@@ -62,8 +64,37 @@ var starting = []Workload{
 	},
 }
 
-// afterwards measures the memory of the servers after the workloads of their group.
+// afterwards are the costs of a server that has done the workloads of their group: of a scrape
+// of its metrics, and its memory then and under load.
 var afterwards = []Workload{{
+	Name: "scrape", Title: "scrape of /metrics", Group: tableGroup, Figure: report.CPUPerOp,
+	Only: func(s Subject) bool { return api(s) && !s.Tiers },
+	Run: func(ctx context.Context, e *Env, publish Publish) error {
+		conns := e.conns(1)
+		defer load.CloseAll(conns)
+		scrape := func(int) load.Request { return load.Request{Path: "/metrics", Encoding: "gzip"} }
+		if _, err := (load.Closed{MaxOps: 1}).Run(ctx, conns, scrape); err != nil {
+			return err
+		}
+		s, err := e.measure(ctx, func() (load.Result, error) {
+			return load.Closed{For: pick(e, time.Second, 5*time.Second)}.Run(ctx, conns, scrape)
+		})
+		if err != nil {
+			return err
+		}
+		publish("", 0, s)
+		return nil
+	},
+}, {
+	Name: "memory-under-load", Title: "resident, under the workloads above", Group: tableGroup, Figure: report.Peak, Only: api,
+	Run: func(_ context.Context, e *Env, publish Publish) error {
+		if e.highest.Memory == nil {
+			return fmt.Errorf("%w: nothing was measured before", load.ErrAnswer)
+		}
+		publish("", 0, report.Sample{Memory: e.highest.Memory})
+		return nil
+	},
+}, {
 	Name: "memory-after", Title: "resident after the workloads above", Group: tableGroup, Figure: report.Resident,
 	Limits: map[string]float64{"": 250}, Only: api,
 	Run: func(ctx context.Context, e *Env, publish Publish) error {

@@ -53,6 +53,7 @@ type Env struct {
 	filled  bool          // by a preparation without a first call after it
 	touched int           // number of updates of watched objects
 	passed  report.Sample // of a request with hardly any work in the chain
+	highest report.Sample // the measurement with the highest peak of resident memory
 	victim  load.Target   // the reader beside attacks
 }
 
@@ -167,8 +168,13 @@ func (e *Env) measure(ctx context.Context, run func() (load.Result, error)) (rep
 	s.P50, s.P99 = milli(result.P50), milli(result.P99)
 	s.Wire = float64(result.Wire) / float64(result.Ops)
 	s.Body = float64(result.Bodies) / float64(result.Ops)
-	s.Memory, err = e.memory()
-	return s, err
+	if s.Memory, err = e.memory(); err != nil {
+		return report.Sample{}, err
+	}
+	if s.Figure(report.Peak) > e.highest.Figure(report.Peak) {
+		e.highest = s
+	}
+	return s, nil
 }
 
 func (e *Env) resetPeaks() error {

@@ -47,6 +47,7 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	flags.IntVar(&o.Rounds, "rounds", bench.DefaultRounds, "how often every server runs every workload")
 	flags.Float64Var(&o.Scale, "scale", 1, "multiplies the sizes of the large workloads")
 	servers := flags.String("servers", strings.Join(bench.Subjects(), ","), "what to measure")
+	against := flags.String("against", "", "other builds of triune to compare with, as name=program, separated by commas; the table of them is printed")
 	flags.StringVar(&o.Profiles, "profiles", "", "directory for profiles of our processes; empty takes none")
 	out := flags.String("out", filepath.Join(".run", "bench"), "directory for the results")
 	name := flags.String("name", "result", "what the names of their files begin with")
@@ -62,6 +63,9 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 		return fmt.Errorf("-workload: %w", err)
 	}
 	o.Subjects = strings.Split(*servers, ",")
+	if o.Builds, err = builds(*against); err != nil {
+		return err
+	}
 	files := bench.Files{Dir: *out, Name: *name}
 	if *render {
 		result, err := files.Read()
@@ -106,12 +110,33 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err := write(files, result, *scaling, *security); err != nil {
 		return err
 	}
+	if len(o.Builds) > 0 {
+		if err := result.Comparison(os.Stdout, report.Ours); err != nil {
+			return err
+		}
+	}
 	if *profilesPage != "" && o.Profiles != "" {
 		if err := bench.WriteProfiles(ctx, *profilesPage, o.Profiles); err != nil {
 			return err
 		}
 	}
 	return failures(result)
+}
+
+// builds parses -against.
+func builds(list string) ([]bench.Build, error) {
+	var all []bench.Build
+	for item := range strings.SplitSeq(list, ",") {
+		if item == "" {
+			continue
+		}
+		name, path, ok := strings.Cut(item, "=")
+		if _, err := os.Stat(path); !ok || err != nil {
+			return nil, fmt.Errorf("-against: %q is not name=program, with the path of a program", item)
+		}
+		all = append(all, bench.Build{Name: name, Path: path})
+	}
+	return all, nil
 }
 
 // write writes all pages of a result.
