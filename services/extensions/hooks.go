@@ -58,7 +58,9 @@ func (d *crdHooks) start(ctx genericapiserver.PostStartHookContext) error {
 		return fmt.Errorf("compact custom resource definitions: %w", err)
 	}
 	// NewControllers starts goroutines for the queues, which only Run ends.
-	controllers := crd.NewControllers(crds, client.ApiextensionsV1(), d.server.objects, d.establishDelay)
+	controllers := crd.NewControllers(crd.ControllersConfig{
+		CRDs: crds, Client: client.ApiextensionsV1(), Objects: d.server.objects, EstablishDelay: d.establishDelay,
+	})
 	d.server.background.Go(func() { controllers.Run(ctx) })
 	registration, err := crd.Observe(crds.Informer(), slices.Insert(slices.Clone(d.observers), 1, crd.Observer(controllers))...)
 	if err != nil {

@@ -33,26 +33,38 @@ type Controllers struct {
 	run            []func(context.Context)
 }
 
-// NewControllers makes the controllers over an informer of all CRDs, which are compact
-// (package compactcrd). The informer must resync, because the finalizing controller
-// retries on resyncs. establishDelay is the time in which all replicas learn the names of a
-// CRD before it is established; 0 if there is one replica.
-func NewControllers(crds informers.CustomResourceDefinitionInformer, getter client.CustomResourceDefinitionsGetter, objects finalizer.CRClientGetter, establishDelay time.Duration) *Controllers {
-	writer := compactcrd.Client{Getter: getter}
+// ControllersConfig configures [Controllers]. All fields but EstablishDelay are required.
+type ControllersConfig struct {
+	// CRDs is the informer of all CRDs, which are compact (package compactcrd). It must
+	// resync, because the finalizing controller retries on resyncs.
+	CRDs informers.CustomResourceDefinitionInformer
+	// Client writes CRDs.
+	Client client.CustomResourceDefinitionsGetter
+	// Objects deletes the custom resources of a CRD that is deleted.
+	Objects finalizer.CRClientGetter
+	// EstablishDelay is the time in which all replicas learn the names of a CRD before it is
+	// established; 0 if there is one replica.
+	EstablishDelay time.Duration
+}
+
+// NewControllers returns the controllers, which do nothing before Run.
+func NewControllers(c ControllersConfig) *Controllers {
+	crds := c.CRDs
+	writer := compactcrd.Client{Getter: c.Client}
 	var namingWriter client.CustomResourceDefinitionsGetter = writer
-	if establishDelay == 0 {
+	if c.EstablishDelay == 0 {
 		namingWriter = establishingGetter{writer}
 	}
 	naming := status.NewNamingConditionController(klog.Background(), crds, namingWriter)
 	schemaOnce := newSchemaOnce(crds, writer)
 	schemas := nonstructuralschema.NewConditionController(schemaOnce, schemaOnce)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(crds, writer)
-	finalizing := finalizer.NewCRDFinalizer(crds, writer, objects)
+	finalizing := finalizer.NewCRDFinalizer(crds, writer, c.Objects)
 	establishing := establish.NewEstablishingController(crds, writer)
 	return &Controllers{
 		establishing:   establishing,
 		schemaOnce:     schemaOnce,
-		establishDelay: establishDelay,
+		establishDelay: c.EstablishDelay,
 		run: []func(context.Context){
 			naming.RunWithContext,
 			establishing.RunWithContext,
