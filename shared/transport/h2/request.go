@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 var errMalformed = errors.New("h2: malformed request")
@@ -26,73 +27,14 @@ var emptyRequest http.Request
 
 // newRequest builds the request from a header block (RFC 9113, section 8.3.1).
 func (s *stream) newRequest(f *headerBlock) error {
-	method, path := f.pseudo.method.value, f.pseudo.path.value
-	scheme, authority := f.pseudo.scheme.value, f.pseudo.authority.value
 	if f.pseudo.protocol.value != "" {
 		return s.malformed() // extended CONNECT is not offered (RFC 8441, section 4)
 	}
-	regular := f.regular
-	length := int64(-1)
-	if f.endStream {
-		length = 0
+	var header regularFields
+	if !header.parse(f) {
+		return s.malformed()
 	}
-	expects := false
-	var host []string
-	var trailer http.Header
-	var cookies []string // if there is more than one Cookie field
-	header := make(http.Header, len(regular))
-	values := make([]string, 0, len(regular)) // backing array of single values
-	for _, field := range regular {
-		switch field.Name {
-		case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
-			return s.malformed() // section 8.2.2
-		case "te":
-			if field.Value != "trailers" {
-				return s.malformed()
-			}
-		case "host":
-			host = append(host, field.Value)
-			continue
-		case "content-length":
-			n, err := strconv.ParseUint(field.Value, 10, 63)
-			if err != nil || f.endStream && n > 0 && !f.truncated {
-				return s.malformed()
-			}
-			if was, ok := header["Content-Length"]; ok && was[0] != field.Value {
-				return s.malformed()
-			}
-			length = int64(n)
-		case "expect":
-			if httpguts.HeaderValuesContainsToken([]string{field.Value}, "100-continue") {
-				expects = true
-				continue
-			}
-		case "trailer":
-			trailer = addTrailerNames(trailer, field.Value)
-			continue
-		}
-		key := canonical(field.Name)
-		if was, ok := header[key]; ok {
-			switch field.Name {
-			case "content-length":
-			case "cookie":
-				if cookies == nil {
-					cookies = append(cookies, was[0])
-				}
-				cookies = append(cookies, field.Value)
-			default:
-				header[key] = append(was, field.Value)
-			}
-			continue
-		}
-		values = append(values, field.Value)
-		header[key] = values[len(values)-1 : len(values) : len(values)]
-	}
-
-	if cookies != nil {
-		header["Cookie"] = []string{strings.Join(cookies, "; ")} // section 8.2.3
-	}
-
+	method, authority, host := f.pseudo.method.value, f.pseudo.authority.value, header.host
 	if len(host) == 1 && authority == "" {
 		authority = host[0]
 	}
@@ -100,21 +42,9 @@ func (s *stream) newRequest(f *headerBlock) error {
 	if method == "" || len(host) > 1 || len(host) == 1 && host[0] != authority || !httpguts.ValidHostHeader(authority) {
 		return s.malformed()
 	}
-	address := &url.URL{Host: authority}
-	target := authority
-	if method == http.MethodConnect {
-		if path != "" || scheme != "" || authority == "" {
-			return s.malformed() // section 8.5
-		}
-	} else {
-		if !strings.HasPrefix(path, "/") && path != "*" || scheme != "https" && scheme != "http" || strings.Contains(authority, "@") {
-			return s.malformed() // section 8.3.1
-		}
-		var err error
-		if address, err = url.ParseRequestURI(path); err != nil {
-			return s.malformed()
-		}
-		target = path
+	address, target := parseTarget(method, f.pseudo.scheme.value, authority, f.pseudo.path.value)
+	if address == nil {
+		return s.malformed()
 	}
 
 	s.requestEnded = f.endStream
@@ -123,16 +53,117 @@ func (s *stream) newRequest(f *headerBlock) error {
 	request := emptyRequest.WithContext(ctx)
 	request.Method, request.URL, request.RequestURI, request.Host = method, address, target, authority
 	request.Proto, request.ProtoMajor = "HTTP/2.0", 2
-	request.Header, request.Trailer = header, trailer
-	request.ContentLength, request.Body = length, http.NoBody
+	request.Header, request.Trailer = header.fields, header.trailer
+	request.ContentLength, request.Body = header.contentLength, http.NoBody
 	request.RemoteAddr, request.TLS = s.conn.remote, s.conn.tls
 	if !s.requestEnded {
-		s.body = &body{stream: s, recvWindow: int64(s.conn.server.MaxUploadPerStream), contentLength: length, expectContinue: expects}
+		s.body = &body{
+			stream: s, recvWindow: int64(s.conn.server.MaxUploadPerStream),
+			contentLength: header.contentLength, expectContinue: header.expectsContinue,
+		}
 		s.body.readable.L = &s.conn.mu
 		request.Body = s.body
 	}
 	s.request = request
 	return nil
+}
+
+// parseTarget returns the URL of a request and its request target, or nil if they are malformed.
+func parseTarget(method, scheme, authority, path string) (address *url.URL, target string) {
+	if method == http.MethodConnect {
+		if path != "" || scheme != "" || authority == "" {
+			return nil, "" // section 8.5
+		}
+		return &url.URL{Host: authority}, authority
+	}
+	if !strings.HasPrefix(path, "/") && path != "*" || scheme != "https" && scheme != "http" || strings.Contains(authority, "@") {
+		return nil, "" // section 8.3.1
+	}
+	address, err := url.ParseRequestURI(path)
+	if err != nil {
+		return nil, ""
+	}
+	return address, path
+}
+
+// regularFields are the header fields of a request that are not pseudo-header fields.
+type regularFields struct {
+	fields, trailer http.Header
+	host            []string
+	contentLength   int64 // -1 if unknown
+	expectsContinue bool
+}
+
+// parse parses the fields of a header block, and reports whether they are well-formed.
+func (h *regularFields) parse(f *headerBlock) bool {
+	h.contentLength = -1
+	if f.endStream {
+		h.contentLength = 0
+	}
+	var cookies []string // if there is more than one Cookie field
+	h.fields = make(http.Header, len(f.regular))
+	values := make([]string, 0, len(f.regular)) // backing array of single values
+	for _, field := range f.regular {
+		ok, consumed := h.parseSpecial(f, field)
+		if !ok {
+			return false
+		}
+		if consumed {
+			continue
+		}
+		key := canonical(field.Name)
+		if was, ok := h.fields[key]; ok {
+			switch field.Name {
+			case "content-length":
+			case "cookie":
+				if cookies == nil {
+					cookies = append(cookies, was[0])
+				}
+				cookies = append(cookies, field.Value)
+			default:
+				h.fields[key] = append(was, field.Value)
+			}
+			continue
+		}
+		values = append(values, field.Value)
+		h.fields[key] = values[len(values)-1 : len(values) : len(values)]
+	}
+	if cookies != nil {
+		h.fields["Cookie"] = []string{strings.Join(cookies, "; ")} // section 8.2.3
+	}
+	return true
+}
+
+// parseSpecial parses a field that says something about the message or the connection.
+// consumed reports that handlers do not see it, ok whether it is well-formed.
+func (h *regularFields) parseSpecial(f *headerBlock, field hpack.HeaderField) (ok, consumed bool) {
+	switch field.Name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		return false, false // section 8.2.2
+	case "te":
+		return field.Value == "trailers", false
+	case "host":
+		h.host = append(h.host, field.Value)
+		return true, true
+	case "content-length":
+		n, err := strconv.ParseUint(field.Value, 10, 63)
+		if err != nil || f.endStream && n > 0 && !f.truncated {
+			return false, false
+		}
+		if was, ok := h.fields["Content-Length"]; ok && was[0] != field.Value {
+			return false, false
+		}
+		h.contentLength = int64(n)
+	case "expect":
+		if httpguts.HeaderValuesContainsToken([]string{field.Value}, "100-continue") {
+			h.expectsContinue = true
+			return true, true
+		}
+	case "trailer":
+		h.trailer = addTrailerNames(h.trailer, field.Value)
+		return true, true
+	}
+	return true, false
 }
 
 // addTrailerNames adds the announced trailer names that are allowed (RFC 9110, section 6.5.1).
