@@ -35,7 +35,7 @@ func (c *Cluster) startComponent(ctx context.Context, name string, identity pki.
 	if err := c.WriteKubeconfig(kubeconfig, identity); err != nil {
 		return nil, err
 	}
-	return c.startExtra(ctx, name, flags(kubeconfig, port), dialable(address(port)))
+	return c.startExtra(ctx, name, append(flags(kubeconfig, port), c.Config.Flags[Tier(name)]...), dialable(address(port)))
 }
 
 // StartKwok starts kwok with its default stages: every Node becomes ready, pods on it run

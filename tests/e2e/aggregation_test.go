@@ -31,15 +31,15 @@ func TestSampleAPIServer(t *testing.T) {
 			t.Logf("sample-apiserver:\n%s", sample.Log(8<<10))
 		}
 	})
-	k.stdin(apiService(ns, "wardle.example.com", "v1alpha1", port)).run("apply", "-f", "-")
-	t.Cleanup(func() { k.run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
-	k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
+	k.Stdin(apiService(ns, "wardle.example.com", "v1alpha1", port)).Run("apply", "-f", "-")
+	t.Cleanup(func() { k.Run("delete", "apiservice", "v1alpha1.wardle.example.com", "--ignore-not-found") })
+	k.Run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
 	// Available says that one aggregator has reached the server. As in kube-apiserver, each
 	// aggregator learns by itself what the server serves.
 	for i, head := 0, c.ServingTiers()[0]; c.Process(head, i) != nil; i++ {
 		eventually(t, patience, func(context.Context) error {
-			o := k.try("api-resources", "--api-group=wardle.example.com", "--cached=false", "--server="+c.ReplicaURL(head, i))
-			if o.code != 0 || !strings.Contains(o.stdout, "flunders") {
+			o := k.Try("api-resources", "--api-group=wardle.example.com", "--cached=false", "--server="+c.ReplicaURL(head, i))
+			if o.Code != 0 || !strings.Contains(o.Stdout, "flunders") {
 				return fmt.Errorf("discovery of %s %d: %+v", head, i, o)
 			}
 			return nil
@@ -48,90 +48,90 @@ func TestSampleAPIServer(t *testing.T) {
 
 	flunder := "apiVersion: wardle.example.com/v1alpha1\nkind: Flunder\nmetadata: {name: %s, labels: {made-by: suite}}\nspec: {referenceType: Flunder, reference: other}\n"
 	t.Run("create and list", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(fmt.Sprintf(flunder, "one")).says([]string{"flunder.wardle.example.com/one created"}, "apply", "--validate=false", "-f", "-")
-		k.says([]string{"one"}, "get", "flunders")
-		k.says([]string{"reference: other"}, "get", "flunder", "one", "-o", "yaml")
-		k.run("label", "flunder", "one", "a=b")
-		k.run("patch", "flunder", "one", "--type=merge", "-p", `{"metadata":{"annotations":{"x":"y"}}}`)
-		if got := k.run("get", "flunders", "-l", "a=b", "-o", "name"); got != "flunder.wardle.example.com/one\n" {
+		k := k.Of(t)
+		k.Stdin(fmt.Sprintf(flunder, "one")).Says([]string{"flunder.wardle.example.com/one created"}, "apply", "--validate=false", "-f", "-")
+		k.Says([]string{"one"}, "get", "flunders")
+		k.Says([]string{"reference: other"}, "get", "flunder", "one", "-o", "yaml")
+		k.Run("label", "flunder", "one", "a=b")
+		k.Run("patch", "flunder", "one", "--type=merge", "-p", `{"metadata":{"annotations":{"x":"y"}}}`)
+		if got := k.Run("get", "flunders", "-l", "a=b", "-o", "name"); got != "flunder.wardle.example.com/one\n" {
 			t.Errorf("by label: %q", got)
 		}
-		k.says([]string{"wardle.example.com/v1alpha1", "flunders", "fischers"}, "api-resources", "--api-group=wardle.example.com")
-		k.says([]string{"FlunderList"}, "get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
+		k.Says([]string{"wardle.example.com/v1alpha1", "flunders", "fischers"}, "api-resources", "--api-group=wardle.example.com")
+		k.Says([]string{"FlunderList"}, "get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
 	})
 	t.Run("watch", func(t *testing.T) {
-		w := startWatch(t, k.of(t), "get", "flunders", "--watch", "--output-watch-events")
+		w := startWatch(t, k.Of(t), "get", "flunders", "--watch", "--output-watch-events")
 		w.expect("ADDED one")
-		k.of(t).stdin(fmt.Sprintf(flunder, "two")).run("apply", "--validate=false", "-f", "-")
+		k.Of(t).Stdin(fmt.Sprintf(flunder, "two")).Run("apply", "--validate=false", "-f", "-")
 		w.expect("ADDED two")
-		k.of(t).run("delete", "flunder", "two")
+		k.Of(t).Run("delete", "flunder", "two")
 		w.expect("DELETED two")
 	})
 	t.Run("its own admission", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin("apiVersion: wardle.example.com/v1alpha1\nkind: Fischer\nmetadata: {name: ban}\ndisallowedFlunders: [banned]\n").run("apply", "--validate=false", "-f", "-")
+		k := k.Of(t)
+		k.Stdin("apiVersion: wardle.example.com/v1alpha1\nkind: Fischer\nmetadata: {name: ban}\ndisallowedFlunders: [banned]\n").Run("apply", "--validate=false", "-f", "-")
 		eventually(t, patience, func(context.Context) error {
-			o := k.stdin(fmt.Sprintf(flunder, "banned")).try("create", "--validate=false", "-f", "-")
-			if o.code == 0 {
-				k.run("delete", "flunder", "banned")
+			o := k.Stdin(fmt.Sprintf(flunder, "banned")).Try("create", "--validate=false", "-f", "-")
+			if o.Code == 0 {
+				k.Run("delete", "flunder", "banned")
 			}
-			if !strings.Contains(o.stderr, "this name may not be used, please change the resource name") {
+			if !strings.Contains(o.Stderr, "this name may not be used, please change the resource name") {
 				return fmt.Errorf("create of a banned flunder: %+v", o)
 			}
 			return nil
 		})
 	})
 	t.Run("explain through merged OpenAPI", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		eventually(t, 2*patience, func(context.Context) error {
-			o := k.try("explain", "flunder.spec")
-			if o.code != 0 || !strings.Contains(o.stdout, "referenceType") {
+			o := k.Try("explain", "flunder.spec")
+			if o.Code != 0 || !strings.Contains(o.Stdout, "referenceType") {
 				return fmt.Errorf("explain: %+v", o)
 			}
 			return nil
 		})
 	})
 	t.Run("delegated authorization", func(t *testing.T) {
-		k := k.of(t)
-		k.fails(`User "alice" cannot list resource "flunders" in API group "wardle.example.com"`, "get", "flunders", "--as=alice")
-		k.run("create", "role", "flunders", "--verb=get,list", "--resource=flunders.wardle.example.com")
-		k.run("create", "rolebinding", "flunders", "--role=flunders", "--user=alice", "--group=testers")
+		k := k.Of(t)
+		k.Fails(`User "alice" cannot list resource "flunders" in API group "wardle.example.com"`, "get", "flunders", "--as=alice")
+		k.Run("create", "role", "flunders", "--verb=get,list", "--resource=flunders.wardle.example.com")
+		k.Run("create", "rolebinding", "flunders", "--role=flunders", "--user=alice", "--group=testers")
 		eventually(t, 2*patience, func(context.Context) error { // both servers cache a denial
-			if o := k.try("get", "flunders", "--as=alice"); o.code != 0 || !strings.Contains(o.stdout, "one") {
+			if o := k.Try("get", "flunders", "--as=alice"); o.Code != 0 || !strings.Contains(o.Stdout, "one") {
 				return fmt.Errorf("get as alice: %+v", o)
 			}
 			return nil
 		})
-		bare := k.with("KUBECONFIG=/dev/null")
-		bare.says([]string{"one"}, "get", "flunders", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
-		bare.fails("Forbidden", "delete", "flunder", "one", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
+		bare := k.With("KUBECONFIG=/dev/null")
+		bare.Says([]string{"one"}, "get", "flunders", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
+		bare.Fails("Forbidden", "delete", "flunder", "one", "--token=alice-token", "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
 	})
 	t.Run("while it is down", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		sample.Kill()
-		k.run("wait", "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
-		o := k.try("get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
-		if o.code == 0 || !strings.Contains(o.stderr, "unable to handle the request") {
+		k.Run("wait", "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
+		o := k.Try("get", "--raw", "/apis/wardle.example.com/v1alpha1/namespaces/"+ns+"/flunders")
+		if o.Code == 0 || !strings.Contains(o.Stderr, "unable to handle the request") {
 			t.Errorf("get: %+v", o)
 		}
-		k.says([]string{"serviceaccount/default"}, "get", "serviceaccounts", "-o", "name")
+		k.Says([]string{"serviceaccount/default"}, "get", "serviceaccounts", "-o", "name")
 		if err := sample.Start(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		k.run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
+		k.Run("wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=90s")
 		eventually(t, patience, func(context.Context) error {
-			if o := k.try("get", "flunders"); o.code != 0 || !strings.Contains(o.stdout, "one") {
+			if o := k.Try("get", "flunders"); o.Code != 0 || !strings.Contains(o.Stdout, "one") {
 				return fmt.Errorf("get: %+v", o)
 			}
 			return nil
 		})
 	})
 	t.Run("after the APIService is deleted", func(t *testing.T) {
-		k := k.of(t)
-		k.run("delete", "apiservice", "v1alpha1.wardle.example.com")
+		k := k.Of(t)
+		k.Run("delete", "apiservice", "v1alpha1.wardle.example.com")
 		eventually(t, patience, func(context.Context) error {
-			if o := k.try("get", "--raw", "/apis/wardle.example.com/v1alpha1"); !strings.Contains(o.stderr, "NotFound") {
+			if o := k.Try("get", "--raw", "/apis/wardle.example.com/v1alpha1"); !strings.Contains(o.Stderr, "NotFound") {
 				return fmt.Errorf("discovery: %+v", o)
 			}
 			return nil

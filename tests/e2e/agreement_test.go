@@ -38,11 +38,11 @@ func TestTiersDecideAlike(t *testing.T) {
 	config.Flags = map[cluster.Tier][]string{builtin: {"--authorization-mode=ABAC", "--authorization-policy-file=" + policy}}
 	c := cluster.Run(t, config)
 	k := newKubectl(t, c, "default")
-	k.stdin(judged).run("apply", "-f", "-")
-	k.run("wait", "--for=condition=Established", "crd/cases.court.triune.dev", "--timeout=30s")
+	k.Stdin(judged).Run("apply", "-f", "-")
+	k.Run("wait", "--for=condition=Established", "crd/cases.court.triune.dev", "--timeout=30s")
 	eventually(t, patience, func(context.Context) error {
-		if out := k.try("get", "cases.court.triune.dev"); out.code != 0 {
-			return fmt.Errorf("%s", out.stderr)
+		if out := k.Try("get", "cases.court.triune.dev"); out.Code != 0 {
+			return fmt.Errorf("%s", out.Stderr)
 		}
 		return nil
 	})

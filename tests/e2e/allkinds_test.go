@@ -41,11 +41,11 @@ func TestEveryStableKind(t *testing.T) {
 		}
 	})
 
-	out := k.run("apply", "-f", manifests)
+	out := k.Run("apply", "-f", manifests)
 	if n := strings.Count(out, " created\n"); n != len(objects) {
 		t.Fatalf("apply created %d of %d objects:\n%s", n, len(objects), out)
 	}
-	k.says([]string{"condition met"}, "wait", "--for=condition=Established", "crd/things.all-kinds.triune.dev", "--timeout=30s")
+	k.Says([]string{"condition met"}, "wait", "--for=condition=Established", "crd/things.all-kinds.triune.dev", "--timeout=30s")
 
 	t.Run("read back", func(t *testing.T) { expectAsWritten(t, c, objects) })
 
@@ -53,25 +53,25 @@ func TestEveryStableKind(t *testing.T) {
 		// kubectl sends a patch if the server orders or defaults a list differently than
 		// the manifest does; the patch must have no effect.
 		before := resourceVersions(t, c, objects)
-		k.of(t).run("apply", "-f", manifests)
+		k.Of(t).Run("apply", "-f", manifests)
 		if diff := cmp.Diff(before, resourceVersions(t, c, objects)); diff != "" {
 			t.Errorf("objects changed (-before +after):\n%s", diff)
 		}
 	})
 
 	t.Run("server-side apply", func(t *testing.T) {
-		k := k.of(t)
-		out := k.run("apply", "--server-side", "--force-conflicts", "--field-manager=suite", "-f", manifests)
+		k := k.Of(t)
+		out := k.Run("apply", "--server-side", "--force-conflicts", "--field-manager=suite", "-f", manifests)
 		if n := strings.Count(out, " serverside-applied\n"); n != len(objects) {
 			t.Errorf("applied %d of %d objects:\n%s", n, len(objects), out)
 		}
 		before := resourceVersions(t, c, objects)
-		k.run("apply", "--server-side", "--field-manager=suite", "-f", manifests)
+		k.Run("apply", "--server-side", "--field-manager=suite", "-f", manifests)
 		if diff := cmp.Diff(before, resourceVersions(t, c, objects)); diff != "" {
 			t.Errorf("a second apply changed objects (-before +after):\n%s", diff)
 		}
-		if o := k.try("diff", "--server-side", "--field-manager=suite", "-f", manifests); o.code != 0 {
-			t.Errorf("diff: exit status %d\n%s%s", o.code, o.stdout, o.stderr)
+		if o := k.Try("diff", "--server-side", "--field-manager=suite", "-f", manifests); o.Code != 0 {
+			t.Errorf("diff: exit status %d\n%s%s", o.Code, o.Stdout, o.Stderr)
 		}
 		expectAsWritten(t, c, objects)
 	})
@@ -81,7 +81,7 @@ func TestEveryStableKind(t *testing.T) {
 			if !slices.Contains(r.verbs, "list") {
 				continue
 			}
-			out := k.of(t).run("get", r.argument(), "-A", "-l", "suite="+everyKind, "-o", "wide")
+			out := k.Of(t).Run("get", r.argument(), "-A", "-l", "suite="+everyKind, "-o", "wide")
 			if !strings.HasPrefix(out, "NAME") {
 				t.Errorf("get %s -o wide:\n%s", r.argument(), out)
 			}
@@ -91,17 +91,17 @@ func TestEveryStableKind(t *testing.T) {
 	t.Run("describe", func(t *testing.T) {
 		for _, r := range storedResources(t, c) {
 			if slices.Contains(r.verbs, "list") {
-				k.of(t).says([]string{"Name:"}, "describe", r.argument(), "-A", "-l", "suite="+everyKind)
+				k.Of(t).Says([]string{"Name:"}, "describe", r.argument(), "-A", "-l", "suite="+everyKind)
 			}
 		}
 	})
 
 	t.Run("delete", func(t *testing.T) {
-		k := k.of(t)
-		k.run("delete", "--wait=false", "-f", manifests)
+		k := k.Of(t)
+		k.Run("delete", "--wait=false", "-f", manifests)
 		// Controllers would remove these finalizers, and none runs here.
 		for _, what := range []string{"pvc/data", "pv/all-kinds", "vac/all-kinds"} {
-			k.run("patch", "-n", everyKind, what, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+			k.Run("patch", "-n", everyKind, what, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 		}
 		expectGone(t, c, objects)
 	})

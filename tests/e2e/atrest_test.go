@@ -103,7 +103,7 @@ func TestEncryptionAtRest(t *testing.T) {
 // servers serve it.
 func (v *vault) defineSeals(t *testing.T) {
 	t.Helper()
-	newKubectl(t, v.tested, "default").stdin(sealDefinition).run("apply", "-f", "-")
+	newKubectl(t, v.tested, "default").Stdin(sealDefinition).Run("apply", "-f", "-")
 	for _, c := range []*cluster.Cluster{v.tested, v.reference} {
 		if c == nil {
 			continue

@@ -137,7 +137,7 @@ func TestHalfDeadEtcd(t *testing.T) {
 	full(t)
 	c := cluster.Run(t, swapConfig())
 	k := newKubectl(t, c, "default")
-	k.run("create", "configmap", "before")
+	k.Run("create", "configmap", "before")
 	etcd := c.Process(cluster.Etcd, 0)
 	etcd.Pause()
 	defer etcd.Resume()
@@ -147,42 +147,42 @@ func TestHalfDeadEtcd(t *testing.T) {
 		{"get", "--raw", "/api/v1/namespaces/default/configmaps?timeout=2s"},
 	} {
 		begin := time.Now()
-		if o := k.try(args...); o.code == 0 {
-			t.Errorf("%v succeeded: %s", args, o.stdout)
+		if o := k.Try(args...); o.Code == 0 {
+			t.Errorf("%v succeeded: %s", args, o.Stdout)
 		}
 		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("%v took %v", args, took)
 		}
 	}
-	if o := k.try("get", "--raw", "/readyz/etcd"); o.code == 0 {
-		t.Errorf("readyz/etcd while etcd hangs: %s", o.stdout)
+	if o := k.Try("get", "--raw", "/readyz/etcd"); o.Code == 0 {
+		t.Errorf("readyz/etcd while etcd hangs: %s", o.Stdout)
 	}
 	etcd.Resume()
 	eventually(t, 2*patience, func(context.Context) error {
-		if o := k.try("create", "configmap", "after"); o.code != 0 && !strings.Contains(o.stderr, "already exists") {
-			return fmt.Errorf("create: %s", o.stderr)
+		if o := k.Try("create", "configmap", "after"); o.Code != 0 && !strings.Contains(o.Stderr, "already exists") {
+			return fmt.Errorf("create: %s", o.Stderr)
 		}
 		return nil
 	})
-	k.run("get", "configmap", "before", "after")
+	k.Run("get", "configmap", "before", "after")
 	ready := func(context.Context) error { // readyz of the tier in front, which checks etcd periodically
-		if o := k.try("get", "--raw", "/readyz"); o.code != 0 {
-			return fmt.Errorf("readyz: %s", o.stderr)
+		if o := k.Try("get", "--raw", "/readyz"); o.Code != 0 {
+			return fmt.Errorf("readyz: %s", o.Stderr)
 		}
 		return nil
 	}
 	eventually(t, patience, ready)
 
 	etcd.Kill()
-	if o := k.try("create", "configmap", "killed", "--request-timeout=5s"); o.code == 0 {
-		t.Errorf("create without etcd succeeded: %s", o.stdout)
+	if o := k.Try("create", "configmap", "killed", "--request-timeout=5s"); o.Code == 0 {
+		t.Errorf("create without etcd succeeded: %s", o.Stdout)
 	}
 	if err := c.StartReplica(t.Context(), cluster.Etcd, 0); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 2*patience, func(context.Context) error {
-		if o := k.try("get", "configmap", "before", "after"); o.code != 0 {
-			return fmt.Errorf("get: %s", o.stderr)
+		if o := k.Try("get", "configmap", "before", "after"); o.Code != 0 {
+			return fmt.Errorf("get: %s", o.Stderr)
 		}
 		return nil
 	})

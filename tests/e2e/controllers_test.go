@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
 
@@ -29,28 +30,28 @@ func TestControllers(t *testing.T) {
 	k := newKubectl(t, c, ns)
 
 	// Without these nothing below can work, and each would wait in vain.
-	k.run("wait", "--for=create", "configmap/kube-root-ca.crt", "serviceaccount/default", "--timeout=60s")
-	k.run("wait", "--for=condition=Ready", "node", "-l", "suite=controllers", "--timeout=60s")
+	k.Run("wait", "--for=create", "configmap/kube-root-ca.crt", "serviceaccount/default", "--timeout=60s")
+	k.Run("wait", "--for=condition=Ready", "node", "-l", "suite=controllers", "--timeout=60s")
 
 	t.Run("deployment", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(web).run("apply", "-f", "-")
-		k.run("rollout", "status", "deployment/web", "--timeout=90s")
-		k.run("set", "image", "deployment/web", "main=registry.example/web:2")
-		k.run("rollout", "status", "deployment/web", "--timeout=90s")
+		k := k.Of(t)
+		k.Stdin(web).Run("apply", "-f", "-")
+		k.Run("rollout", "status", "deployment/web", "--timeout=90s")
+		k.Run("set", "image", "deployment/web", "main=registry.example/web:2")
+		k.Run("rollout", "status", "deployment/web", "--timeout=90s")
 		expectImages(t, k, "app=web", "registry.example/web:2", 2)
-		k.run("scale", "deployment/web", "--replicas=4")
-		k.run("rollout", "status", "deployment/web", "--timeout=90s")
+		k.Run("scale", "deployment/web", "--replicas=4")
+		k.Run("rollout", "status", "deployment/web", "--timeout=90s")
 		expectImages(t, k, "app=web", "registry.example/web:2", 4)
-		k.says([]string{"REVISION", "1 ", "2 "}, "rollout", "history", "deployment/web")
-		k.run("rollout", "undo", "deployment/web")
-		k.run("rollout", "status", "deployment/web", "--timeout=90s")
+		k.Says([]string{"REVISION", "1 ", "2 "}, "rollout", "history", "deployment/web")
+		k.Run("rollout", "undo", "deployment/web")
+		k.Run("rollout", "status", "deployment/web", "--timeout=90s")
 		expectImages(t, k, "app=web", "registry.example/web:1", 4)
-		k.says([]string{"4/4"}, "get", "deployment/web")
+		k.Says([]string{"4/4"}, "get", "deployment/web")
 	})
 	t.Run("service", func(t *testing.T) {
-		k := k.of(t)
-		k.run("expose", "deployment/web", "--port=80", "--target-port=8080")
+		k := k.Of(t)
+		k.Run("expose", "deployment/web", "--port=80", "--target-port=8080")
 		eventually(t, goal, func(ctx context.Context) error {
 			slices, err := clientset(t, c).DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=web"})
 			if err != nil {
@@ -69,67 +70,67 @@ func TestControllers(t *testing.T) {
 			}
 			return nil
 		})
-		k.says([]string{"Endpoints:"}, "describe", "service/web")
+		k.Says([]string{"Endpoints:"}, "describe", "service/web")
 	})
 	t.Run("statefulset", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(workload("apps/v1", "StatefulSet", "db", "  replicas: 2\n  serviceName: db\n")).run("apply", "-f", "-")
-		k.run("rollout", "status", "statefulset/db", "--timeout=90s")
-		if got := k.run("get", "pods", "-l", "app=db", "-o", "name"); got != "pod/db-0\npod/db-1\n" {
+		k := k.Of(t)
+		k.Stdin(workload("apps/v1", "StatefulSet", "db", "  replicas: 2\n  serviceName: db\n")).Run("apply", "-f", "-")
+		k.Run("rollout", "status", "statefulset/db", "--timeout=90s")
+		if got := k.Run("get", "pods", "-l", "app=db", "-o", "name"); got != "pod/db-0\npod/db-1\n" {
 			t.Errorf("pods are %q", got)
 		}
-		k.run("set", "image", "statefulset/db", "main=registry.example/db:2")
-		k.run("rollout", "status", "statefulset/db", "--timeout=90s")
+		k.Run("set", "image", "statefulset/db", "main=registry.example/db:2")
+		k.Run("rollout", "status", "statefulset/db", "--timeout=90s")
 		expectImages(t, k, "app=db", "registry.example/db:2", 2)
-		k.run("rollout", "undo", "statefulset/db")
-		k.run("rollout", "status", "statefulset/db", "--timeout=90s")
+		k.Run("rollout", "undo", "statefulset/db")
+		k.Run("rollout", "status", "statefulset/db", "--timeout=90s")
 		expectImages(t, k, "app=db", "registry.example/db:1", 2)
-		k.run("scale", "statefulset/db", "--replicas=1")
-		k.run("wait", "--for=delete", "pod/db-1", "--timeout=60s")
+		k.Run("scale", "statefulset/db", "--replicas=1")
+		k.Run("wait", "--for=delete", "pod/db-1", "--timeout=60s")
 	})
 	t.Run("daemonset", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(workload("apps/v1", "DaemonSet", "agent", "")).run("apply", "-f", "-")
-		k.run("rollout", "status", "daemonset/agent", "--timeout=90s")
-		on := strings.Fields(k.run("get", "pods", "-l", "app=agent", "-o", "jsonpath={.items[*].spec.nodeName}"))
+		k := k.Of(t)
+		k.Stdin(workload("apps/v1", "DaemonSet", "agent", "")).Run("apply", "-f", "-")
+		k.Run("rollout", "status", "daemonset/agent", "--timeout=90s")
+		on := strings.Fields(k.Run("get", "pods", "-l", "app=agent", "-o", "jsonpath={.items[*].spec.nodeName}"))
 		if len(on) != len(nodes) {
 			t.Errorf("pods on %v, want one on each of %v", on, nodes)
 		}
-		k.run("set", "image", "daemonset/agent", "main=registry.example/agent:2")
-		k.run("rollout", "status", "daemonset/agent", "--timeout=90s")
-		k.run("rollout", "undo", "daemonset/agent")
-		k.run("rollout", "status", "daemonset/agent", "--timeout=90s")
+		k.Run("set", "image", "daemonset/agent", "main=registry.example/agent:2")
+		k.Run("rollout", "status", "daemonset/agent", "--timeout=90s")
+		k.Run("rollout", "undo", "daemonset/agent")
+		k.Run("rollout", "status", "daemonset/agent", "--timeout=90s")
 		expectImages(t, k, "app=agent", "registry.example/agent:1", len(nodes))
 	})
 	t.Run("job", func(t *testing.T) {
-		k := k.of(t)
-		k.run("create", "job", "once", "--image=registry.example/job:1")
-		k.run("wait", "--for=condition=Complete", "job/once", "--timeout=90s")
+		k := k.Of(t)
+		k.Run("create", "job", "once", "--image=registry.example/job:1")
+		k.Run("wait", "--for=condition=Complete", "job/once", "--timeout=90s")
 	})
 	t.Run("cronjob", func(t *testing.T) {
-		k := k.of(t)
-		k.run("create", "cronjob", "tick", "--image=registry.example/job:1", "--schedule=* * * * *")
+		k := k.Of(t)
+		k.Run("create", "cronjob", "tick", "--image=registry.example/job:1", "--schedule=* * * * *")
 		// Not to wait for the minute: what the controller does then, at once.
-		k.run("create", "job", "tick-now", "--from=cronjob/tick")
-		k.run("wait", "--for=condition=Complete", "job/tick-now", "--timeout=90s")
+		k.Run("create", "job", "tick-now", "--from=cronjob/tick")
+		k.Run("wait", "--for=condition=Complete", "job/tick-now", "--timeout=90s")
 		eventually(t, 2*goal, func(context.Context) error {
-			if when := k.run("get", "cronjob/tick", "-o", "jsonpath={.status.lastSuccessfulTime}"); when == "" {
-				return fmt.Errorf("it has not run: %s", k.run("get", "cronjob/tick", "-o", "jsonpath={.status}"))
+			if when := k.Run("get", "cronjob/tick", "-o", "jsonpath={.status.lastSuccessfulTime}"); when == "" {
+				return fmt.Errorf("it has not run: %s", k.Run("get", "cronjob/tick", "-o", "jsonpath={.status}"))
 			}
 			return nil
 		})
-		k.run("delete", "cronjob/tick", "--cascade=foreground", "--timeout=60s")
+		k.Run("delete", "cronjob/tick", "--cascade=foreground", "--timeout=60s")
 	})
 	t.Run("garbage is collected", func(t *testing.T) {
-		k := k.of(t)
-		k.run("delete", "deployment/web", "--cascade=foreground", "--timeout=60s")
-		if got := k.run("get", "pods,replicasets", "-l", "app=web", "-o", "name"); got != "" {
+		k := k.Of(t)
+		k.Run("delete", "deployment/web", "--cascade=foreground", "--timeout=60s")
+		if got := k.Run("get", "pods,replicasets", "-l", "app=web", "-o", "name"); got != "" {
 			t.Errorf("left behind: %s", got)
 		}
-		k.run("delete", "statefulset/db", "--cascade=orphan")
-		if got := k.run("get", "pod/db-0", "-o", "jsonpath={.metadata.ownerReferences}"); got != "" {
+		k.Run("delete", "statefulset/db", "--cascade=orphan")
+		if got := k.Run("get", "pod/db-0", "-o", "jsonpath={.metadata.ownerReferences}"); got != "" {
 			eventually(t, goal, func(context.Context) error {
-				if got := k.run("get", "pod/db-0", "-o", "jsonpath={.metadata.ownerReferences}"); got != "" {
+				if got := k.Run("get", "pod/db-0", "-o", "jsonpath={.metadata.ownerReferences}"); got != "" {
 					return fmt.Errorf("an orphan has owners: %s", got)
 				}
 				return nil
@@ -137,31 +138,31 @@ func TestControllers(t *testing.T) {
 		}
 	})
 	t.Run("aggregated roles", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		eventually(t, goal, func(context.Context) error {
-			if out := k.run("describe", "clusterrole/edit"); !strings.Contains(out, "configmaps") {
+			if out := k.Run("describe", "clusterrole/edit"); !strings.Contains(out, "configmaps") {
 				return fmt.Errorf("cluster role edit: %s", out)
 			}
 			return nil
 		})
 	})
 	t.Run("a certificate is signed", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin("apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: controllers}\nspec:\n  signerName: kubernetes.io/kube-apiserver-client\n  usages: [client auth]\n  request: "+certificateRequest(t)+"\n").run("create", "-f", "-")
-		k.run("certificate", "approve", "controllers")
+		k := k.Of(t)
+		k.Stdin("apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: controllers}\nspec:\n  signerName: kubernetes.io/kube-apiserver-client\n  usages: [client auth]\n  request: "+certificateRequest(t)+"\n").Run("create", "-f", "-")
+		k.Run("certificate", "approve", "controllers")
 		eventually(t, goal, func(context.Context) error {
-			if k.run("get", "csr/controllers", "-o", "jsonpath={.status.certificate}") == "" {
-				return fmt.Errorf("no certificate: %s", k.run("get", "csr/controllers", "-o", "jsonpath={.status}"))
+			if k.Run("get", "csr/controllers", "-o", "jsonpath={.status.certificate}") == "" {
+				return fmt.Errorf("no certificate: %s", k.Run("get", "csr/controllers", "-o", "jsonpath={.status}"))
 			}
 			return nil
 		})
 	})
 	t.Run("a namespace goes with everything in it", func(t *testing.T) {
-		k := k.of(t)
-		k.run("delete", "namespace", ns, "--timeout=120s")
-		k.args = nil
-		k.fails("NotFound", "get", "namespace", ns)
-		if got := k.run("get", "pods,services,configmaps,secrets,serviceaccounts,endpointslices", "-A", "--field-selector=metadata.namespace="+ns, "-o", "name"); got != "" {
+		k := k.Of(t)
+		k.Run("delete", "namespace", ns, "--timeout=120s")
+		k.Args = nil
+		k.Fails("NotFound", "get", "namespace", ns)
+		if got := k.Run("get", "pods,services,configmaps,secrets,serviceaccounts,endpointslices", "-A", "--field-selector=metadata.namespace="+ns, "-o", "name"); got != "" {
 			t.Errorf("left behind: %s", got)
 		}
 	})
@@ -229,10 +230,10 @@ spec:
 
 // expectImages waits until all pods of a selector that stay are n running ones
 // with the image.
-func expectImages(t *testing.T, k command, selector, image string, n int) {
+func expectImages(t *testing.T, k cli.Command, selector, image string, n int) {
 	t.Helper()
 	eventually(t, goal, func(context.Context) error {
-		out := k.run("get", "pods", "-l", selector, "-o", `jsonpath={range .items[*]}{.spec.containers[0].image} {.status.phase} {.metadata.deletionTimestamp}{"\n"}{end}`)
+		out := k.Run("get", "pods", "-l", selector, "-o", `jsonpath={range .items[*]}{.spec.containers[0].image} {.status.phase} {.metadata.deletionTimestamp}{"\n"}{end}`)
 		running := 0
 		for line := range strings.Lines(out) {
 			fields := strings.Fields(line)

@@ -26,8 +26,8 @@ func TestEtcdRoles(t *testing.T) {
 	full(t)
 	c := cluster.Run(t, cluster.Config{Topology: cluster.Tiers, EtcdRoles: true})
 	k := newKubectl(t, c, "default")
-	k.stdin(keeps).run("apply", "-f", "-")
-	k.run("wait", "--for=condition=Established", "crd/keeps.namespace.triune.dev", "--timeout=60s")
+	k.Stdin(keeps).Run("apply", "-f", "-")
+	k.Run("wait", "--for=condition=Established", "crd/keeps.namespace.triune.dev", "--timeout=60s")
 	client := dynamic.NewForConfigOrDie(restConfig(t, c))
 
 	resources := []rolesResource{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
 
@@ -75,17 +76,17 @@ type tokenUser struct{ name, group, token string }
 
 // newTokenUser returns alice of the token file, or a new ServiceAccount if the target has
 // no such file. k writes to a namespace of the test.
-func newTokenUser(t *testing.T, c *cluster.Cluster, k command) tokenUser {
+func newTokenUser(t *testing.T, c *cluster.Cluster, k cli.Command) tokenUser {
 	t.Helper()
 	if c.Tokens != "" {
 		return tokenUser{"alice", "testers", "alice-token"}
 	}
-	k.run("create", "serviceaccount", "somebody")
-	namespace := k.run("get", "serviceaccount", "somebody", "-o", "jsonpath={.metadata.namespace}")
+	k.Run("create", "serviceaccount", "somebody")
+	namespace := k.Run("get", "serviceaccount", "somebody", "-o", "jsonpath={.metadata.namespace}")
 	return tokenUser{
 		name:  "system:serviceaccount:" + namespace + ":somebody",
 		group: "system:serviceaccounts:" + namespace,
-		token: strings.TrimSpace(k.run("create", "token", "somebody", "--duration=30m")),
+		token: strings.TrimSpace(k.Run("create", "token", "somebody", "--duration=30m")),
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"triune.dev/shared/process/pki"
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
 
@@ -43,13 +44,7 @@ func newPKI(t *testing.T) *pki.PKI {
 	return keys
 }
 
-const bootstrapTokens = `apiVersion: v1
-kind: Secret
-metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
-type: bootstrap.kubernetes.io/token
-stringData: {token-id: abcdef, token-secret: 0123456789abcdef, usage-bootstrap-authentication: "true", usage-bootstrap-signing: "true", auth-extra-groups: "system:bootstrappers:joining"}
----
-apiVersion: v1
+const bootstrapTokens = cluster.BootstrapManifest + `apiVersion: v1
 kind: Secret
 metadata: {name: bootstrap-token-expire, namespace: kube-system}
 type: bootstrap.kubernetes.io/token
@@ -59,18 +54,6 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: cluster-info, namespace: kube-public}
 data: {kubeconfig: "apiVersion: v1\nkind: Config\n"}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: join}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:node-bootstrapper"}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:bootstrappers:joining"}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: approve}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:bootstrappers:joining"}]
 `
 
 // TestGenericControllers checks what each controller inside triune does. None of it needs a
@@ -80,13 +63,13 @@ func TestGenericControllers(t *testing.T) {
 	c := startGeneric(t, cluster.Config{PKI: newPKI(t)})
 	k := newKubectl(t, c, "default")
 	// becomes waits until kubectl prints what check accepts.
-	becomes := func(t *testing.T, k command, check func(string) bool, args ...string) string {
+	becomes := func(t *testing.T, k cli.Command, check func(string) bool, args ...string) string {
 		t.Helper()
 		var out string
 		eventually(t, goal, func(context.Context) error {
-			o := k.of(t).try(args...)
-			if out = o.stdout; !check(out) {
-				return fmt.Errorf("%s%s", o.stdout, o.stderr)
+			o := k.Of(t).Try(args...)
+			if out = o.Stdout; !check(out) {
+				return fmt.Errorf("%s%s", o.Stdout, o.Stderr)
 			}
 			return nil
 		})
@@ -97,15 +80,15 @@ func TestGenericControllers(t *testing.T) {
 	becomes(t, k, something, "get", "serviceaccount/default", "-o", "name")
 
 	t.Run("a node joins with a bootstrap token", func(t *testing.T) {
-		k := k.of(t)
-		k.args = nil // the objects are in several namespaces
-		k.stdin(bootstrapTokens).run("apply", "-f", "-")
+		k := k.Of(t)
+		k.Args = nil // the objects are in several namespaces
+		k.Stdin(bootstrapTokens).Run("apply", "-f", "-")
 		request, key := nodeRequest(t, "joined")
-		joining := k.with("KUBECONFIG=/dev/null")
+		joining := k.With("KUBECONFIG=/dev/null")
 		connection := []string{"--server=" + c.URL, "--certificate-authority=" + c.PKI.ClusterCA.CertFile}
-		joining.stdin("apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: joined}\nspec:\n" +
+		joining.Stdin("apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {name: joined}\nspec:\n" +
 			"  signerName: kubernetes.io/kube-apiserver-client-kubelet\n  usages: [digital signature, client auth]\n  request: " + request + "\n").
-			run(append(connection, "--token=abcdef.0123456789abcdef", "create", "-f", "-")...)
+			Run(append(connection, "--token="+cluster.BootstrapToken, "create", "-f", "-")...)
 		signed := becomes(t, k, something, "get", "csr/joined", "-o", "jsonpath={.status.certificate}")
 		certificate, err := base64.StdEncoding.DecodeString(signed)
 		if err != nil {
@@ -119,9 +102,9 @@ func TestGenericControllers(t *testing.T) {
 			}
 		}
 		connection = append(connection, "--client-certificate="+certFile, "--client-key="+keyFile)
-		joining.stdin("apiVersion: v1\nkind: Node\nmetadata: {name: joined}\n").run(append(connection, "create", "-f", "-")...)
-		joining.says([]string{"system:node:joined", "system:nodes"}, append(connection, "auth", "whoami")...)
-		k.run("delete", "node", "joined")
+		joining.Stdin("apiVersion: v1\nkind: Node\nmetadata: {name: joined}\n").Run(append(connection, "create", "-f", "-")...)
+		joining.Says([]string{"system:node:joined", "system:nodes"}, append(connection, "auth", "whoami")...)
+		k.Run("delete", "node", "joined")
 	})
 	t.Run("cluster-info is signed", func(t *testing.T) {
 		becomes(t, k, something, "get", "configmap/cluster-info", "-n", "kube-public", "-o", `jsonpath={.data.jws-kubeconfig-abcdef}`)
@@ -130,36 +113,36 @@ func TestGenericControllers(t *testing.T) {
 		becomes(t, k, func(out string) bool { return !strings.Contains(out, "expire") }, "get", "secrets", "-n", "kube-system", "-o", "name")
 	})
 	t.Run("a ServiceAccount's token in a Secret", func(t *testing.T) {
-		k.of(t).stdin("apiVersion: v1\nkind: Secret\nmetadata: {name: token, annotations: {kubernetes.io/service-account.name: default}}\ntype: kubernetes.io/service-account-token\n").run("create", "-f", "-")
+		k.Of(t).Stdin("apiVersion: v1\nkind: Secret\nmetadata: {name: token, annotations: {kubernetes.io/service-account.name: default}}\ntype: kubernetes.io/service-account-token\n").Run("create", "-f", "-")
 		encoded := becomes(t, k, something, "get", "secret/token", "-o", "jsonpath={.data.token}")
 		token, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.of(t).with("KUBECONFIG=/dev/null").says([]string{"system:serviceaccount:default:default"},
+		k.Of(t).With("KUBECONFIG=/dev/null").Says([]string{"system:serviceaccount:default:default"},
 			"auth", "whoami", "--token="+string(token), "--server="+c.URL, "--certificate-authority="+c.PKI.ClusterCA.CertFile)
 	})
 	t.Run("a quota counts", func(t *testing.T) {
-		k.of(t).run("create", "quota", "few", "--hard=configmaps=9,count/leases.coordination.k8s.io=9")
-		k.of(t).run("create", "configmap", "counted")
+		k.Of(t).Run("create", "quota", "few", "--hard=configmaps=9,count/leases.coordination.k8s.io=9")
+		k.Of(t).Run("create", "configmap", "counted")
 		becomes(t, k, func(out string) bool { return out == "2 0" }, // kube-root-ca.crt is the other
 			"get", "quota/few", "-o", `jsonpath={.status.used.configmaps} {.status.used.count/leases\.coordination\.k8s\.io}`)
-		k.of(t).run("delete", "configmap", "counted")
+		k.Of(t).Run("delete", "configmap", "counted")
 		becomes(t, k, func(out string) bool { return out == "1" }, "get", "quota/few", "-o", "jsonpath={.status.used.configmaps}")
 	})
 	t.Run("a finished Job is removed", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin("apiVersion: batch/v1\nkind: Job\nmetadata: {name: brief}\nspec: {ttlSecondsAfterFinished: 1, template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}\n").run("create", "-f", "-")
+		k := k.Of(t)
+		k.Stdin("apiVersion: batch/v1\nkind: Job\nmetadata: {name: brief}\nspec: {ttlSecondsAfterFinished: 1, template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}\n").Run("create", "-f", "-")
 		now := time.Now().UTC().Format(time.RFC3339)
-		k.run("patch", "job/brief", "--subresource=status", "--type=merge", "-p", fmt.Sprintf(
+		k.Run("patch", "job/brief", "--subresource=status", "--type=merge", "-p", fmt.Sprintf(
 			`{"status":{"startTime":%[1]q,"completionTime":%[1]q,"succeeded":1,"conditions":[{"type":"SuccessCriteriaMet","status":"True","lastTransitionTime":%[1]q},{"type":"Complete","status":"True","lastTransitionTime":%[1]q}]}}`, now))
-		k.run("wait", "--for=delete", "job/brief", "--timeout=60s")
+		k.Run("wait", "--for=delete", "job/brief", "--timeout=60s")
 	})
 	t.Run("a namespace goes", func(t *testing.T) {
-		k := k.of(t)
-		k.run("create", "namespace", "going")
-		k.run("create", "configmap", "a", "-n", "going")
-		k.run("delete", "namespace", "going", "--timeout=60s")
+		k := k.Of(t)
+		k.Run("create", "namespace", "going")
+		k.Run("create", "configmap", "a", "-n", "going")
+		k.Run("delete", "namespace", "going", "--timeout=60s")
 	})
 }
 
@@ -192,12 +175,12 @@ func TestOneRunsTheControllers(t *testing.T) {
 	first := startGeneric(t, cluster.Config{PKI: keys, ExternalEtcd: true})
 	k := newKubectl(t, first, "default")
 	holder := func() string {
-		return k.run("get", "lease/triune-controllers", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
+		return k.Run("get", "lease/triune-controllers", "-n", "kube-system", "-o", "jsonpath={.spec.holderIdentity}")
 	}
 	leader := ""
 	eventually(t, goal, func(context.Context) error {
-		if o := k.try("get", "lease/triune-controllers", "-n", "kube-system"); o.code != 0 {
-			return fmt.Errorf("%s", o.stderr)
+		if o := k.Try("get", "lease/triune-controllers", "-n", "kube-system"); o.Code != 0 {
+			return fmt.Errorf("%s", o.Stderr)
 		}
 		leader = holder()
 		return nil
@@ -206,14 +189,14 @@ func TestOneRunsTheControllers(t *testing.T) {
 	k = newKubectl(t, second, "default")
 	collect := func(namespace string) {
 		t.Helper()
-		k.run("create", "namespace", namespace)
+		k.Run("create", "namespace", namespace)
 		eventually(t, goal, func(context.Context) error {
-			if o := k.try("get", "serviceaccount/default", "-n", namespace); o.code != 0 {
-				return fmt.Errorf("%s", o.stderr)
+			if o := k.Try("get", "serviceaccount/default", "-n", namespace); o.Code != 0 {
+				return fmt.Errorf("%s", o.Stderr)
 			}
 			return nil
 		})
-		k.run("delete", "namespace", namespace, "--timeout=60s")
+		k.Run("delete", "namespace", namespace, "--timeout=60s")
 	}
 	collect("one")
 	if got := holder(); got != leader {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
 )
@@ -19,35 +20,35 @@ func TestHelm(t *testing.T) {
 	createNodes(t, c, 1)
 	ns := newNamespace(t, c)
 	k := newKubectl(t, c, ns)
-	k.run("wait", "--for=condition=Ready", "node", "-l", "suite=controllers", "--timeout=60s")
+	k.Run("wait", "--for=condition=Ready", "node", "-l", "suite=controllers", "--timeout=60s")
 	helm := newHelm(t, c, ns)
 
 	field := func(t *testing.T, what, path, want string) {
 		t.Helper()
-		if got := k.of(t).run("get", what, "-o", "jsonpath="+path); got != want {
+		if got := k.Of(t).Run("get", what, "-o", "jsonpath="+path); got != want {
 			t.Errorf("%s of %s is %q, want %q", path, what, got, want)
 		}
 	}
 	t.Run("install", func(t *testing.T) {
-		helm.of(t).says([]string{"STATUS: deployed", "app says hello"}, "install", "app", chart, "--wait", "--timeout=90s")
+		helm.Of(t).Says([]string{"STATUS: deployed", "app says hello"}, "install", "app", chart, "--wait", "--timeout=90s")
 		field(t, "configmap/app-settings", "{.data.message}", "hello")
 		field(t, "gadget/app", "{.spec.size}", "1")
 		field(t, "deployment/app", "{.status.readyReplicas}", "1")
 		field(t, "job/app-pre-install", "{.status.succeeded}", "1")
 		field(t, "job/app-post-install", "{.status.succeeded}", "1")
-		helm.of(t).fails("cannot reuse a name that is still in use", "install", "app", chart)
+		helm.Of(t).Fails("cannot reuse a name that is still in use", "install", "app", chart)
 	})
 	t.Run("upgrade", func(t *testing.T) {
-		helm.of(t).says([]string{"STATUS: deployed", "REVISION: 2"}, "upgrade", "app", chart, "--set=replicas=2,message=bye", "--wait", "--timeout=90s")
+		helm.Of(t).Says([]string{"STATUS: deployed", "REVISION: 2"}, "upgrade", "app", chart, "--set=replicas=2,message=bye", "--wait", "--timeout=90s")
 		field(t, "configmap/app-settings", "{.data.message}", "bye")
 		field(t, "deployment/app", "{.status.readyReplicas}", "2")
 		field(t, "job/app-post-upgrade", "{.status.succeeded}", "1")
 	})
 	t.Run("test", func(t *testing.T) {
-		helm.of(t).says([]string{"Phase:          Succeeded"}, "test", "app", "--timeout=90s")
+		helm.Of(t).Says([]string{"Phase:          Succeeded"}, "test", "app", "--timeout=90s")
 	})
 	t.Run("rollback", func(t *testing.T) {
-		helm.of(t).run("rollback", "app", "1", "--wait", "--timeout=90s")
+		helm.Of(t).Run("rollback", "app", "1", "--wait", "--timeout=90s")
 		field(t, "configmap/app-settings", "{.data.message}", "hello")
 		field(t, "deployment/app", "{.spec.replicas}", "1")
 		field(t, "job/app-pre-rollback", "{.status.succeeded}", "1")
@@ -55,7 +56,7 @@ func TestHelm(t *testing.T) {
 			Revision int
 			Status   string
 		}
-		if err := json.Unmarshal([]byte(helm.of(t).run("history", "app", "-o", "json")), &history); err != nil {
+		if err := json.Unmarshal([]byte(helm.Of(t).Run("history", "app", "-o", "json")), &history); err != nil {
 			t.Fatal(err)
 		}
 		if len(history) != 3 || history[2].Status != "deployed" || history[0].Status != "superseded" {
@@ -63,28 +64,28 @@ func TestHelm(t *testing.T) {
 		}
 	})
 	t.Run("read", func(t *testing.T) {
-		helm.of(t).says([]string{"app", "deployed", "suite-1.0.0"}, "list")
-		helm.of(t).says([]string{"kind: Gadget"}, "get", "manifest", "app")
-		helm.of(t).says([]string{"kind: Job"}, "get", "hooks", "app")
+		helm.Of(t).Says([]string{"app", "deployed", "suite-1.0.0"}, "list")
+		helm.Of(t).Says([]string{"kind: Gadget"}, "get", "manifest", "app")
+		helm.Of(t).Says([]string{"kind: Job"}, "get", "hooks", "app")
 	})
 	t.Run("uninstall", func(t *testing.T) {
-		helm.of(t).says([]string{"uninstalled"}, "uninstall", "app", "--wait", "--timeout=90s")
-		k.of(t).fails("NotFound", "get", "deployment/app")
-		k.of(t).fails("NotFound", "get", "gadget/app")
+		helm.Of(t).Says([]string{"uninstalled"}, "uninstall", "app", "--wait", "--timeout=90s")
+		k.Of(t).Fails("NotFound", "get", "deployment/app")
+		k.Of(t).Fails("NotFound", "get", "gadget/app")
 		field(t, "job/app-pre-delete", "{.status.succeeded}", "1")
-		k.of(t).run("delete", "crd", "gadgets.helm.triune.dev")
+		k.Of(t).Run("delete", "crd", "gadgets.helm.triune.dev")
 	})
 }
 
 // newHelm returns helm with its own home.
-func newHelm(t *testing.T, c *cluster.Cluster, namespace string) command {
+func newHelm(t *testing.T, c *cluster.Cluster, namespace string) cli.Command {
 	t.Helper()
 	path, err := tools.Path(t.Context(), "helm")
 	if err != nil {
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	return command{t: t, path: path, args: []string{"--namespace=" + namespace}, env: []string{
+	return cli.Command{T: t, Path: path, Args: []string{"--namespace=" + namespace}, Env: []string{
 		"KUBECONFIG=" + c.Kubeconfig, "HOME=" + home, "HELM_CACHE_HOME=" + home, "HELM_CONFIG_HOME=" + home, "HELM_DATA_HOME=" + home,
 	}}
 }

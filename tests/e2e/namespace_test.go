@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
 
@@ -36,16 +37,16 @@ spec:
 `
 
 // newNamespaceWithThing creates the namespace doomed with a custom resource in it.
-func newNamespaceWithThing(t *testing.T, c *cluster.Cluster) command {
+func newNamespaceWithThing(t *testing.T, c *cluster.Cluster) cli.Command {
 	t.Helper()
 	k := newKubectl(t, c, "doomed")
-	k.stdin(keeps).run("apply", "-f", "-")
-	k.run("wait", "--for=condition=Established", "crd/keeps.namespace.triune.dev", "--timeout=30s")
-	k.run("create", "namespace", "doomed")
+	k.Stdin(keeps).Run("apply", "-f", "-")
+	k.Run("wait", "--for=condition=Established", "crd/keeps.namespace.triune.dev", "--timeout=30s")
+	k.Run("create", "namespace", "doomed")
 	eventually(t, patience, func(context.Context) error {
-		out := k.stdin("apiVersion: namespace.triune.dev/v1\nkind: Keep\nmetadata: {name: one}\n").try("create", "-f", "-")
-		if out.code != 0 {
-			return fmt.Errorf("%s", out.stderr)
+		out := k.Stdin("apiVersion: namespace.triune.dev/v1\nkind: Keep\nmetadata: {name: one}\n").Try("create", "-f", "-")
+		if out.Code != 0 {
+			return fmt.Errorf("%s", out.Stderr)
 		}
 		return nil
 	})
@@ -54,15 +55,15 @@ func newNamespaceWithThing(t *testing.T, c *cluster.Cluster) command {
 
 // expectNamespaceGone waits until the namespace is deleted, and checks that nothing was
 // left behind.
-func expectNamespaceGone(t *testing.T, k command) {
+func expectNamespaceGone(t *testing.T, k cli.Command) {
 	t.Helper()
 	eventually(t, 3*patience, func(context.Context) error {
-		if out := k.try("get", "namespace", "doomed", "-o", "jsonpath={.status}"); !strings.Contains(out.stderr, "(NotFound)") {
-			return fmt.Errorf("the namespace is there: %s%s", out.stdout, out.stderr)
+		if out := k.Try("get", "namespace", "doomed", "-o", "jsonpath={.status}"); !strings.Contains(out.Stderr, "(NotFound)") {
+			return fmt.Errorf("the namespace is there: %s%s", out.Stdout, out.Stderr)
 		}
 		return nil
 	})
-	if left := k.run("get", "keeps.namespace.triune.dev", "-o", "name"); left != "" {
+	if left := k.Run("get", "keeps.namespace.triune.dev", "-o", "name"); left != "" {
 		t.Errorf("left behind in a namespace that is gone: %s", left)
 	}
 }
@@ -89,13 +90,13 @@ func namespaceWithoutExtensions(t *testing.T, newAggregator bool) {
 			t.Fatal(err)
 		}
 	}
-	k.run("delete", "namespace", "doomed", "--wait=false")
+	k.Run("delete", "namespace", "doomed", "--wait=false")
 	if _, err := c.StartControllerManager(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 3*patience, func(context.Context) error {
 		// Only an existing namespace has conditions.
-		if status := k.run("get", "namespace", "doomed", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceDeletionDiscoveryFailure")].status}`); status != "True" {
+		if status := k.Run("get", "namespace", "doomed", "-o", `jsonpath={.status.conditions[?(@.type=="NamespaceDeletionDiscoveryFailure")].status}`); status != "True" {
 			return fmt.Errorf("NamespaceDeletionDiscoveryFailure is %q", status)
 		}
 		return nil
@@ -112,7 +113,7 @@ func namespaceDuringRestarts(t *testing.T) {
 	c := cluster.Run(t, targetConfig())
 	k := newNamespaceWithThing(t, c)
 	hold := func(finalizers string) {
-		k.run("patch", "keeps.namespace.triune.dev", "one", "--type=merge", "-p", `{"metadata":{"finalizers":`+finalizers+`}}`)
+		k.Run("patch", "keeps.namespace.triune.dev", "one", "--type=merge", "-p", `{"metadata":{"finalizers":`+finalizers+`}}`)
 	}
 	hold(`["namespace.triune.dev/hold"]`)
 	if _, err := c.StartControllerManager(t.Context()); err != nil {
@@ -120,9 +121,9 @@ func namespaceDuringRestarts(t *testing.T) {
 	}
 	// A controller manager exits if the server goes away while it starts; this one has
 	// started.
-	k.run("create", "namespace", "first")
-	k.run("delete", "namespace", "first", "--timeout=60s")
-	k.run("delete", "namespace", "doomed", "--wait=false")
+	k.Run("create", "namespace", "first")
+	k.Run("delete", "namespace", "first", "--timeout=60s")
+	k.Run("delete", "namespace", "doomed", "--wait=false")
 	tier := c.ServingTiers()[0]
 	for range 5 {
 		c.Kill(tier, 0)

@@ -34,8 +34,8 @@ func newTenant(t *testing.T, c *cluster.Cluster, namespace string) tenant {
 	t.Helper()
 	k := newKubectl(t, c, namespace)
 	who := newTokenUser(t, c, k)
-	k.run("create", "role", "tenant", "--verb=*", "--resource=configmaps")
-	k.run("create", "rolebinding", "tenant", "--role=tenant", "--user="+who.name)
+	k.Run("create", "role", "tenant", "--verb=*", "--resource=configmaps")
+	k.Run("create", "rolebinding", "tenant", "--role=tenant", "--user="+who.name)
 	x := tenant{who.token, "/api/v1/namespaces/" + namespace + "/configmaps"}
 	// Authorizers may learn of the binding a little later.
 	eventually(t, patience, func(context.Context) error {

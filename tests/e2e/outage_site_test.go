@@ -109,10 +109,10 @@ func (s *site) startRemote(t *testing.T) {
 func (s *site) fill(t *testing.T) {
 	t.Helper()
 	k := newKubectl(t, s.c, "outage")
-	k.run("create", "namespace", "outage")
-	k.run("create", "serviceaccount", "robot")
-	k.run("create", "configmap", "one")
-	k.stdin(`apiVersion: apiextensions.k8s.io/v1
+	k.Run("create", "namespace", "outage")
+	k.Run("create", "serviceaccount", "robot")
+	k.Run("create", "configmap", "one")
+	k.Stdin(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: widgets.outage.triune.dev}
 spec:
@@ -151,11 +151,11 @@ spec:
   versionPriority: 15
   insecureSkipTLSVerify: true
   service: {name: remote, namespace: outage, port: `+strconv.Itoa(s.remote.Listener.Addr().(*net.TCPAddr).Port)+`}
-`).run("apply", "-f", "-")
-	k.run("wait", "--for=condition=Established", "crd/widgets.outage.triune.dev", "--timeout=30s")
-	k.run("wait", "--for=condition=Available", "apiservice/v1.remote.triune.dev", "--timeout=60s")
-	s.seen = strings.TrimSpace(k.run("create", "token", "robot"))
-	s.unseen = strings.TrimSpace(k.run("create", "token", "robot", "--duration=11m"))
+`).Run("apply", "-f", "-")
+	k.Run("wait", "--for=condition=Established", "crd/widgets.outage.triune.dev", "--timeout=30s")
+	k.Run("wait", "--for=condition=Available", "apiservice/v1.remote.triune.dev", "--timeout=60s")
+	s.seen = strings.TrimSpace(k.Run("create", "token", "robot"))
+	s.unseen = strings.TrimSpace(k.Run("create", "token", "robot", "--duration=11m"))
 	eventually(t, patience, func(context.Context) error {
 		for _, path := range []string{ofCore, ofExtensions, ofRemote} {
 			if a := s.get(t, cluster.Aggregator, path); a.code != http.StatusOK {

@@ -177,7 +177,7 @@ func TestProduction(t *testing.T) {
 	}
 	c, p := server(t), shared.production
 	k := newKubectl(t, c, newNamespace(t, c))
-	k.stdin(`apiVersion: apiextensions.k8s.io/v1
+	k.Stdin(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: wheels.production.triune.dev}
 spec:
@@ -185,22 +185,22 @@ spec:
   scope: Namespaced
   names: {plural: wheels, singular: wheel, kind: Wheel}
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: It turns., x-kubernetes-preserve-unknown-fields: true}}}]
-`).run("apply", "-f", "-")
-	t.Cleanup(func() { k.run("delete", "crd", "wheels.production.triune.dev") })
-	k.run("wait", "--for=condition=Established", "crd/wheels.production.triune.dev", "--timeout=30s")
+`).Run("apply", "-f", "-")
+	t.Cleanup(func() { k.Run("delete", "crd", "wheels.production.triune.dev") })
+	k.Run("wait", "--for=condition=Established", "crd/wheels.production.triune.dev", "--timeout=30s")
 
 	t.Run("discovery and openapi", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		eventually(t, patience, func(context.Context) error {
-			if out := k.run("api-resources", "--api-group=production.triune.dev"); !strings.Contains(out, "wheels") {
+			if out := k.Run("api-resources", "--api-group=production.triune.dev"); !strings.Contains(out, "wheels") {
 				return fmt.Errorf("api-resources: %s", out)
 			}
 			return nil
 		})
-		k.run("get", "crd")
+		k.Run("get", "crd")
 		eventually(t, patience, func(context.Context) error {
-			if out := k.try("explain", "wheels"); !strings.Contains(out.stdout, "It turns.") {
-				return fmt.Errorf("explain: %s%s", out.stdout, out.stderr)
+			if out := k.Try("explain", "wheels"); !strings.Contains(out.Stdout, "It turns.") {
+				return fmt.Errorf("explain: %s%s", out.Stdout, out.Stderr)
 			}
 			return nil
 		})
@@ -293,11 +293,11 @@ func checkEgress(t *testing.T, c *cluster.Cluster, p *production) {
 	namespace := newNamespace(t, c)
 	k := newKubectl(t, c, namespace)
 	port := remote.Listener.Addr().(*net.TCPAddr).Port
-	k.stdin(apiService(namespace, "egress.triune.dev", "v1", port)).run("apply", "-f", "-")
-	t.Cleanup(func() { k.run("delete", "apiservice", "v1.egress.triune.dev") })
+	k.Stdin(apiService(namespace, "egress.triune.dev", "v1", port)).Run("apply", "-f", "-")
+	t.Cleanup(func() { k.Run("delete", "apiservice", "v1.egress.triune.dev") })
 	eventually(t, patience, func(context.Context) error {
-		if out := k.try("get", "--raw", "/apis/egress.triune.dev/v1/things"); out.code != 0 {
-			return fmt.Errorf("%s", out.stderr)
+		if out := k.Try("get", "--raw", "/apis/egress.triune.dev/v1/things"); out.Code != 0 {
+			return fmt.Errorf("%s", out.Stderr)
 		}
 		return nil
 	})

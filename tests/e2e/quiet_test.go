@@ -108,13 +108,13 @@ func (v *vault) handle(t *testing.T, namespace, word string) {
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: applied}\nstringData: {word: %s}\n",
 		"apiVersion: vault.triune.dev/v1\nkind: Seal\nmetadata: {name: applied}\nspec: {word: %s}\n",
 	} {
-		k.stdin(fmt.Sprintf(manifest, word+"-1")).run("apply", "-f", "-")
-		k.stdin(fmt.Sprintf(manifest, word+"-2")).run("apply", "-f", "-")
-		k.stdin(fmt.Sprintf(manifest, word+"-3")).run("apply", "--server-side", "--force-conflicts", "-f", "-")
+		k.Stdin(fmt.Sprintf(manifest, word+"-1")).Run("apply", "-f", "-")
+		k.Stdin(fmt.Sprintf(manifest, word+"-2")).Run("apply", "-f", "-")
+		k.Stdin(fmt.Sprintf(manifest, word+"-3")).Run("apply", "--server-side", "--force-conflicts", "-f", "-")
 	}
-	k.run("get", "secrets,seals.vault.triune.dev", "-o", "yaml")
-	k.run("get", "secrets,seals.vault.triune.dev")
-	k.run("patch", "secret/kept", "--type=json", "-p", `[{"op": "add", "path": "/metadata/annotations/more", "value": "`+word+`"}]`)
+	k.Run("get", "secrets,seals.vault.triune.dev", "-o", "yaml")
+	k.Run("get", "secrets,seals.vault.triune.dev")
+	k.Run("patch", "secret/kept", "--type=json", "-p", `[{"op": "add", "path": "/metadata/annotations/more", "value": "`+word+`"}]`)
 	made.StringData = map[string]string{"word": word + "-9"}
 	if _, err := client.Update(t.Context(), made, metav1.UpdateOptions{}); err == nil {
 		t.Error("an update of what has changed succeeds")
@@ -134,7 +134,7 @@ func (v *vault) handle(t *testing.T, namespace, word string) {
 			t.Errorf("%s %s %s: %d %s", bad.method, bad.path, bad.body, code, answer)
 		}
 	}
-	k.run("delete", "secrets/kept", "secrets/applied", "seals.vault.triune.dev/applied", "--wait=false")
+	k.Run("delete", "secrets/kept", "secrets/applied", "seals.vault.triune.dev/applied", "--wait=false")
 	// Audit events are in the order of requests, but may be written late.
 	_, err = client.Get(context.Background(), "kept", metav1.GetOptions{})
 	if err == nil {

@@ -23,7 +23,7 @@ func TestStolenKeysOfTiers(t *testing.T) {
 	config := cluster.Config{Topology: cluster.Tiers}
 	c := cluster.Run(t, config)
 	k := newKubectl(t, c, "default")
-	k.run("create", "secret", "generic", "treasure", "--from-literal=gold=much")
+	k.Run("create", "secret", "generic", "treasure", "--from-literal=gold=much")
 	masters := http.Header{"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}}
 	core := http.Header{"X-Remote-User": {pki.TierPrefix + "core"}}
 	with := func(header http.Header, more ...string) http.Header {
@@ -87,7 +87,7 @@ func TestStolenKeysOfTiers(t *testing.T) {
 		}
 	}
 	// The tiers themselves work.
-	if out := k.run("get", "secret", "treasure", "-o", "jsonpath={.data.gold}"); out == "" {
+	if out := k.Run("get", "secret", "treasure", "-o", "jsonpath={.data.gold}"); out == "" {
 		t.Error("the administrator cannot read the Secret")
 	}
 }

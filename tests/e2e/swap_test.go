@@ -73,16 +73,16 @@ func move(t *testing.T, from, to cluster.Config) {
 func fill(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	k := newKubectl(t, c, "")
-	k.run("apply", "-f", manifests)
-	k.run("wait", "--for=condition=Established", "crd/things.all-kinds.triune.dev", "--timeout=30s")
+	k.Run("apply", "-f", manifests)
+	k.Run("wait", "--for=condition=Established", "crd/things.all-kinds.triune.dev", "--timeout=30s")
 	for _, tc := range []string{"small", "large"} {
-		k.stdin("apiVersion: all-kinds.triune.dev/v1\nkind: Thing\nmetadata: {name: "+tc+", namespace: "+everyKind+", labels: {suite: "+everyKind+"}}\nspec: {size: "+tc+", replicas: 3, free: {a: [1, null, {b: 2.5}], empty: {}, list: []}}\n").run("apply", "--server-side", "-f", "-")
+		k.Stdin("apiVersion: all-kinds.triune.dev/v1\nkind: Thing\nmetadata: {name: "+tc+", namespace: "+everyKind+", labels: {suite: "+everyKind+"}}\nspec: {size: "+tc+", replicas: 3, free: {a: [1, null, {b: 2.5}], empty: {}, list: []}}\n").Run("apply", "--server-side", "-f", "-")
 	}
-	k.args = []string{"-n", everyKind}
-	k.run("patch", "deployment/web", "--subresource=status", "--type=merge", "-p", `{"status":{"replicas":2,"observedGeneration":1,"conditions":[{"type":"Available","status":"True","reason":"Suite","message":"said so","lastTransitionTime":"2024-01-01T00:00:00Z","lastUpdateTime":"2024-01-01T00:00:00Z"}]}}`)
-	k.run("scale", "things.all-kinds.triune.dev/small", "--replicas=5")
-	k.run("delete", "pvc/data", "--wait=false") // its finalizer keeps it, with a deletion time
-	k.run("create", "token", "robot")
+	k.Args = []string{"-n", everyKind}
+	k.Run("patch", "deployment/web", "--subresource=status", "--type=merge", "-p", `{"status":{"replicas":2,"observedGeneration":1,"conditions":[{"type":"Available","status":"True","reason":"Suite","message":"said so","lastTransitionTime":"2024-01-01T00:00:00Z","lastUpdateTime":"2024-01-01T00:00:00Z"}]}}`)
+	k.Run("scale", "things.all-kinds.triune.dev/small", "--replicas=5")
+	k.Run("delete", "pvc/data", "--wait=false") // its finalizer keeps it, with a deletion time
+	k.Run("create", "token", "robot")
 }
 
 // touch changes every object that fill wrote.

@@ -18,11 +18,11 @@ func TestWebhooksOfServices(t *testing.T) {
 	ns := newNamespace(t, c)
 	k := newKubectl(t, c, ns)
 	webhook := startWebhook(t, ns, http.HandlerFunc(convertOrDeny))
-	k.stdin(serviceOf(ns, webhook.port)).run("apply", "-f", "-")
+	k.Stdin(serviceOf(ns, webhook.port)).Run("apply", "-f", "-")
 	client := fmt.Sprintf(`{service: {namespace: %s, name: remote, port: %d, path: /hook}, caBundle: %s}`,
 		ns, webhook.port, base64.StdEncoding.EncodeToString(webhook.ca))
 
-	k.stdin(`apiVersion: apiextensions.k8s.io/v1
+	k.Stdin(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: lamps.services.triune.dev}
 spec:
@@ -33,20 +33,20 @@ spec:
   versions:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
   - {name: v2, served: true, storage: false, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
-`).run("apply", "-f", "-")
-	t.Cleanup(func() { k.run("delete", "crd", "lamps.services.triune.dev") })
-	k.run("wait", "--for=condition=Established", "crd/lamps.services.triune.dev", "--timeout=30s")
+`).Run("apply", "-f", "-")
+	t.Cleanup(func() { k.Run("delete", "crd", "lamps.services.triune.dev") })
+	k.Run("wait", "--for=condition=Established", "crd/lamps.services.triune.dev", "--timeout=30s")
 	lamp := "apiVersion: services.triune.dev/%s\nkind: Lamp\nmetadata: {name: %s}\nspec: {watts: 5}\n"
 	eventually(t, patience, func(context.Context) error {
-		if o := k.stdin(fmt.Sprintf(lamp, "v2", "two")).try("apply", "-f", "-"); o.code != 0 {
+		if o := k.Stdin(fmt.Sprintf(lamp, "v2", "two")).Try("apply", "-f", "-"); o.Code != 0 {
 			return fmt.Errorf("apply: %+v", o)
 		}
 		return nil
 	})
-	k.says([]string{"apiVersion: services.triune.dev/v1", "converted: services.triune.dev/v1"}, "get", "lamps.v1.services.triune.dev", "two", "-o", "yaml")
-	k.says([]string{"converted: services.triune.dev/v2"}, "get", "lamps.v2.services.triune.dev", "-o", "yaml")
+	k.Says([]string{"apiVersion: services.triune.dev/v1", "converted: services.triune.dev/v1"}, "get", "lamps.v1.services.triune.dev", "two", "-o", "yaml")
+	k.Says([]string{"converted: services.triune.dev/v2"}, "get", "lamps.v2.services.triune.dev", "-o", "yaml")
 
-	k.stdin(`apiVersion: admissionregistration.k8s.io/v1
+	k.Stdin(`apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
 metadata: {name: `+ns+`}
 webhooks:
@@ -57,8 +57,8 @@ webhooks:
   failurePolicy: Fail
   sideEffects: None
   admissionReviewVersions: [v1]
-`).run("apply", "-f", "-")
-	t.Cleanup(func() { k.run("delete", "validatingwebhookconfiguration", ns) })
+`).Run("apply", "-f", "-")
+	t.Cleanup(func() { k.Run("delete", "validatingwebhookconfiguration", ns) })
 	labelled := "metadata: {name: v1.other.triune.dev, labels: {of: " + ns + "}}\n"
 	for tier, object := range map[string]string{
 		"core":       "apiVersion: v1\nkind: ConfigMap\n" + labelled,
@@ -66,8 +66,8 @@ webhooks:
 		"aggregator": "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\n" + labelled + "spec: {group: other.triune.dev, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {namespace: none, name: none}}\n",
 	} {
 		eventually(t, patience, func(context.Context) error {
-			o := k.stdin(object).try("create", "--dry-run=server", "-f", "-")
-			if !strings.Contains(o.stderr, "denied the request: not in this house") {
+			o := k.Stdin(object).Try("create", "--dry-run=server", "-f", "-")
+			if !strings.Contains(o.Stderr, "denied the request: not in this house") {
 				return fmt.Errorf("%s: %+v", tier, o)
 			}
 			return nil

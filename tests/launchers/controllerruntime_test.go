@@ -3,7 +3,9 @@ package launchers
 import (
 	"os"
 	"testing"
+	"time"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/tools"
 )
 
@@ -29,8 +31,8 @@ func TestControllerRuntime(t *testing.T) {
 	if testing.Short() {
 		packages = packages[:2]
 	}
-	gotest := command{t: t, path: "go", args: packages, env: []string{
+	gotest := cli.Command{T: t, Path: "go", Limit: 10 * time.Minute, Env: []string{
 		"GOWORK=off", "CGO_ENABLED=0", "KUBEBUILDER_ASSETS=" + programs(t, "etcd", "kubectl"),
 	}}
-	t.Log(gotest.run("test", "-C", dir, "-vet=off", "-count=1", "-p=2"))
+	t.Log(gotest.Run(append([]string{"test", "-C", dir, "-vet=off", "-count=1", "-p=2"}, packages...)...))
 }

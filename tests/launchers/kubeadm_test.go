@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
 
@@ -41,10 +42,10 @@ func TestKubeadm(t *testing.T) {
 	} {
 		k.phase(phase...)
 	}
-	if join := k.kubeadm.run("token", "create", "--print-join-command", super, k.rootfs()); !strings.HasPrefix(join, "kubeadm join "+k.address) {
+	if join := k.kubeadm.Run("token", "create", "--print-join-command", super, k.rootfs()); !strings.HasPrefix(join, "kubeadm join "+k.address) {
 		t.Errorf("it says %q", join)
 	}
-	tokens := k.kubeadm.run("token", "list", super, k.rootfs())
+	tokens := k.kubeadm.Run("token", "list", super, k.rootfs())
 	if strings.Count(tokens, "authentication,signing") != 2 {
 		t.Errorf("two tokens of nodes were created:\n%s", tokens)
 	}
@@ -53,25 +54,25 @@ func TestKubeadm(t *testing.T) {
 	k.writeConfig("apiServer: {extraArgs: [{name: max-requests-inflight, value: \"300\"}, {name: v, value: \"2\"}]}\n")
 	k.phase("control-plane", "apiserver")
 	defer k.runPod()()
-	if again := k.kubeadm.run("token", "list", super, k.rootfs()); again != tokens {
+	if again := k.kubeadm.Run("token", "list", super, k.rootfs()); again != tokens {
 		t.Errorf("after the new manifest:\n%s\nbefore:\n%s", again, tokens)
 	}
-	k.kubectl.run("get", "--namespace=kube-system", "deployment/coredns", "daemonset/kube-proxy", "configmap/kubeadm-config")
+	k.kubectl.Run("get", "--namespace=kube-system", "deployment/coredns", "daemonset/kube-proxy", "configmap/kubeadm-config")
 }
 
 type kubeadm struct {
 	t                *testing.T
 	programs, root   string
 	address, etcd    string
-	kubeadm, kubectl command
+	kubeadm, kubectl cli.Command
 }
 
 // newKubeadm starts an etcd.
 func newKubeadm(t *testing.T) *kubeadm {
 	t.Helper()
 	k := &kubeadm{t: t, programs: programs(t, "kubeadm", "kubectl"), root: t.TempDir(), etcd: cluster.RunEtcd(t)}
-	k.kubeadm = command{t: t, path: filepath.Join(k.programs, "kubeadm")}
-	k.kubectl = command{t: t, path: filepath.Join(k.programs, "kubectl"), env: []string{"KUBECONFIG=" + filepath.Join(k.root, "etc/kubernetes/super-admin.conf")}}
+	k.kubeadm = cli.Command{T: t, Path: filepath.Join(k.programs, "kubeadm")}
+	k.kubectl = cli.Command{T: t, Path: filepath.Join(k.programs, "kubectl"), Env: []string{"KUBECONFIG=" + filepath.Join(k.root, "etc/kubernetes/super-admin.conf")}}
 	port, err := cluster.FreePort()
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +120,7 @@ etcd: {external: {endpoints: [%q]}}
 
 func (k *kubeadm) phase(args ...string) {
 	k.t.Helper()
-	k.kubeadm.run(append([]string{"init", "phase"}, append(args, "--config=/kubeadm.yaml", k.rootfs())...)...)
+	k.kubeadm.Run(append([]string{"init", "phase"}, append(args, "--config=/kubeadm.yaml", k.rootfs())...)...)
 }
 
 // runPod runs the container of the manifest, and returns when its probes succeed. stop ends

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"triune.dev/tests/cli"
 )
 
 // TestKwokctl has kwokctl create a cluster by its binary runtime, fill it, and stop and start
@@ -18,8 +20,8 @@ func TestKwokctl(t *testing.T) {
 	}
 	kubeconfig := filepath.Join(home, "kubeconfig")
 	env := []string{"HOME=" + home, "KUBECONFIG=" + kubeconfig, "PATH=" + dir}
-	kwokctl := command{t: t, path: filepath.Join(dir, "kwokctl"), args: []string{"--name=launched"}, env: env}
-	kubectl := command{t: t, path: filepath.Join(dir, "kubectl"), env: env}
+	kwokctl := cli.Command{T: t, Path: filepath.Join(dir, "kwokctl"), Args: []string{"--name=launched"}, Env: env}
+	kubectl := cli.Command{T: t, Path: filepath.Join(dir, "kubectl"), Env: env}
 	t.Cleanup(func() {
 		logs, _ := filepath.Glob(filepath.Join(home, ".kwok/clusters/launched/logs/*.log"))
 		for _, path := range logs {
@@ -33,26 +35,26 @@ func TestKwokctl(t *testing.T) {
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		create = append(create, "--"+name+"-binary="+filepath.Join(dir, name))
 	}
-	kwokctl.run(create...)
+	kwokctl.Run(create...)
 	t.Logf("the cluster is ready after %v", time.Since(begin).Round(10*time.Millisecond))
 
-	kwokctl.run("scale", "node", "--replicas=3")
-	kubectl.run("create", "deployment", "web", "--image=web", "--replicas=4")
-	kubectl.run("rollout", "status", "deployment/web", "--timeout=1m")
-	before := kubectl.run("get", "pods", "--output=name")
+	kwokctl.Run("scale", "node", "--replicas=3")
+	kubectl.Run("create", "deployment", "web", "--image=web", "--replicas=4")
+	kubectl.Run("rollout", "status", "deployment/web", "--timeout=1m")
+	before := kubectl.Run("get", "pods", "--output=name")
 
-	kwokctl.run("stop", "cluster")
+	kwokctl.Run("stop", "cluster")
 	if left := running(t, dir); len(left) != 0 {
 		t.Errorf("processes %v still run", left)
 	}
-	kwokctl.run("start", "cluster", "--wait=1m")
-	if after := kubectl.run("get", "pods", "--output=name"); after != before || strings.Count(after, "pod/web-") != 4 {
+	kwokctl.Run("start", "cluster", "--wait=1m")
+	if after := kubectl.Run("get", "pods", "--output=name"); after != before || strings.Count(after, "pod/web-") != 4 {
 		t.Errorf("pods %q, before %q", after, before)
 	}
 	// A new kwok takes its nodes over after a minute, so the fifth pod is not awaited to run.
-	kubectl.run("scale", "deployment/web", "--replicas=5")
+	kubectl.Run("scale", "deployment/web", "--replicas=5")
 	until(t, "a fifth pod", func() bool {
-		return strings.Count(kubectl.run("get", "pods", "--field-selector=spec.nodeName!=", "--output=name"), "pod/web-") == 5
+		return strings.Count(kubectl.Run("get", "pods", "--field-selector=spec.nodeName!=", "--output=name"), "pod/web-") == 5
 	})
-	kwokctl.run("delete", "cluster")
+	kwokctl.Run("delete", "cluster")
 }

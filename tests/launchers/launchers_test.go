@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -61,27 +58,6 @@ func running(t *testing.T, dir string) (ids []int) {
 		}
 	}
 	return ids
-}
-
-// command runs a tool to its end, and returns its standard output.
-type command struct {
-	t    *testing.T
-	path string
-	// args come after those of each call.
-	args, env []string
-}
-
-func (c command) run(args ...string) string {
-	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), c.path, slices.Concat(args, c.args)...)
-	cmd.Env = append(os.Environ(), c.env...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		c.t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, &stderr)
-	}
-	return string(out)
 }
 
 // until repeats what may fail for a while.
