@@ -251,7 +251,7 @@ func (c *Config) completeAuthentication(context.Context) (err error) {
 
 func (c *Config) addAuthorization(ctx context.Context) error {
 	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(ctx, c.options.CompletedOptions.CompletedOptions,
-		c.Generic.EgressSelector, c.Generic.APIServerID, authz.CacheClusterRoleBindings(c.Informers))
+		c.Generic.EgressSelector, c.Generic.APIServerID, c.Informers)
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
 	}

@@ -15,13 +15,14 @@ import (
 const (
 	// defaultPercent is the default of GOGC.
 	defaultPercent = 100
-	// headroom is the additional garbage, in bytes, that is allowed in a busy process.
-	headroom = 64 << 20
+	// headroom is the additional garbage, in bytes, that is allowed in a busy process. Decision
+	// 25 has the cost and the gain of other values.
+	headroom = 32 << 20
 	// maxPercent bounds the percentage, for a process with a tiny live heap.
 	maxPercent = 400
 	// busyRate is the allocation rate, in bytes per second, from which on a process is
 	// busy.
-	busyRate = headroom / 4
+	busyRate = 16 << 20
 	// idleRate is the allocation rate up to which a process is idle. triune without
 	// requests allocates 0.3 MB per second.
 	idleRate = 1 << 20

@@ -16,7 +16,7 @@ func TestPercent(t *testing.T) {
 		live uint64
 		want int
 	}{
-		{0, 400}, {1 << 20, 400}, {32 << 20, 300}, {64 << 20, 200}, {100 << 20, 150}, {1 << 30, 100},
+		{0, 400}, {1 << 20, 400}, {32 << 20, 200}, {64 << 20, 150}, {100 << 20, 125}, {1 << 30, 100},
 	} {
 		if got := percentOf(tc.live); got != tc.want {
 			t.Errorf("%d bytes live: %d, want %d", tc.live, got, tc.want)

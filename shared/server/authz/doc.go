@@ -13,6 +13,6 @@
 // [Freshness].
 //
 // [Options] are the flags of the aggregator and the extensions tier, and make their
-// [Authorizer] once at start-up. Core calls [CacheClusterRoleBindings], [CacheRules] and
-// [Tiers]. All authorizers are safe for concurrent use.
+// [Authorizer] once at start-up. Core calls [CacheRules] and [Tiers]. All authorizers are safe
+// for concurrent use.
 package authz

@@ -22,7 +22,7 @@ type rbacMode struct {
 }
 
 func newRBACMode(factory informers.SharedInformerFactory, age func() time.Duration, l limits) rbacMode {
-	v1 := CacheClusterRoleBindings(factory).Rbac().V1()
+	v1 := factory.Rbac().V1()
 	return rbacMode{
 		RBACAuthorizer: rbac.New(
 			&rbac.RoleGetter{Lister: v1.Roles().Lister()},

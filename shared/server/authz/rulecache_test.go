@@ -277,6 +277,31 @@ func TestDeniedRequestsAreNotCached(t *testing.T) {
 	}
 }
 
+// TestRulesOfStoppedInformersAreNotCached: informers that report no changes cannot tell when
+// cached rules become wrong.
+func TestRulesOfStoppedInformersAreNotCached(t *testing.T) {
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "reader"}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "ann"}}},
+	), 0)
+	rules := upstream(factory)
+	ctx, stop := context.WithCancel(t.Context())
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSync(ctx.Done())
+	stop()
+	factory.Shutdown()
+	cached := CacheRules(rules, []string{RBAC}, factory).(*cachingAuthorizer)
+	a := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "ann"}, Verb: "get", Resource: "pods", Name: "a", ResourceRequest: true}
+	for range 2 * collectThreshold {
+		if decision, reason, err := cached.Authorize(t.Context(), a); decision != authorizer.DecisionAllow {
+			t.Fatalf("not allowed: %s, %v", reason, err)
+		}
+	}
+	if n := len(cached.cache.users); n != 0 {
+		t.Errorf("%d users are cached", n)
+	}
+}
+
 // BenchmarkCacheRules measures an allowed request, with the bindings of an empty cluster.
 func BenchmarkCacheRules(b *testing.B) {
 	var objects []runtime.Object
@@ -288,7 +313,7 @@ func BenchmarkCacheRules(b *testing.B) {
 		}, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}})
 	}
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(objects...), 0)
-	rules := upstream(CacheClusterRoleBindings(factory))
+	rules := upstream(factory)
 	ways := map[string]authorizer.Authorizer{"upstream": rules, "cached": CacheRules(rules, []string{RBAC}, factory)}
 	ctx, cancel := context.WithCancel(b.Context())
 	factory.StartWithContext(ctx)

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 
-	"triune.dev/shared/process/stack"
 	"triune.dev/shared/server/resources"
 )
 
@@ -96,7 +95,6 @@ var noKinds = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 
 // ObjectToTyped returns the typed form of an object, whose group-version-kind must be set.
 func (f *family) ObjectToTyped(object runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {
-	stack.Reserve() // the earliest point at which a written object reaches Triune's code
 	kind := f.kinds[object.GetObjectKind().GroupVersionKind()]
 	if kind == nil {
 		none, err := noKinds()

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
 
-	"triune.dev/shared/process/stack"
 	"triune.dev/shared/storage/kv"
 )
 
@@ -17,7 +16,6 @@ import (
 // etcd has confirmed the state.
 func (s *Store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, suggestion runtime.Object) error {
-	stack.Reserve()
 	etcdKey, err := s.keys.etcdKey(key, false)
 	if err != nil {
 		return err
