@@ -91,5 +91,5 @@ func (o CompletedOptions) nextTier(refuse func(http.ResponseWriter, *http.Reques
 	if err != nil {
 		return nil, fmt.Errorf("--next-url=%v: %w", o.next.urls, err)
 	}
-	return &apiserver.Next{Tier: tier, Handler: proxy, Run: proxy.Run, Check: proxy.Check}, nil
+	return &apiserver.Next{Tier: tier, Handler: proxy, Run: proxy.Run, Replicas: proxy.Replicas, Check: proxy.Check}, nil
 }

@@ -43,6 +43,7 @@ var leftOut = map[string]string{
 	"TestGenericControllers":               "cluster.Run",
 	"TestOneRunsTheControllers":            "cluster.Run",
 	"TestHelm":                             "startControlPlane",
+	"TestInspect":                          "cluster.Run",
 	"TestInformersOutliveRestarts":         "Restart",
 	"TestKMSOutage":                        "cluster.Run",
 	"TestKeyRotation":                      "Restart",

@@ -15,7 +15,7 @@ import (
 // subcommands returns the subcommands of every program, so that a container image needs
 // no other program.
 func subcommands() []*cobra.Command {
-	return []*cobra.Command{healthcheckCommand(), pkiCommand(), pkiSecretsCommand(), etcdRolesCommand(), forwardCommand(), reloadCommand()}
+	return []*cobra.Command{healthcheckCommand(), pkiCommand(), pkiSecretsCommand(), etcdRolesCommand(), forwardCommand(), reloadCommand(), inspectCommand()}
 }
 
 // subcommand completes cmd, which takes no arguments and has help of its own instead of

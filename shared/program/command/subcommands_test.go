@@ -37,6 +37,7 @@ func TestSubcommandHelp(t *testing.T) {
 		"forward":     {"--listen", "--to"},
 		"pki-secrets": {"--certificates", "--rotation", "--delete"},
 		"reload":      {"--pid-file", "--file"},
+		"inspect":     {"--kubeconfig", "--output"},
 	} {
 		out, err := execute(t, name, "--help")
 		if err != nil {
@@ -69,6 +70,8 @@ func TestSubcommandErrors(t *testing.T) {
 		"a bad rotation":   {[]string{"pki-secrets", "--certificates=x", "--rotation=now"}, "--rotation=now is not one of"},
 		"no process":       {[]string{"reload", "--file=x"}, `"pid-file"`},
 		"no interval":      {[]string{"reload", "--file=x", "--pid-file=x", "--interval=0s"}, "--interval=0s must be positive"},
+		"a bad format":     {[]string{"inspect", "--output=xml"}, "--output=xml: must be text or json"},
+		"no kubeconfig":    {[]string{"inspect", "--kubeconfig=gone"}, "--kubeconfig: stat gone: no such file"},
 		"no backend":       {[]string{"forward"}, `"to"`},
 		"a bad backend":    {[]string{"forward", "--to=core"}, "--to=core is not of the form"},
 		"a bad address":    {[]string{"forward", "--to=core:1", "--listen=nowhere"}, "--listen=nowhere"},

@@ -182,7 +182,7 @@ func (o *Options) addPeers(c *Config) error {
 		if next, err = o.Next.proxy(o, limit, filters.AnswerNotForwarded(c.Generic)); err != nil {
 			return err
 		}
-		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Check: next.Check, NeedsCredentials: next.ForwardsCredentials()}
+		c.Next = &apiserver.Next{Tier: o.Next.tier, Handler: next, Run: next.Run, Replicas: next.Replicas, Check: next.Check, NeedsCredentials: next.ForwardsCredentials()}
 	}
 	toCore := next
 	if !o.nextIsCore() || !o.Core.equal(o.Next) {

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/informers"
+
+	"triune.dev/shared/transport/nexttier"
 )
 
 // Next describes the tier behind this one, which is called as a function or through a proxy.
@@ -29,6 +31,9 @@ type Next struct {
 	// Run maintains the connections to the tier (probes, name resolution) and blocks until
 	// ctx is cancelled. It is nil for a tier in the same process.
 	Run func(ctx context.Context) error
+	// Replicas returns the processes of the tier, to which nexttier.ToReplica restricts
+	// requests for Handler. It is nil for a tier in the same process.
+	Replicas func() []nexttier.Replica
 	// Check returns an error if the tier cannot be reached, for the health check named after
 	// the tier. It never makes this tier unready, because what this tier owns works without
 	// the next one. It may be nil.

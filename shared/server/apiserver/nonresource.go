@@ -53,6 +53,9 @@ func (s *Server) addNonResourceRoutes() {
 		s.UnlistedHandle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))
 	}
 	s.addDebugRoutes()
+	if next := s.config.Next; next != nil && next.Replicas != nil {
+		s.UnlistedHandlePrefix(BehindPrefix, http.HandlerFunc(s.serveBehind))
+	}
 }
 
 // installIndex routes "/" to the list of paths.

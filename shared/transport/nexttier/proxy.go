@@ -168,14 +168,13 @@ type selection struct {
 }
 
 func (p *Proxy) selectReplicas(ctx context.Context, k kind) *selection {
-	replicas := *p.replicas.Load()
-	if len(replicas) == 0 {
+	if len(*p.replicas.Load()) == 0 {
 		// No name has been resolved yet; do not wait for Run.
 		lookup, cancel := context.WithTimeout(ctx, p.config.GiveUpAfter)
 		p.resolve(lookup)
 		cancel()
-		replicas = *p.replicas.Load()
 	}
+	replicas := p.allowedReplicas(ctx)
 	c := &selection{
 		kind:        k,
 		replicas:    replicas,
