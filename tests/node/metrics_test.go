@@ -3,6 +3,7 @@ package node
 import (
 	"testing"
 
+	"triune.dev/tests/cli"
 	"triune.dev/tests/tools"
 )
 
@@ -67,7 +68,7 @@ spec:
 `
 
 // checkMetrics runs metrics-server, unmodified, as a Deployment, and asks it by kubectl top.
-func checkMetrics(t *testing.T, k kubectl, n *Node, pod string) {
+func checkMetrics(t *testing.T, k cli.Command, n *Node, pod string) {
 	program, err := tools.Path(t.Context(), "metrics-server")
 	if err != nil {
 		t.Fatal(err)
@@ -75,17 +76,17 @@ func checkMetrics(t *testing.T, k kubectl, n *Node, pod string) {
 	if err := n.Import(t.Context(), metricsImage, []string{program}, "metrics-server"); err != nil {
 		t.Fatal(err)
 	}
-	k.stdin(metricsServer).run("apply", "-f", "-")
+	k.Stdin(metricsServer).Run("apply", "-f", "-")
 	defer func() {
 		if t.Failed() {
-			t.Log(k.try("describe", "pods", "-n", "kube-system", "-l", "app=metrics-server"))
-			t.Log(k.try("logs", "deployment/metrics-server", "-n", "kube-system"))
+			t.Log(k.Try("describe", "pods", "-n", "kube-system", "-l", "app=metrics-server"))
+			t.Log(k.Try("logs", "deployment/metrics-server", "-n", "kube-system"))
 		}
 	}()
-	k.run("rollout", "status", "deployment/metrics-server", "-n", "kube-system", "--timeout=120s")
-	k.run("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s")
-	k.eventually(n.Name, "top", "node")
-	k.eventually(pod, "top", "pod", "-l", "app=web")
-	k.run("delete", "apiservice", "v1beta1.metrics.k8s.io")
-	k.run("delete", "deployment/metrics-server", "-n", "kube-system")
+	k.Run("rollout", "status", "deployment/metrics-server", "-n", "kube-system", "--timeout=120s")
+	k.Run("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s")
+	k.Eventually(patience, n.Name, "top", "node")
+	k.Eventually(patience, pod, "top", "pod", "-l", "app=web")
+	k.Run("delete", "apiservice", "v1beta1.metrics.k8s.io")
+	k.Run("delete", "deployment/metrics-server", "-n", "kube-system")
 }

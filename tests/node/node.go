@@ -54,9 +54,28 @@ func Missing() string {
 	return "a node needs " + strings.Join(lacks, ", ")
 }
 
-// ServerFlags are what the API server needs for the node: it listens where the node is, and
+// ClusterConfig returns the configuration of a cluster whose API servers reach the node, and
+// the node them. keys is a PKI with [PKIOptions].
+func ClusterConfig(topology cluster.Topology, replicas int, keys *pki.PKI) cluster.Config {
+	config := cluster.Config{Topology: topology, Replicas: replicas, PKI: keys, Flags: map[cluster.Tier][]string{}}
+	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
+		config.Flags[tier] = serverFlags(tier, keys)
+	}
+	return config
+}
+
+// StartControllers starts what makes and schedules Pods.
+func StartControllers(ctx context.Context, c *cluster.Cluster) error {
+	if _, err := c.StartControllerManager(ctx); err != nil {
+		return err
+	}
+	_, err := c.StartScheduler(ctx)
+	return err
+}
+
+// serverFlags are what the API server needs for the node: it listens where the node is, and
 // knows the way to it.
-func ServerFlags(tier cluster.Tier, p *pki.PKI) []string {
+func serverFlags(tier cluster.Tier, p *pki.PKI) []string {
 	flags := []string{"--bind-address=0.0.0.0", "--advertise-address=" + hostAddress}
 	if tier != cluster.Aggregator && tier != cluster.Extensions {
 		flags = append(flags,

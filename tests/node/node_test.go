@@ -10,15 +10,14 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"triune.dev/shared/process/pki"
+	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
-	"triune.dev/tests/tools"
 )
 
 var (
@@ -26,31 +25,8 @@ var (
 	replicas = flag.Int("replicas", 1, "how many replicas each of the tiers has")
 )
 
-const (
-	token = "abcdef.0123456789abcdef"
-	// patience bounds each wait for kubelet, controllers or a container.
-	patience = 2 * time.Minute
-)
-
-// joining lets a node join with the token, and approves its client certificate.
-const joining = `apiVersion: v1
-kind: Secret
-metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
-type: bootstrap.kubernetes.io/token
-stringData: {token-id: abcdef, token-secret: 0123456789abcdef, usage-bootstrap-authentication: "true", auth-extra-groups: "system:bootstrappers:nodes"}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: join}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:node-bootstrapper"}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:bootstrappers:nodes"}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: approve}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:bootstrappers:nodes"}]
-`
+// patience bounds each wait for kubelet, controllers or a container.
+const patience = 2 * time.Minute
 
 const web = `apiVersion: apps/v1
 kind: Deployment
@@ -89,21 +65,15 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := cluster.Config{Topology: cluster.Topology(*target), Replicas: *replicas, PKI: keys, Flags: map[cluster.Tier][]string{}}
-	for _, tier := range (&cluster.Cluster{Config: config}).ServingTiers() {
-		config.Flags[tier] = ServerFlags(tier, keys)
-	}
+	config := ClusterConfig(cluster.Topology(*target), *replicas, keys)
+	config.Flags["kube-controller-manager"] = []string{"--cluster-signing-duration=" + certificateValidity.String()}
 	c := cluster.Run(t, config)
-	for name, start := range map[string]func(context.Context) (*cluster.Process, error){
-		"kube-controller-manager": c.StartControllerManager, "kube-scheduler": c.StartScheduler,
-	} {
-		if _, err := start(t.Context()); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+	if err := StartControllers(t.Context(), c); err != nil {
+		t.Fatal(err)
 	}
-	k := newKubectl(t, c)
-	k.stdin(joining).run("apply", "-f", "-")
-	n, err := Start(t.Context(), c, token)
+	k := cli.Kubectl(t, c.Kubeconfig, "")
+	k.Stdin(cluster.BootstrapManifest).Run("apply", "-f", "-")
+	n, err := Start(t.Context(), c, cluster.BootstrapToken)
 	if n != nil {
 		t.Cleanup(func() {
 			if t.Failed() {
@@ -118,95 +88,102 @@ func TestNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	k.eventually("Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
+	k.Eventually(patience, "Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
 	t.Logf("the node is ready after %v", time.Since(began).Round(100*time.Millisecond))
+	firstCertificate := n.clientCertificate(t)
 
-	k.stdin(web).run("apply", "-f", "-")
-	k.run("rollout", "status", "deployment/web", "--timeout=120s")
+	k.Stdin(web).Run("apply", "-f", "-")
+	k.Run("rollout", "status", "deployment/web", "--timeout=120s")
 	t.Logf("pods run after %v", time.Since(began).Round(100*time.Millisecond))
-	pod := strings.Fields(k.run("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))[0]
+	pod := strings.Fields(k.Run("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))[0]
 	t.Run("logs", func(t *testing.T) {
-		if got := k.of(t).run("logs", pod); got != "started\n" {
+		if got := k.Of(t).Run("logs", pod); got != "started\n" {
 			t.Errorf("logs are %q", got)
 		}
 	})
 	t.Run("exec", func(t *testing.T) {
-		k := k.of(t)
-		if got := k.run("exec", pod, "--", "cat", "/www/index.html"); got != "hello from "+pod+"\n" {
+		k := k.Of(t)
+		if got := k.Run("exec", pod, "--", "cat", "/www/index.html"); got != "hello from "+pod+"\n" {
 			t.Errorf("it says %q", got)
 		}
-		if got := k.stdin("over there").run("exec", "-i", pod, "--", "cat"); got != "over there" {
+		if got := k.Stdin("over there").Run("exec", "-i", pod, "--", "cat"); got != "over there" {
 			t.Errorf("cat says %q", got)
 		}
-		if o := k.try("exec", pod, "--", "sh", "-c", "exit 7"); o.code != 7 {
-			t.Errorf("exit status %d: %s", o.code, o.stderr)
+		if o := k.Try("exec", pod, "--", "sh", "-c", "exit 7"); o.Code != 7 {
+			t.Errorf("exit status %d: %s", o.Code, o.Stderr)
 		}
 	})
 	t.Run("proxies", func(t *testing.T) {
-		k := k.of(t)
-		k.eventually("hello from", "get", "--raw", "/api/v1/namespaces/default/services/web/proxy/")
-		k.eventually("hello from "+pod, "get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":8080/proxy/")
-		k.eventually("ok", "get", "--raw", "/api/v1/nodes/"+n.Name+"/proxy/healthz")
+		k := k.Of(t)
+		k.Eventually(patience, "hello from", "get", "--raw", "/api/v1/namespaces/default/services/web/proxy/")
+		k.Eventually(patience, "hello from "+pod, "get", "--raw", "/api/v1/namespaces/default/pods/"+pod+":8080/proxy/")
+		k.Eventually(patience, "ok", "get", "--raw", "/api/v1/nodes/"+n.Name+"/proxy/healthz")
 	})
 	t.Run("a Service from a Pod", func(t *testing.T) {
-		address := k.of(t).run("get", "service/web", "-o", "jsonpath={.spec.clusterIP}")
-		k.of(t).eventually("hello from", "exec", pod, "--", "wget", "-q", "-O", "-", "http://"+address+"/")
+		address := k.Of(t).Run("get", "service/web", "-o", "jsonpath={.spec.clusterIP}")
+		k.Of(t).Eventually(patience, "hello from", "exec", pod, "--", "wget", "-q", "-O", "-", "http://"+address+"/")
 	})
 	t.Run("the API from a Pod", func(t *testing.T) {
-		k := k.of(t)
-		k.run("create", "rolebinding", "view", "--clusterrole=view", "--serviceaccount=default:default")
+		k := k.Of(t)
+		k.Run("create", "rolebinding", "view", "--clusterrole=view", "--serviceaccount=default:default")
 		// kubectl finds the Service kubernetes and the token of the ServiceAccount.
-		k.eventually("deployment.apps/web", "exec", pod, "--", "kubectl", "get", "deployments", "-o", "name", "--cache-dir=/tmp")
-		if o := k.try("exec", pod, "--", "kubectl", "get", "secrets", "--cache-dir=/tmp"); o.code == 0 || !strings.Contains(o.stderr, "system:serviceaccount:default:default") {
+		k.Eventually(patience, "deployment.apps/web", "exec", pod, "--", "kubectl", "get", "deployments", "-o", "name", "--cache-dir=/tmp")
+		if o := k.Try("exec", pod, "--", "kubectl", "get", "secrets", "--cache-dir=/tmp"); o.Code == 0 || !strings.Contains(o.Stderr, "system:serviceaccount:default:default") {
 			t.Errorf("secrets: %+v", o)
 		}
 	})
 	t.Run("logs of a Pod that restarts", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(pod1("again", "OnFailure", "echo run; sleep 1; [ -e /data/done ] && exec sleep 600; touch /data/done; exit 1")).run("apply", "-f", "-")
-		k.eventually("1", "get", "pod/again", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
-		k.eventually("run", "logs", "again", "--previous")
-		if got := k.run("logs", "again", "--since=1h", "--tail=1"); got != "run\n" {
+		k := k.Of(t)
+		k.Stdin(pod1("again", "OnFailure", "echo run; sleep 1; [ -e /data/done ] && exec sleep 600; touch /data/done; exit 1")).Run("apply", "-f", "-")
+		k.Eventually(patience, "1", "get", "pod/again", "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
+		k.Eventually(patience, "run", "logs", "again", "--previous")
+		if got := k.Run("logs", "again", "--since=1h", "--tail=1"); got != "run\n" {
 			t.Errorf("logs are %q", got)
 		}
 	})
 	t.Run("attach", func(t *testing.T) {
-		k := k.of(t)
-		if got := k.stdin("typed\n").run("run", "typed", "--image="+ToolsImage, "--image-pull-policy=Never", "--restart=Never", "-i", "--rm", "--quiet", "--", "head", "-n", "1"); !strings.Contains(got, "typed") {
+		k := k.Of(t)
+		if got := k.Stdin("typed\n").Run("run", "typed", "--image="+ToolsImage, "--image-pull-policy=Never", "--restart=Never", "-i", "--rm", "--quiet", "--", "head", "-n", "1"); !strings.Contains(got, "typed") {
 			t.Errorf("the Pod says %q", got)
 		}
 	})
 	t.Run("copy", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		sent, back := filepath.Join(t.TempDir(), "sent"), filepath.Join(t.TempDir(), "back")
 		content := randomBytes(t, 5<<20)
 		if err := os.WriteFile(sent, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		k.run("cp", sent, pod+":/tmp/copied")
-		k.run("cp", pod+":/tmp/copied", back)
+		k.Run("cp", sent, pod+":/tmp/copied")
+		k.Run("cp", pod+":/tmp/copied", back)
 		if got, err := os.ReadFile(back); err != nil || !bytes.Equal(got, content) {
 			t.Errorf("%d bytes came back, %v", len(got), err)
 		}
 	})
 	t.Run("debug", func(t *testing.T) {
-		k := k.of(t)
-		k.run("debug", pod, "--image="+ToolsImage, "--image-pull-policy=Never", "--container=inspector", "--", "echo", "here")
-		k.eventually("here", "logs", pod, "-c", "inspector")
+		k := k.Of(t)
+		k.Run("debug", pod, "--image="+ToolsImage, "--image-pull-policy=Never", "--container=inspector", "--", "echo", "here")
+		k.Eventually(patience, "here", "logs", pod, "-c", "inspector")
 	})
-	t.Run("port-forward", func(t *testing.T) { forward(t, k.of(t), pod) })
+	t.Run("port-forward", func(t *testing.T) { forward(t, k.Of(t), pod) })
 	t.Run("metrics-server", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("metrics-server takes minutes to build (-short)")
 		}
-		checkMetrics(t, k.of(t), n, pod)
+		checkMetrics(t, k.Of(t), n, pod)
 	})
-	t.Run("what a node may do", func(t *testing.T) { checkRestriction(t, k.of(t), n) })
+	t.Run("certificate rotation", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("kubelet asks for another certificate after minutes (-short)")
+		}
+		checkRotation(t, k.Of(t), n, firstCertificate)
+	})
+	t.Run("what a node may do", func(t *testing.T) { checkRestriction(t, k.Of(t), n) })
 	t.Run("restarts", func(t *testing.T) {
-		k := k.of(t)
+		k := k.Of(t)
 		// Of each container that runs: when it was started, and how often.
 		containers := `jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[0].state.running.startedAt} {.status.containerStatuses[0].restartCount}{"\n"}{end}`
-		before := k.run("get", "pods", "-l", "app=web", "-o", containers)
+		before := k.Run("get", "pods", "-l", "app=web", "-o", containers)
 		for i, tier := range c.ServingTiers() {
 			for replica := 0; c.Process(tier, replica) != nil; replica++ {
 				c.Kill(tier, replica)
@@ -216,35 +193,34 @@ func TestNode(t *testing.T) {
 			}
 			name := fmt.Sprint("after-", i)
 			began := time.Now()
-			k.eventually("created", "run", name, "--image="+ToolsImage, "--image-pull-policy=Never", "--", "sleep", "600")
-			k.run("wait", "--for=condition=Ready", "pod/"+name, "--timeout=120s")
+			k.Eventually(patience, "created", "run", name, "--image="+ToolsImage, "--image-pull-policy=Never", "--", "sleep", "600")
+			k.Run("wait", "--for=condition=Ready", "pod/"+name, "--timeout=120s")
 			t.Logf("a new Pod runs %v after the restart of %s", time.Since(began).Round(100*time.Millisecond), tier)
 		}
 		time.Sleep(2 * time.Second) // for more of kubelet's and the controllers' work
-		if after := k.run("get", "pods", "-l", "app=web", "-o", containers); after != before {
+		if after := k.Run("get", "pods", "-l", "app=web", "-o", containers); after != before {
 			t.Errorf("pods were\n%sand are\n%s", before, after)
 		}
 	})
 	t.Run("workloads", func(t *testing.T) {
-		k := k.of(t)
-		k.stdin(workloads).run("apply", "-f", "-")
-		k.run("rollout", "status", "daemonset/agent", "--timeout=120s")
-		k.run("rollout", "status", "statefulset/db", "--timeout=120s")
-		k.run("wait", "--for=condition=Complete", "job/once", "--timeout=120s")
-		k.run("create", "job", "tick-now", "--from=cronjob/tick")
-		k.run("wait", "--for=condition=Complete", "job/tick-now", "--timeout=120s")
-		k.run("delete", "deployment,statefulset,daemonset,job,cronjob", "--all", "--cascade=foreground", "--timeout=120s")
+		k := k.Of(t)
+		k.Stdin(workloads).Run("apply", "-f", "-")
+		k.Run("rollout", "status", "daemonset/agent", "--timeout=120s")
+		k.Run("rollout", "status", "statefulset/db", "--timeout=120s")
+		k.Run("wait", "--for=condition=Complete", "job/once", "--timeout=120s")
+		k.Run("create", "job", "tick-now", "--from=cronjob/tick")
+		k.Run("wait", "--for=condition=Complete", "job/tick-now", "--timeout=120s")
+		k.Run("delete", "deployment,statefulset,daemonset,job,cronjob", "--all", "--cascade=foreground", "--timeout=120s")
 	})
 }
 
 // checkRestriction acts with the credentials of kubelet: for its own node, and for another's.
-func checkRestriction(t *testing.T, k kubectl, n *Node) {
-	node := k
-	node.args = []string{"--kubeconfig=" + n.file("kubelet.kubeconfig")}
-	node.run("label", "node", n.Name, "parity=mine", "--overwrite")
-	k.stdin("apiVersion: v1\nkind: Node\nmetadata: {name: another}\n").run("create", "-f", "-")
-	defer k.run("delete", "node", "another")
-	k.run("create", "secret", "generic", "treasure", "--from-literal=gold=much")
+func checkRestriction(t *testing.T, k cli.Command, n *Node) {
+	node := k.With("KUBECONFIG=" + n.file("kubelet.kubeconfig"))
+	node.Run("label", "node", n.Name, "parity=mine", "--overwrite")
+	k.Stdin("apiVersion: v1\nkind: Node\nmetadata: {name: another}\n").Run("create", "-f", "-")
+	defer k.Run("delete", "node", "another")
+	k.Run("create", "secret", "generic", "treasure", "--from-literal=gold=much")
 	for _, forbidden := range [][]string{
 		{"label", "node", "another", "parity=yours"},
 		{"delete", "node", "another"},
@@ -253,7 +229,7 @@ func checkRestriction(t *testing.T, k kubectl, n *Node) {
 		{"get", "secrets", "-A"},
 		{"create", "token", "default"},
 	} {
-		if o := node.try(forbidden...); o.code == 0 || !strings.Contains(o.stderr, "orbidden") {
+		if o := node.Try(forbidden...); o.Code == 0 || !strings.Contains(o.Stderr, "orbidden") {
 			t.Errorf("%q: %+v", forbidden, o)
 		}
 	}
@@ -294,12 +270,12 @@ spec: {schedule: "0 0 1 1 *", jobTemplate: {spec: {template: {spec: {restartPoli
 const forwarded = 100 << 20
 
 // forward sends bytes through port-forward to a Pod that sends them back.
-func forward(t *testing.T, k kubectl, pod string) {
-	k.stdin(pod1("echo", "Never", "nc -ll -p 7 -e cat")).run("apply", "-f", "-")
-	k.run("wait", "--for=condition=Ready", "pod/echo", "--timeout=60s")
+func forward(t *testing.T, k cli.Command, pod string) {
+	k.Stdin(pod1("echo", "Never", "nc -ll -p 7 -e cat")).Run("apply", "-f", "-")
+	k.Run("wait", "--for=condition=Ready", "pod/echo", "--timeout=60s")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, k.path, append([]string{"port-forward", "pod/echo", ":7"}, k.args...)...)
+	cmd := k.Cmd(ctx, "port-forward", "pod/echo", ":7")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -347,82 +323,4 @@ func randomBytes(t *testing.T, n int) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-// kubectl runs kubectl with the administrator's kubeconfig.
-type kubectl struct {
-	t    *testing.T
-	path string
-	args []string
-	in   string
-}
-
-func newKubectl(t *testing.T, c *cluster.Cluster) kubectl {
-	t.Helper()
-	path, err := tools.Path(t.Context(), "kubectl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kubectl{t: t, path: path, args: []string{"--kubeconfig=" + c.Kubeconfig}}
-}
-
-func (k kubectl) of(t *testing.T) kubectl { k.t = t; return k }
-
-func (k kubectl) stdin(in string) kubectl { k.in = in; return k }
-
-type output struct {
-	stdout, stderr string
-	code           int
-}
-
-func (k kubectl) try(args ...string) output {
-	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, k.path, append(args[:len(args):len(args)], k.args...)...)
-	if i := indexOf(args, "--"); i >= 0 {
-		cmd = exec.CommandContext(ctx, k.path, append(append(append([]string{}, args[:i]...), k.args...), args[i:]...)...)
-	}
-	cmd.Stdin = strings.NewReader(k.in)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	o := output{}
-	if err := cmd.Run(); err != nil {
-		o.code = cmd.ProcessState.ExitCode()
-		fmt.Fprintf(&stderr, "\n%v", err)
-	}
-	o.stdout, o.stderr = stdout.String(), stderr.String()
-	return o
-}
-
-func indexOf(args []string, want string) int {
-	for i, arg := range args {
-		if arg == want {
-			return i
-		}
-	}
-	return -1
-}
-
-func (k kubectl) run(args ...string) string {
-	k.t.Helper()
-	o := k.try(args...)
-	if o.code != 0 {
-		k.t.Fatalf("kubectl %s: %s%s", strings.Join(args, " "), o.stdout, o.stderr)
-	}
-	return o.stdout
-}
-
-// eventually repeats the command until it prints text.
-func (k kubectl) eventually(text string, args ...string) {
-	k.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(250 * time.Millisecond) {
-		o := k.try(args...)
-		if o.code == 0 && strings.Contains(o.stdout, text) {
-			return
-		}
-		if time.Now().After(deadline) {
-			k.t.Fatalf("kubectl %s does not print %q: %s%s", strings.Join(args, " "), text, o.stdout, o.stderr)
-		}
-	}
 }

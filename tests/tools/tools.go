@@ -78,11 +78,16 @@ var Root = sync.OnceValues(func() (string, error) {
 // Path returns the path of a tool, and builds the pinned version first if it is missing. A
 // first build of a Kubernetes program takes minutes.
 func Path(ctx context.Context, name string) (string, error) {
+	return Build(ctx, name, func(string) {})
+}
+
+// Build is [Path] that calls building, with the version, before it builds the tool.
+func Build(ctx context.Context, name string, building func(version string)) (string, error) {
 	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
 	if i < 0 {
 		return "", fmt.Errorf("%w %q", ErrUnknown, name)
 	}
-	return all[i].path(ctx)
+	return all[i].path(ctx, building)
 }
 
 // Binary returns one of Triune's own binaries. They are not built here: the
@@ -105,7 +110,7 @@ func Binary(name string) (string, error) {
 	return path, nil
 }
 
-func (t Tool) path(ctx context.Context) (string, error) {
+func (t Tool) path(ctx context.Context, building func(version string)) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
@@ -128,6 +133,7 @@ func (t Tool) path(ctx context.Context) (string, error) {
 	}
 	defer unlock()
 	if _, err := os.Stat(path); err != nil { // nobody else was faster
+		building(version)
 		if err := t.build(ctx, root, version, path); err != nil {
 			return "", err
 		}

@@ -58,7 +58,7 @@ func TestElsewhereFindsPaths(t *testing.T) {
 var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 
 func TestNothingIsLeftForLater(t *testing.T) {
-	for _, name := range list(t, ".go", ".md", ".yaml", "Makefile") {
+	for _, name := range list(t, ".go", ".md", ".yaml", "Makefile", ".mk") {
 		text := read(t, name)
 		for _, at := range unfinished.FindAllStringIndex(text, -1) {
 			t.Errorf("%s:%d: %s", name, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]])

@@ -85,7 +85,7 @@ func TestProgramsAreThin(t *testing.T) {
 // TestAllocationsAreVerified checks that `make verify` runs all tests that count
 // allocations, which it finds by name.
 func TestAllocationsAreVerified(t *testing.T) {
-	_, rest, _ := strings.Cut(strings.ReplaceAll(read(t, "Makefile"), "\\\n", " "), "\nCOUNTED = ")
+	_, rest, _ := strings.Cut(strings.ReplaceAll(makefiles(t), "\\\n", " "), "\nCOUNTED = ")
 	line, _, _ := strings.Cut(rest, "\n")
 	counted := map[string]bool{} // true if the directory has such a test
 	for _, dir := range strings.Fields(line) {
@@ -105,7 +105,7 @@ func TestAllocationsAreVerified(t *testing.T) {
 	}
 	for dir, found := range counted {
 		if !found {
-			t.Errorf("Makefile: COUNTED has %s, where nothing counts allocations", dir)
+			t.Errorf("COUNTED has %s, where nothing counts allocations", dir)
 		}
 	}
 }

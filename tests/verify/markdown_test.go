@@ -43,12 +43,11 @@ func TestLinksLeadSomewhere(t *testing.T) {
 
 // Every make target that a document names exists.
 func TestMakeTargetsInDocumentsExist(t *testing.T) {
-	makefile := read(t, "Makefile")
-	names := append(list(t, ".md"), "Makefile")
-	for _, name := range names {
+	makefile := makefiles(t)
+	for _, name := range list(t, ".md", "Makefile", ".mk") {
 		for _, l := range parseMarkdown(read(t, name)).targets {
 			if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(l.target) + `:`).MatchString(makefile) {
-				t.Errorf("%s:%d: the Makefile has no target %s", name, l.line, l.target)
+				t.Errorf("%s:%d: no makefile has a target %s", name, l.line, l.target)
 			}
 		}
 	}

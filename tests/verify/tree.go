@@ -63,6 +63,16 @@ func list(t *testing.T, suffixes ...string) []string {
 	return found
 }
 
+// makefiles returns the text of the Makefile and of what it includes.
+func makefiles(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, name := range list(t, "Makefile", ".mk") {
+		all.WriteString(read(t, name))
+	}
+	return all.String()
+}
+
 // read returns the text of a file of the repository.
 func read(t *testing.T, name string) string {
 	t.Helper()
