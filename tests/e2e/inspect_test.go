@@ -72,6 +72,24 @@ func TestInspect(t *testing.T) {
 	triune.Says([]string{"TIER", "EVENTS FROM", "The event log is published by", "configmaps"})
 	triune.With("KUBECONFIG=" + writeFile(t, "nobody", strings.ReplaceAll(anonymousKubeconfig, "SERVER", c.URL))).Fails("forbidden")
 	triune.Fails("--output=xml", "--output=xml")
+	if config.Topology == cluster.Tiers {
+		// Who may only ask the aggregator gets nothing by the rights of whoever acts for it.
+		k.Run("create", "clusterrole", "looker", "--verb=get", "--non-resource-url=/triune/next/*")
+		k.Run("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
+		address := ""
+		for _, p := range report(t, triune).Processes {
+			if p.Tier == "core" {
+				address = p.Address
+			}
+		}
+		path := "/triune/next/" + address + "/metrics"
+		eventually(t, patience, func(context.Context) error {
+			if o := k.Try("get", "--raw", path, "--as=looker"); o.Code == 0 || !strings.Contains(o.Stderr, "must not impersonate") {
+				return fmt.Errorf("%s as looker: %+v", path, o)
+			}
+			return nil
+		})
+	}
 
 	if config.Topology != cluster.Tiers || config.Replicas < 2 {
 		return

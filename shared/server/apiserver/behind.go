@@ -1,13 +1,17 @@
 package apiserver
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"triune.dev/shared/transport/handover"
 	"triune.dev/shared/transport/nexttier"
 )
 
@@ -19,7 +23,8 @@ import (
 //
 // Only documents can be asked for (documentsBehind). The serving tier authenticates,
 // authorizes and audits the request for the document, as this tier does the request for the
-// longer path.
+// longer path. If it gets the client's credential for that, the request must not impersonate,
+// because the credential grants what the client itself may do.
 const BehindPrefix = "/triune/next/"
 
 // documentsBehind are the documents that can be asked for, or their prefixes.
@@ -47,6 +52,11 @@ func (s *Server) serveBehind(w http.ResponseWriter, req *http.Request) {
 	known := slices.ContainsFunc(next.Replicas(), func(r nexttier.Replica) bool { return r.Address == address })
 	if !ok || !known || !isDocumentBehind(document) {
 		s.writeStatus(w, req, http.StatusNotFound)
+		return
+	}
+	if next.NeedsCredentials && handover.FromContext(req.Context()) == nil {
+		err := apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("the next tier authenticates its clients itself, so the request must not impersonate"))
+		responsewriters.ErrorNegotiated(err, s.config.Generic.Serializer, schema.GroupVersion{}, w, req)
 		return
 	}
 	inner := req.Clone(nexttier.ToReplica(req.Context(), address))

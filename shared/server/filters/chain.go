@@ -3,6 +3,7 @@ package filters
 import (
 	"net/http"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	genericapifilters "k8s.io/apiserver/pkg/endpoints/filters"
 	impersonating "k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -190,8 +191,11 @@ func owned(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Han
 	} else {
 		filters = append(filters, filter{wrap: withoutAudit, step: disableAudit})
 	}
-	filters = append(filters, trackCompleted(),
-		trackStarted(traces, impersonation),
+	filters = append(filters, trackCompleted(), trackStarted(traces, impersonation))
+	if c.KeepCredentials {
+		filters = append(filters, forgetCredential())
+	}
+	filters = append(filters,
 		before(func(next http.Handler) http.Handler {
 			return impersonate(next, g.Authorization.Authorizer, g.Serializer)
 		}),
@@ -205,6 +209,17 @@ func owned(handler http.Handler, c Config, proxies *authn.FrontProxies) http.Han
 		markVerified(),
 		trackCompleted())
 	return compose(handler, tracingEnabled(traces), filters...)
+}
+
+// forgetCredential removes the client's credential from the context of a request that
+// impersonates: it is not the credential of the user as whom the request acts.
+func forgetCredential() filter {
+	return annotate(func(_ *requestState, req *http.Request) *http.Request {
+		if _, ok := req.Header[authenticationv1.ImpersonateUserHeader]; !ok {
+			return req
+		}
+		return req.WithContext(handover.NewContext(req.Context(), nil))
+	})
 }
 
 // limitInFlight bounds the requests in flight, with priority and fairness if it is on.
