@@ -54,6 +54,16 @@ func TestBehind(t *testing.T) {
 	if w := do(h, "POST", BehindPrefix+"10.0.0.1:6443/metrics"); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("POST: %d %q", w.Code, w.Body)
 	}
+	trusting, _ := newFrontOf(t, &Next{
+		Tier: "behind", NeedsCredentials: true,
+		Replicas: func() []nexttier.Replica { return replicas },
+		Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "behind") }),
+	})
+	for header, want := range map[string]int{"Accept: */*": http.StatusOK, "Impersonate-User: bob": http.StatusForbidden} {
+		if w := do(trusting, "GET", BehindPrefix+"10.0.0.1:6443/metrics", header); w.Code != want {
+			t.Errorf("%s: %d %q, want %d", header, w.Code, w.Body, want)
+		}
+	}
 	alone, _ := newFront(t, http.NotFoundHandler())
 	if w := do(alone, "GET", BehindPrefix); w.Code != http.StatusNotFound {
 		t.Errorf("with the next tier in the same process: %d", w.Code)
