@@ -73,7 +73,7 @@ func TestInspect(t *testing.T) {
 	triune.With("KUBECONFIG=" + writeFile(t, "nobody", strings.ReplaceAll(anonymousKubeconfig, "SERVER", c.URL))).Fails("forbidden")
 	triune.Fails("--output=xml", "--output=xml")
 	if config.Topology == cluster.Tiers {
-		// Who may only ask the aggregator gets nothing by the rights of whoever acts for it.
+		// Impersonating a user who may get /triune/next/ must not add the impersonator's rights.
 		k.Run("create", "clusterrole", "looker", "--verb=get", "--non-resource-url=/triune/next/*")
 		k.Run("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
 		address := ""

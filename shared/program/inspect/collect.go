@@ -45,16 +45,23 @@ func Collect(ctx context.Context, config *rest.Config) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	edge.Tier = "triune"
-	if behind, ok := c.behind(ctx, ""); ok {
+	behind, err := c.behind(ctx, "")
+	switch {
+	case errors.Is(err, errNotFound):
+		edge.Tier = "triune"
+		r.Processes = []Process{edge}
+	case err != nil:
+		return nil, err
+	default:
 		edge.Tier = "aggregator"
-		r.Processes = append(r.Processes, edge)
-		r.Processes = append(r.Processes, c.below(ctx, "", behind, maxDepth)...)
-		return r, nil
+		r.Processes = append([]Process{edge}, c.below(ctx, "", behind, maxDepth)...)
 	}
-	r.Processes = []Process{edge}
 	return r, nil
 }
+
+// errNotFound is returned for a path that a server does not have, such as BehindPrefix where
+// nothing is behind it.
+var errNotFound = errors.New("not found")
 
 type collector struct {
 	client *http.Client
@@ -76,20 +83,23 @@ func (c collector) below(ctx context.Context, path string, behind apiserver.Behi
 		if err != nil || depth == 0 || len(further) > 0 {
 			continue
 		}
-		if next, ok := c.behind(ctx, at); ok {
+		switch next, err := c.behind(ctx, at); {
+		case err == nil:
 			further = c.below(ctx, at, next, depth-1)
+		case !errors.Is(err, errNotFound):
+			all = append(all, Process{Tier: "behind " + behind.Tier, Error: err.Error()})
 		}
 	}
 	return append(all, further...)
 }
 
-// behind returns what is behind the process at a path; ok is false if nothing is.
-func (c collector) behind(ctx context.Context, path string) (b apiserver.Behind, ok bool) {
+// behind returns what is behind the process at a path, or errNotFound.
+func (c collector) behind(ctx context.Context, path string) (b apiserver.Behind, err error) {
 	body, err := c.get(ctx, path+apiserver.BehindPrefix)
 	if err != nil {
-		return apiserver.Behind{}, false
+		return b, err
 	}
-	return b, json.Unmarshal(body, &b) == nil
+	return b, json.Unmarshal(body, &b)
 }
 
 // process returns the description of the process at a path.
@@ -121,14 +131,17 @@ func (c collector) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if resp.StatusCode == http.StatusOK {
+	switch resp.StatusCode {
+	case http.StatusOK:
 		return body, nil
+	case http.StatusNotFound:
+		return nil, fmt.Errorf("%s: %w", path, errNotFound)
 	}
 	var status apierrors.StatusError
 	if json.Unmarshal(body, &status.ErrStatus) == nil && status.ErrStatus.Message != "" {
 		return nil, &status
 	}
-	return nil, fmt.Errorf("%s: %w", path, errors.New(resp.Status))
+	return nil, fmt.Errorf("%s: %s", path, resp.Status)
 }
 
 // families are the metrics of a process, by name.
@@ -190,8 +203,7 @@ func describe(f families) Process {
 	return p
 }
 
-// watches returns the numbers of watches by resource, with the group as in the keys of etcd
-// if it is that of a custom resource ("example.com/widgets").
+// watches returns the numbers of watches by group and resource: "/pods", "example.com/widgets".
 func (f families) watches() map[string]int64 {
 	all := map[string]int64{}
 	for _, m := range f["apiserver_longrunning_requests"].GetMetric() {
@@ -199,7 +211,7 @@ func (f families) watches() map[string]int64 {
 		if labels["verb"] != "WATCH" {
 			continue
 		}
-		all[labels["resource"]] += int64(valueOf(m))
+		all[labels["group"]+"/"+labels["resource"]] += int64(valueOf(m))
 	}
 	return all
 }
@@ -224,11 +236,19 @@ func (f families) feeds() []Feed {
 
 func (f families) resources(watches map[string]int64) []Resource {
 	stored, changes := f.by("triune_bytecache_stored_bytes", "resource"), f.by("triune_bytecache_log_bytes", "resource")
+	cached := f.by("triune_bytecache_objects", "resource")
+	// The keys of most built-in resources have no group, and one key serves several groups.
+	byName := map[string]int64{}
+	for of, n := range watches {
+		if _, ok := cached[of]; !ok {
+			_, of, _ = strings.Cut(of, "/")
+		}
+		byName[of] += n
+	}
 	var all []Resource
-	for name, objects := range f.by("triune_bytecache_objects", "resource") {
+	for name, objects := range cached {
 		all = append(all, Resource{
-			Name: name, Objects: int64(objects), StoredBytes: int64(stored[name]), LogBytes: int64(changes[name]),
-			Watches: watches[name[strings.LastIndexByte(name, '/')+1:]],
+			Name: name, Objects: int64(objects), StoredBytes: int64(stored[name]), LogBytes: int64(changes[name]), Watches: byName[name],
 		})
 	}
 	slices.SortFunc(all, func(a, b Resource) int {

@@ -22,7 +22,7 @@ type Process struct {
 	Tier string `json:"tier"`
 	// Address is the one by which the tier in front reaches the process; empty for the first.
 	Address string `json:"address,omitempty"`
-	// Condition is what the tier in front thinks of it: ready, unready or down.
+	// Condition is ready, unready or down, as the tier in front reports it.
 	Condition string `json:"condition,omitempty"`
 	// Error says why the other fields are empty.
 	Error string `json:"error,omitempty"`
