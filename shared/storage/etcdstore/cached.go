@@ -210,6 +210,9 @@ func (l *lister) cachedPage(ctx context.Context, from string, o kv.ReadOptions) 
 // snapshot returns the snapshot to read from, nil if only etcd has the result.
 func (s *Store) snapshot(ctx context.Context, o kv.ReadOptions) (*bytecache.Snapshot, error) {
 	if o.Revision != 0 {
+		if o.Revision <= s.CompactRevision() {
+			return nil, nil // a replica that has not pinned it would answer 410
+		}
 		snapshot, _ := s.cache.SnapshotAt(o.Revision)
 		return snapshot, nil
 	}

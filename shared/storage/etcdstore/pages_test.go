@@ -103,9 +103,16 @@ func TestContinueToken(t *testing.T) {
 }
 
 // TestContinueAfterCompaction checks that an expired token is answered with 410 and a token
-// with which the client may continue at another revision.
+// with which the client may continue at another revision, also by a Store whose cache has
+// pinned the expired one.
 func TestContinueAfterCompaction(t *testing.T) {
-	f := newFixture(t)
+	t.Run("without a cache", func(t *testing.T) { checkExpiry(t, newFixture(t)) })
+	t.Run("pinned", func(t *testing.T) { checkExpiry(t, newFixture(t, withCache(t))) })
+}
+
+func checkExpiry(t *testing.T, f *fixture) {
+	compactor := NewCompactor(nil, 0)
+	f.compaction = compactor
 	for i := range 4 {
 		f.create(t, podNamed(fmt.Sprintf("p%d", i)))
 	}
@@ -120,7 +127,11 @@ func TestContinueAfterCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	updated := f.update(t, "p3", label("new", "yes"))
+	if second, err := page(first.Continue); err != nil || second.Items[1].Labels["new"] == "yes" {
+		t.Fatalf("before the compaction: %v, %v", second.Items, err)
+	}
 	f.compact(t.Context(), t, updated.ResourceVersion)
+	compactor.learn(revisionOf(t, updated.ResourceVersion))
 	_, err = page(first.Continue)
 	if !apierrors.IsResourceExpired(err) {
 		t.Fatalf("error %v, want 410 Expired", err)
