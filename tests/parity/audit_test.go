@@ -254,10 +254,6 @@ var continueParameter = regexp.MustCompile(`\bcontinue=[\w-]+`)
 // differences that docs/divergences.md allows.
 func comparableEvent(peer *Peer, n *Normaliser, event any) any {
 	object, _ := event.(map[string]any)
-	// The tiers on the way of a request are proxies to the next one.
-	if addresses, ok := object["sourceIPs"].([]any); ok {
-		object["sourceIPs"] = slices.Compact(addresses)
-	}
 	if peer.Cluster.Config.Topology == cluster.KubeAPIServer && *target == string(cluster.Tiers) {
 		trusting(Normal{Body: object["responseObject"]})
 	}

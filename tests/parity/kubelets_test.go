@@ -186,6 +186,9 @@ func TestKubelets(t *testing.T) {
 			"two protocols": "Upgrade: SPDY/3.1\r\n", "a length": "Content-Length: 5\r\n", "chunks": "Transfer-Encoding: chunked\r\n", "both": "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
 			"another host": "Host: example.com\r\n", "much": "X: " + strings.Repeat("x", 2<<20) + "\r\n", "a bad name": "X Y: z\r\n", "a folded line": "X: y\r\n z\r\n",
 		} {
+			if *target == string(cluster.Tiers) && (strings.Contains(header, "Length") || strings.Contains(header, "chunked")) {
+				continue // see docs/divergences.md: a tier waits for the body
+			}
 			t.Run(name, func(t *testing.T) { p.in(t).sameUpgrade("works", header) })
 		}
 	})

@@ -1,7 +1,9 @@
 package filters
 
 import (
+	"net"
 	"net/http"
+	"strings"
 
 	"triune.dev/shared/server/authn"
 	"triune.dev/shared/transport/distrust"
@@ -12,11 +14,14 @@ import (
 // header is meant for a client, and the tier in front sends it to the client itself.
 
 // cleanProxied goes behind authentication. It removes from a request the headers that only
-// authentication reads, and keeps the connection of a front proxy open, which
-// authentication closes after anonymous requests.
+// authentication reads, undoes what the hop from another tier has changed, and keeps the
+// connection of a front proxy open, which authentication closes after anonymous requests.
 func cleanProxied(proxies *authn.FrontProxies) filter {
 	clean := func(_ *requestState, w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
 		distrust.RemoveChallenge(req.Header)
+		if len(req.Header["X-Forwarded-For"]) == 1 && proxies.FromTier(req) {
+			undoHop(req)
+		}
 		if header := w.Header(); len(header["Connection"]) > 0 && req.ProtoMajor > 1 && proxies.Proxied(req) {
 			delete(header, "Connection")
 		}
@@ -31,6 +36,24 @@ func cleanProxied(proxies *authn.FrontProxies) filter {
 		},
 		step: clean,
 	}
+}
+
+// undoHop makes a request that another tier has passed on the request that its client sent to
+// that tier: audit, and servers behind the proxies of Pods, Services and Nodes, then see what
+// kube-apiserver would show them. It also removes an audit ID that the client has chosen.
+func undoHop(req *http.Request) {
+	delete(req.Header, auditIDHeader)
+	forwarded := req.Header["X-Forwarded-For"][0]
+	before, client := "", forwarded
+	if i := strings.LastIndex(forwarded, ", "); i >= 0 {
+		before, client = forwarded[:i], forwarded[i+len(", "):]
+	}
+	req.RemoteAddr = net.JoinHostPort(client, "0") // a tier does not pass on the port
+	if before == "" {
+		delete(req.Header, "X-Forwarded-For")
+		return
+	}
+	req.Header["X-Forwarded-For"] = []string{before}
 }
 
 // keepProxiesOpen keeps the connections of front proxies open when next, which answers

@@ -112,3 +112,39 @@ func TestChallengeIsNotForHandlers(t *testing.T) {
 		}
 	}
 }
+
+// TestHopIsUndone checks that a request that a tier has passed on is that of its client, and
+// that nobody else can name another client.
+func TestHopIsUndone(t *testing.T) {
+	x, proxy, front, client := proxiedTier(t)
+	for name, test := range map[string]struct {
+		connection      *tls.ConnectionState
+		forwarded       string
+		address, passed string
+		auditID         bool
+	}{
+		"a tier":               {front, "192.0.2.7", "192.0.2.7:0", "", false},
+		"a tier, IPv6":         {front, "2001:db8::7", "[2001:db8::7]:0", "", false},
+		"a proxy, then a tier": {front, "198.51.100.1, 198.51.100.2, 192.0.2.7", "192.0.2.7:0", "198.51.100.1, 198.51.100.2", false},
+		"a tier itself":        {front, "", "192.0.2.1:1234", "", true},
+		"a front proxy":        {proxy, "192.0.2.7", "192.0.2.1:1234", "192.0.2.7", true},
+		"a client":             {client, "192.0.2.7", "192.0.2.1:1234", "192.0.2.7", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen *http.Request
+			x.serve = func(_ http.ResponseWriter, req *http.Request) { seen = req }
+			req := newRequest(http.MethodGet, "/api/v1/pods", "Authorization: alice", "X-Remote-User: alice", "Audit-Id: one")
+			if test.forwarded != "" {
+				req.Header.Set("X-Forwarded-For", test.forwarded)
+			}
+			req.TLS = test.connection
+			do(x.Edge, req)
+			if seen == nil {
+				t.Fatal("the request is not served")
+			}
+			if got := seen.Header.Get("X-Forwarded-For"); seen.RemoteAddr != test.address || got != test.passed || (seen.Header.Get("Audit-Id") != "") != test.auditID {
+				t.Errorf("%s, forwarded for %q, audit ID %q", seen.RemoteAddr, got, seen.Header.Get("Audit-Id"))
+			}
+		})
+	}
+}

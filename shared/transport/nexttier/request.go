@@ -239,24 +239,15 @@ func withoutBearerToken(values []string) []string {
 	return []string{strings.Join(protocols, ", ")}
 }
 
-// setForwarded sets the X-Forwarded headers, which audit and the proxies of Pods and Services
-// read.
+// setForwarded adds the client's address to X-Forwarded-For, from which the next tier, behind
+// its authentication, takes it again.
 func setForwarded(h http.Header, req *http.Request) {
-	values := make([]string, 3)
-	if ip, _, err := net.SplitHostPort(req.RemoteAddr); err == nil {
-		if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {
-			ip = strings.Join(prior, ", ") + ", " + ip
-		}
-		values[0] = ip
-		h["X-Forwarded-For"] = values[0:1:1]
+	ip, _, err := net.SplitHostPort(req.RemoteAddr)
+	if err != nil {
+		return
 	}
-	if req.Host != "" {
-		values[1] = req.Host
-		h["X-Forwarded-Host"] = values[1:2:2]
+	if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {
+		ip = strings.Join(prior, ", ") + ", " + ip
 	}
-	values[2] = "http"
-	if req.TLS != nil {
-		values[2] = "https"
-	}
-	h["X-Forwarded-Proto"] = values[2:3:3]
+	h["X-Forwarded-For"] = []string{ip}
 }
