@@ -75,6 +75,7 @@
 //	deadline of the request passed   504 Timeout
 //	response body broke off          the connection is aborted, so that the client
 //	                                 does not take half a list for all of it
+//	watch broke off                  it ends, so that the client resumes it
 //	front-proxy certificate refused  503 InternalError, see below
 //	too many requests in flight      429 TooManyRequests, Retry-After
 //	header fields too large          431

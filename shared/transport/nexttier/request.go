@@ -49,10 +49,18 @@ func kindOf(req *http.Request) kind {
 		}
 		return short
 	}
-	if isTrue(req.URL, "watch") || isTrue(req.URL, "follow") || strings.Contains(req.URL.Path, "/watch/") {
+	if isWatch(req) || isTrue(req.URL, "follow") {
 		return stream
 	}
 	return short
+}
+
+// isWatch reports whether a request is a watch, from its request info if it has one.
+func isWatch(req *http.Request) bool {
+	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok && info.IsResourceRequest {
+		return info.Verb == "watch"
+	}
+	return isTrue(req.URL, "watch") || strings.Contains(req.URL.Path, "/watch/")
 }
 
 // isTrue parses a boolean query parameter as the API does: it is true if present, except for

@@ -47,7 +47,7 @@ type exchange struct {
 }
 
 // relay forwards a response. It panics with [http.ErrAbortHandler] if the body breaks off:
-// otherwise the client would take it for complete.
+// otherwise the client would take it for complete, which a watch never is.
 func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Response, x exchange) {
 	defer res.Body.Close()
 	header := w.Header()
@@ -92,6 +92,11 @@ func (p *Proxy) relay(w http.ResponseWriter, req *http.Request, res *http.Respon
 	case err == nil:
 	case errors.As(err, &gone), x.kind == stream && (x.endedHere() || errors.Is(req.Context().Err(), context.Canceled)):
 		// The client has gone, or the server is ending its watches: nothing is lost.
+		return
+	case isWatch(req) && res.StatusCode == http.StatusOK:
+		// A watch may end at any time, and its client resumes it from the last event. After one
+		// that was aborted, client-go lists again.
+		p.config.Logger.V(2).Info("watch broke off", "path", req.URL.Path, "err", err)
 		return
 	default:
 		p.config.Logger.V(2).Info("response broke off", "method", req.Method, "path", req.URL.Path, "err", err)

@@ -92,6 +92,34 @@ func TestEventsAndTheirEndArriveImmediately(t *testing.T) {
 	}
 }
 
+// TestBrokenBody checks that a watch ends when the connection to the next tier breaks, and that
+// the client of any other request sees that the body is not whole.
+func TestBrokenBody(t *testing.T) {
+	for path, whole := range map[string]bool{
+		"/api/v1/pods?watch=1":                         true,
+		"/api/v1/watch/pods":                           true,
+		"/api/v1/pods":                                 false,
+		"/api/v1/namespaces/n/pods/p/log?follow=1":     false,
+		"/api/v1/namespaces/n/pods/p/proxy/?watch=1":   false,
+		"/api/v1/namespaces/n/services/s/proxy/stream": false,
+	} {
+		t.Run(path, func(t *testing.T) {
+			b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "one\n")
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			})
+			f := startFront(t, startProxy(t, testConfig(b.url())))
+			body := opened(t, f, t.Context(), path)
+			defer body.Close()
+			got, err := io.ReadAll(body)
+			if string(got) != "one\n" || (err == nil) != whole {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
 func TestDisconnectCancelsTheForwardedRequest(t *testing.T) {
 	for _, path := range []string{"/api/v1/pods?watch=1", "/api/v1/pods"} {
 		for name, header := range map[string]bool{"after the header": true, "before the header": false} {
