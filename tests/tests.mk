@@ -18,8 +18,9 @@ test-unit: ## the tests of every package
 	$(call tools,test-unit,h2spec)
 	$(call step,test-unit,$(GOTEST) -short $(filter-out ./tests/...,$(PACKAGES)) ./tests/bench/... ./tests/conformance ./tests/deploy/image ./tests/faults/configmaps ./tests/faults/witness ./tests/pins ./tests/tools/...)
 
-# The tests of package faults that make runs.
+# The tests of package faults that make runs, and those that need more tools.
 FAULTS = Watchers|Informers|EtcdWatches|Linearizability
+ALL_FAULTS = $(FAULTS)|Nodes
 
 # The tests of package e2e that make runs with all that production clusters turn on.
 PRODUCTION = TestProduction|TestQuietStart|TestStolenKeysOfTiers|TestKubectlDiscovery|TestKubectlAuth|TestKubectlApply|TestTiersDecideAlike|TestContradiction|TestAnonymousIsCores
@@ -69,10 +70,18 @@ node-tools:
 
 .PHONY: test-node
 test-node: build node-tools ## a node with kubelet and Pods, beside triune, the tiers and kube-apiserver (as root, on Debian)
-	$(if $(filter -short,$(NODES)),,$(call tools,test-node,metrics-server))
+	$(if $(filter -short,$(NODES)),,$(call tools,test-node,coredns helm metrics-server proxy-agent proxy-server))
 	$(call step,test-node,for on in $(NODES); do \
 		$(GOTEST) -count=1 -timeout 20m ./tests/node $$on || exit 1; done)
 	$(call step,test-tutorial,$(GOTEST) -count=1 -timeout 20m ./tests/readme -run TestTutorial $(filter -short,$(NODES)))
+
+# A run of Kubernetes' conformance tests, which takes an hour for each of the servers.
+.PHONY: test-conformance
+test-conformance: build node-tools ## Kubernetes' conformance tests with a node, for docs/conformance.md (as root, on Debian)
+	$(call step,conformance-packages,command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends debootstrap; } >/dev/null)
+	$(call tools,test-conformance,agnhost coredns e2e.test ginkgo nnp sample-apiserver)
+	$(call step,test-conformance,for on in $(NODES); do \
+		$(GOTEST) -count=1 -timeout 4h ./tests/conformance -run TestSpecs -record $$on || exit 1; done)
 
 # The packages where goroutines share most. The race detector needs a C compiler.
 RACED = ./shared/storage/bytecache ./shared/storage/etcdembed ./shared/storage/eventlog ./shared/transport/loopback ./shared/server/reads ./services/standalone/internal/nats
@@ -109,8 +118,8 @@ production-triune ./tests/e2e -target=triune -flags=production
 production-etcd   ./tests/e2e -target=triune -external-etcd -flags=production-max-in-flight
 production-tiers  ./tests/e2e -target=tiers -replicas=2 -flags=production
 production-go     -short ./tests/e2e -target=tiers -replicas=2 -flags=production-max-in-flight
-faults-triune     ./tests/faults -run $(FAULTS) -target=triune
-faults-tiers      ./tests/faults -run $(FAULTS) -target=tiers -replicas=3
+faults-triune     ./tests/faults -run $(ALL_FAULTS) -target=triune
+faults-tiers      ./tests/faults -run $(ALL_FAULTS) -target=tiers -replicas=3
 deploy            ./tests/deploy/...
 endef
 export E2E

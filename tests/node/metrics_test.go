@@ -63,7 +63,7 @@ spec:
       - name: metrics-server
         image: ` + metricsImage + `
         imagePullPolicy: Never
-        command: [metrics-server, --cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-insecure-tls, --metric-resolution=15s]
+        command: [metrics-server, --cert-dir=/tmp, --secure-port=10250, --kubelet-preferred-address-types=InternalIP, --kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt, --metric-resolution=15s]
         readinessProbe: {httpGet: {path: /readyz, port: 10250, scheme: HTTPS}, periodSeconds: 1, failureThreshold: 60}
 `
 
@@ -73,7 +73,7 @@ func checkMetrics(t *testing.T, k cli.Command, n *Node, pod string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Import(t.Context(), metricsImage, []string{program}, "metrics-server"); err != nil {
+	if err := n.ImportPrograms(t.Context(), metricsImage, []string{program}, "metrics-server"); err != nil {
 		t.Fatal(err)
 	}
 	k.Stdin(metricsServer).Run("apply", "-f", "-")

@@ -39,6 +39,10 @@ func newNetwork(ctx context.Context, name, serviceRange string) (*network, error
 		{"ip", "route", "add", podRange, "via", nodeAddress},
 		{"ip", "route", "add", serviceRange, "via", nodeAddress},
 		n.enter("sysctl", "-q", "-w", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.route_localnet=1"),
+		// The address of a Service that kube-proxy does not know yet is refused. Without that,
+		// connections would go to and fro until they time out.
+		n.enter("iptables", "-A", "FORWARD", "-d", serviceRange, "-j", "REJECT"),
+		n.enter("iptables", "-A", "OUTPUT", "-d", serviceRange, "-j", "REJECT"),
 	} {
 		if err := run(ctx, args...); err != nil {
 			return nil, errors.Join(err, n.close())
@@ -59,10 +63,18 @@ func (n *network) close() error {
 	if _, err := os.Stat(filepath.Join("/run/netns", n.name)); err == nil {
 		errs = append(errs, run(context.Background(), "ip", "netns", "delete", n.name))
 	}
-	if _, err := os.Stat(filepath.Join("/sys/class/net", n.link)); err == nil {
-		errs = append(errs, run(context.Background(), "ip", "link", "delete", n.link))
+	if n.linked() {
+		// The kernel may be about to remove it with the namespace.
+		if err := run(context.Background(), "ip", "link", "delete", n.link); err != nil && n.linked() {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
+}
+
+func (n *network) linked() bool {
+	_, err := os.Stat(filepath.Join("/sys/class/net", n.link))
+	return err == nil
 }
 
 func run(ctx context.Context, args ...string) error {

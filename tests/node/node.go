@@ -80,6 +80,7 @@ func serverFlags(tier cluster.Tier, p *pki.PKI) []string {
 	if tier != cluster.Aggregator && tier != cluster.Extensions {
 		flags = append(flags,
 			"--kubelet-client-certificate="+p.Admin.CertFile, "--kubelet-client-key="+p.Admin.KeyFile,
+			"--kubelet-certificate-authority="+p.ClusterCA.CertFile,
 			"--kubelet-preferred-address-types=InternalIP")
 	}
 	return flags
@@ -97,8 +98,9 @@ type Node struct {
 	// Kubelet, Containerd and Proxy are its programs.
 	Kubelet, Containerd, Proxy *cluster.Process
 
-	cluster *cluster.Cluster
-	network *network
+	cluster     *cluster.Cluster
+	network     *network
+	endApproval func() error
 }
 
 // Start starts a node of the cluster, which joins by a bootstrap token of the form
@@ -121,6 +123,7 @@ func Start(ctx context.Context, c *cluster.Cluster, token string) (*Node, error)
 		return n, err
 	}
 	for _, start := range []func(context.Context) error{n.startContainerd, n.importImages, n.startProxy,
+		func(context.Context) error { return n.approveServing() },
 		func(ctx context.Context) error { return n.startKubelet(ctx, token) }} {
 		ctx, cancel := context.WithTimeout(ctx, startTimeout)
 		err := start(ctx)
@@ -142,6 +145,9 @@ func (n *Node) Server() string {
 	url := n.cluster.ReplicaURL(n.cluster.ServingTiers()[0], 0)
 	return "https://" + hostAddress + url[strings.LastIndexByte(url, ':'):]
 }
+
+// KubeletDir returns kubelet's directory, with the volumes of Pods.
+func (n *Node) KubeletDir() string { return n.file("kubelet") }
 
 func (n *Node) file(parts ...string) string {
 	return filepath.Join(append([]string{n.Dir}, parts...)...)
@@ -206,19 +212,8 @@ func (n *Node) importImages(ctx context.Context) error {
 		return err
 	}
 	return errors.Join(
-		n.Import(ctx, PauseImage, nil, "/bin/busybox", "sleep", "2147483647"),
-		n.Import(ctx, ToolsImage, []string{kubectl}, "/bin/sh"))
-}
-
-// Import makes an image of busybox and further static programs, which are in /bin, and gives
-// it to the node.
-func (n *Node) Import(ctx context.Context, name string, programs []string, command ...string) error {
-	archive := n.file("image.tar")
-	defer os.Remove(archive)
-	if err := writeImage(archive, name, append([]string{busyboxPath}, programs...), command...); err != nil {
-		return err
-	}
-	return n.ctr(ctx, "images", "import", archive)
+		n.ImportPrograms(ctx, PauseImage, nil, "/bin/busybox", "sleep", "2147483647"),
+		n.ImportPrograms(ctx, ToolsImage, []string{kubectl}, "/bin/sh"))
 }
 
 func (n *Node) startProxy(ctx context.Context) error {
@@ -241,7 +236,7 @@ func (n *Node) startKubelet(ctx context.Context, token string) error {
 		return err
 	}
 	// Volumes of Pods must be visible to containerd.
-	root := n.file("kubelet")
+	root := n.KubeletDir()
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
@@ -266,6 +261,7 @@ clusterDomain: cluster.local
 clusterDNS: [%s]
 resolvConf: %s
 rotateCertificates: true
+serverTLSBootstrap: true
 failSwapOn: false
 localStorageCapacityIsolation: false
 imageGCHighThresholdPercent: 100
@@ -303,6 +299,9 @@ func (n *Node) Logs(limit int64) string {
 // Close stops the programs and all containers, and removes the network, mounts and cgroups.
 func (n *Node) Close() error {
 	var errs []error
+	if n.endApproval != nil {
+		errs = append(errs, n.endApproval())
+	}
 	for _, p := range []*cluster.Process{n.Kubelet, n.Proxy} {
 		if p != nil {
 			errs = append(errs, p.Stop())

@@ -11,11 +11,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"triune.dev/shared/process/pki"
+	"triune.dev/tests/bench/accounting"
 	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
@@ -24,9 +26,6 @@ var (
 	target   = flag.String("target", "triune", "the API server: triune, tiers or kube-apiserver")
 	replicas = flag.Int("replicas", 1, "how many replicas each of the tiers has")
 )
-
-// patience bounds each wait for kubelet, controllers or a container.
-const patience = 2 * time.Minute
 
 const web = `apiVersion: apps/v1
 kind: Deployment
@@ -55,11 +54,8 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 
 // TestNode joins a node to a cluster and lets it work.
 func TestNode(t *testing.T) {
-	if lacks := Missing(); lacks != "" {
-		if testing.Short() {
-			t.Skip(lacks)
-		}
-		t.Fatal(lacks)
+	if lacks := Missing(); lacks != "" && testing.Short() {
+		t.Skip(lacks)
 	}
 	keys, err := pki.Ensure(t.TempDir(), PKIOptions())
 	if err != nil {
@@ -68,51 +64,24 @@ func TestNode(t *testing.T) {
 	config := ClusterConfig(cluster.Topology(*target), *replicas, keys)
 	config.Flags["kube-controller-manager"] = []string{"--cluster-signing-duration=" + certificateValidity.String()}
 	c := cluster.Run(t, config)
-	if err := StartControllers(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
 	k := cli.Kubectl(t, c.Kubeconfig, "")
-	k.Stdin(cluster.BootstrapManifest).Run("apply", "-f", "-")
-	n, err := Start(t.Context(), c, cluster.BootstrapToken)
-	if n != nil {
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Log(n.Logs(8 << 10))
-			}
-			if err := n.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := Run(t, c)
 	began := time.Now()
-	k.Eventually(patience, "Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
-	t.Logf("the node is ready after %v", time.Since(began).Round(100*time.Millisecond))
 	firstCertificate := n.clientCertificate(t)
 
 	k.Stdin(web).Run("apply", "-f", "-")
 	k.Run("rollout", "status", "deployment/web", "--timeout=120s")
-	t.Logf("pods run after %v", time.Since(began).Round(100*time.Millisecond))
+	t.Logf("its first Pods run %v later", time.Since(began).Round(100*time.Millisecond))
 	pod := strings.Fields(k.Run("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))[0]
 	t.Run("logs", func(t *testing.T) {
 		if got := k.Of(t).Run("logs", pod); got != "started\n" {
 			t.Errorf("logs are %q", got)
 		}
 	})
-	t.Run("exec", func(t *testing.T) {
-		k := k.Of(t)
-		if got := k.Run("exec", pod, "--", "cat", "/www/index.html"); got != "hello from "+pod+"\n" {
-			t.Errorf("it says %q", got)
-		}
-		if got := k.Stdin("over there").Run("exec", "-i", pod, "--", "cat"); got != "over there" {
-			t.Errorf("cat says %q", got)
-		}
-		if o := k.Try("exec", pod, "--", "sh", "-c", "exit 7"); o.Code != 7 {
-			t.Errorf("exit status %d: %s", o.Code, o.Stderr)
-		}
-	})
+	for protocol, env := range map[string][]string{"WebSocket": nil, "SPDY": spdy} {
+		t.Run("exec by "+protocol, func(t *testing.T) { execute(t, k.Of(t).With(env...), pod) })
+		t.Run("port-forward by "+protocol, func(t *testing.T) { forward(t, k.Of(t).With(env...), pod) })
+	}
 	t.Run("proxies", func(t *testing.T) {
 		k := k.Of(t)
 		k.Eventually(patience, "hello from", "get", "--raw", "/api/v1/namespaces/default/services/web/proxy/")
@@ -165,7 +134,12 @@ func TestNode(t *testing.T) {
 		k.Run("debug", pod, "--image="+ToolsImage, "--image-pull-policy=Never", "--container=inspector", "--", "echo", "here")
 		k.Eventually(patience, "here", "logs", pod, "-c", "inspector")
 	})
-	t.Run("port-forward", func(t *testing.T) { forward(t, k.Of(t), pod) })
+	t.Run("names of Services", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("CoreDNS takes minutes to build (-short)")
+		}
+		checkNames(t, k.Of(t), n, pod)
+	})
 	t.Run("metrics-server", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("metrics-server takes minutes to build (-short)")
@@ -178,6 +152,7 @@ func TestNode(t *testing.T) {
 		}
 		checkRotation(t, k.Of(t), n, firstCertificate)
 	})
+	t.Run("idle", func(t *testing.T) { logIdle(t, c) })
 	t.Run("what a node may do", func(t *testing.T) { checkRestriction(t, k.Of(t), n) })
 	t.Run("restarts", func(t *testing.T) {
 		k := k.Of(t)
@@ -214,6 +189,34 @@ func TestNode(t *testing.T) {
 	})
 }
 
+// logIdle logs how much processor time the servers take while nothing but the node, its Pods
+// and the controllers uses them.
+func logIdle(t *testing.T, c *cluster.Cluster) {
+	if testing.Short() {
+		t.Skip("it takes half a minute (-short)")
+	}
+	const period = 30 * time.Second
+	used := func() (total time.Duration, each []string) {
+		for _, tier := range append(c.ServingTiers(), cluster.Etcd, cluster.NATS) {
+			sum := time.Duration(0)
+			for replica := 0; c.Process(tier, replica) != nil; replica++ {
+				cpu, err := accounting.CPU(c.Process(tier, replica).PID())
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += cpu
+			}
+			total += sum
+			each = append(each, fmt.Sprintf("%s %v", tier, sum.Round(time.Millisecond)))
+		}
+		return total, each
+	}
+	before, atFirst := used()
+	time.Sleep(period)
+	after, each := used()
+	t.Logf("idle servers take %.1f %% of a processor; processor time was %s, and is %s", 100*float64(after-before)/float64(period), strings.Join(atFirst, ", "), strings.Join(each, ", "))
+}
+
 // checkRestriction acts with the credentials of kubelet: for its own node, and for another's.
 func checkRestriction(t *testing.T, k cli.Command, n *Node) {
 	node := k.With("KUBECONFIG=" + n.file("kubelet.kubeconfig"))
@@ -233,6 +236,18 @@ func checkRestriction(t *testing.T, k cli.Command, n *Node) {
 			t.Errorf("%q: %+v", forbidden, o)
 		}
 	}
+}
+
+// checkNames runs CoreDNS, which finds Services at the API's own address, and asks it from a Pod:
+// for a Service, for one that is made later, and for the API, which kubectl uses by that name.
+func checkNames(t *testing.T, k cli.Command, n *Node, pod string) {
+	n.RunDNS(t, k)
+	k.Eventually(patience, "hello from", "exec", pod, "--", "wget", "-q", "-O", "-", "http://web.default.svc.cluster.local/")
+	k.Run("expose", "deployment/web", "--name=later", "--port=80", "--target-port=8080")
+	k.Eventually(patience, "hello from", "exec", pod, "--", "wget", "-q", "-O", "-", "http://later/")
+	k.Run("delete", "service/later")
+	k.Eventually(patience, "deployment.apps/web", "exec", pod, "--", "sh", "-c", "kubectl --server=https://kubernetes.default --token=$(cat /var/run/secrets/kubernetes.io/serviceaccount/token)"+
+		" --certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt get deployments -o name --cache-dir=/tmp")
 }
 
 // pod1 is the manifest of a Pod with one container.
@@ -266,12 +281,35 @@ metadata: {name: tick}
 spec: {schedule: "0 0 1 1 *", jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: main, image: "` + ToolsImage + `", imagePullPolicy: Never, command: ["true"]}]}}}}}
 `
 
-// forwarded is how many bytes port-forward carries in each direction.
+// spdy makes kubectl use the protocol that it used before v1.31.
+var spdy = []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"}
+
+// execute runs commands in a Pod: with output, with input, with an exit status, with much output, and in a terminal.
+func execute(t *testing.T, k cli.Command, pod string) {
+	if got := k.Run("exec", pod, "--", "cat", "/www/index.html"); got != "hello from "+pod+"\n" {
+		t.Errorf("it says %q", got)
+	}
+	if got := k.Stdin("over there").Run("exec", "-i", pod, "--", "cat"); got != "over there" {
+		t.Errorf("cat says %q", got)
+	}
+	if o := k.Try("exec", pod, "--", "sh", "-c", "exit 7"); o.Code != 7 {
+		t.Errorf("exit status %d: %s", o.Code, o.Stderr)
+	}
+	began := time.Now()
+	if got := k.Run("exec", pod, "--", "head", "-c", strconv.Itoa(forwarded), "/dev/zero"); len(got) != forwarded {
+		t.Errorf("%d bytes came", len(got))
+	}
+	t.Logf("%d MiB in %v", forwarded>>20, time.Since(began).Round(time.Millisecond))
+	resize(t, k, pod)
+}
+
+// forwarded is how many bytes port-forward carries in each direction, and exec in one.
 const forwarded = 100 << 20
 
 // forward sends bytes through port-forward to a Pod that sends them back.
 func forward(t *testing.T, k cli.Command, pod string) {
 	k.Stdin(pod1("echo", "Never", "nc -ll -p 7 -e cat")).Run("apply", "-f", "-")
+	defer k.Run("delete", "pod/echo")
 	k.Run("wait", "--for=condition=Ready", "pod/echo", "--timeout=60s")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

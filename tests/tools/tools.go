@@ -27,6 +27,8 @@ type Tool struct {
 	// Kubernetes programs get their version from link-time variables; without them
 	// kube-apiserver reports v0.0.0-master, which Helm refuses.
 	Kubernetes bool
+	// Test says that the program is that of the package's tests.
+	Test bool
 }
 
 var all = []Tool{
@@ -39,10 +41,17 @@ var all = []Tool{
 	{Name: "kube-proxy", Package: "k8s.io/kubernetes/cmd/kube-proxy", Module: "k8s.io/kubernetes", Kubernetes: true},
 	{Name: "kubectl", Package: "k8s.io/kubernetes/cmd/kubectl", Module: "k8s.io/kubernetes", Kubernetes: true},
 	{Name: "kubeadm", Package: "k8s.io/kubernetes/cmd/kubeadm", Module: "k8s.io/kubernetes", Kubernetes: true},
+	{Name: "agnhost", Package: "k8s.io/kubernetes/test/images/agnhost", Module: "k8s.io/kubernetes"},
+	{Name: "nnp", Package: "k8s.io/kubernetes/test/images/nonewprivs", Module: "k8s.io/kubernetes"},
+	{Name: "e2e.test", Package: "k8s.io/kubernetes/test/e2e", Module: "k8s.io/kubernetes", Kubernetes: true, Test: true},
+	{Name: "ginkgo", Package: "github.com/onsi/ginkgo/v2/ginkgo", Module: "github.com/onsi/ginkgo/v2"},
 	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver", Module: "k8s.io/sample-apiserver"},
 	{Name: "kwok", Package: "sigs.k8s.io/kwok/cmd/kwok", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
 	{Name: "kwokctl", Package: "sigs.k8s.io/kwok/cmd/kwokctl", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
 	{Name: "metrics-server", Package: "sigs.k8s.io/metrics-server/cmd/metrics-server", Module: "sigs.k8s.io/metrics-server", Dir: "tools/metrics-server"},
+	{Name: "coredns", Package: "github.com/coredns/coredns", Module: "github.com/coredns/coredns", Dir: "tools/coredns"},
+	{Name: "proxy-server", Package: "sigs.k8s.io/apiserver-network-proxy/cmd/server", Module: "sigs.k8s.io/apiserver-network-proxy", Dir: "tools/konnectivity"},
+	{Name: "proxy-agent", Package: "sigs.k8s.io/apiserver-network-proxy/cmd/agent", Module: "sigs.k8s.io/apiserver-network-proxy", Dir: "tools/konnectivity"},
 	{Name: "h2spec", Package: "github.com/summerwind/h2spec/cmd/h2spec", Module: "github.com/summerwind/h2spec", Dir: "tools/h2spec"},
 	{Name: "helm", Package: "helm.sh/helm/v4/cmd/helm", Module: "helm.sh/helm/v4", Dir: "tools/helm"},
 	{Name: "docker-compose", Package: "github.com/docker/compose/v2/cmd", Module: "github.com/docker/compose/v2", Dir: "tools/compose"},
@@ -164,6 +173,9 @@ func (t Tool) link(dir, version string) error {
 func (t Tool) build(ctx context.Context, root, version, path string) error {
 	part := path + ".part"
 	args := []string{"build", "-o", part}
+	if t.Test {
+		args = []string{"test", "-vet=off", "-c", "-o", part}
+	}
 	if t.Kubernetes {
 		args = append(args, "-ldflags", kubernetesVersion(version))
 	}
@@ -227,8 +239,9 @@ func kubernetesVersion(version string) string {
 	}, " ")
 }
 
-// ModuleDir returns the directory of a module that a go.mod below tests/tools selects, and
-// downloads it first if necessary. Examples and manifests are read there and not copied.
+// ModuleDir returns the directory of a module that a go.mod selects, and downloads it first if
+// necessary. dir is that of the go.mod, relative to tests/tools. Examples and manifests are
+// read there and not copied.
 func ModuleDir(ctx context.Context, dir, module string) (string, error) {
 	root, err := Root()
 	if err != nil {

@@ -1,0 +1,44 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"triune.dev/tests/cli"
+	"triune.dev/tests/cluster"
+)
+
+// patience bounds each wait for kubelet, controllers or a container.
+const patience = 2 * time.Minute
+
+// Run starts controllers and a node in a cluster for the length of a test, and returns the
+// node when it is ready. It fails the test if the machine cannot have one.
+func Run(t *testing.T, c *cluster.Cluster) *Node {
+	t.Helper()
+	if lacks := Missing(); lacks != "" {
+		t.Fatal(lacks)
+	}
+	if err := StartControllers(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	k := cli.Kubectl(t, c.Kubeconfig, "")
+	k.Stdin(cluster.BootstrapManifest).Run("apply", "-f", "-")
+	n, err := Start(t.Context(), c, cluster.BootstrapToken)
+	if n != nil {
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(n.Logs(8 << 10))
+			}
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	k.Eventually(patience, "Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
+	t.Logf("the node is ready after %v", time.Since(began).Round(100*time.Millisecond))
+	return n
+}
