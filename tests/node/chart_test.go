@@ -17,9 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cli"
-	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
 )
 
@@ -30,12 +28,7 @@ func TestChart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("helm and CoreDNS take minutes to build (-short)")
 	}
-	keys, err := pki.Ensure(t.TempDir(), PKIOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := cluster.Run(t, ClusterConfig(cluster.Topology(*target), *replicas, keys))
-	n := Run(t, c)
+	c, n := Run(t, *target, *replicas, nil)
 	n.RunDNS(t, cli.Kubectl(t, c.Kubeconfig, ""))
 	k := cli.Kubectl(t, c.Kubeconfig, "hosted")
 	n.importChartImages(t)

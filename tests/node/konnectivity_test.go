@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
@@ -22,10 +21,6 @@ func TestKonnectivity(t *testing.T) {
 	}
 	for _, mode := range []struct{ proxy, egress string }{{"grpc", "GRPC"}, {"http-connect", "HTTPConnect"}} {
 		t.Run(mode.proxy, func(t *testing.T) {
-			keys, err := pki.Ensure(t.TempDir(), PKIOptions())
-			if err != nil {
-				t.Fatal(err)
-			}
 			dir := t.TempDir()
 			socket, egress := filepath.Join(dir, "socket"), filepath.Join(dir, "egress.yaml")
 			if err := os.WriteFile(egress, fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
@@ -35,18 +30,17 @@ egressSelections:
 `, mode.egress, socket), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			config := ClusterConfig(cluster.Topology(*target), *replicas, keys)
-			for tier := range config.Flags {
-				config.Flags[tier] = append(config.Flags[tier], "--egress-selector-config-file="+egress)
-			}
-			c := cluster.Run(t, config)
-			n := Run(t, c)
-			checkKonnectivity(t, n, keys, mode.proxy, socket)
+			_, n := Run(t, *target, *replicas, func(config *cluster.Config) {
+				for tier := range config.Flags {
+					config.Flags[tier] = append(config.Flags[tier], "--egress-selector-config-file="+egress)
+				}
+			})
+			checkKonnectivity(t, n, mode.proxy, socket)
 		})
 	}
 }
 
-func checkKonnectivity(t *testing.T, n *Node, keys *pki.PKI, mode, socket string) {
+func checkKonnectivity(t *testing.T, n *Node, mode, socket string) {
 	k := cli.Kubectl(t, n.cluster.Kubeconfig, "")
 	k.Stdin(web).Run("apply", "-f", "-")
 	k.Run("rollout", "status", "deployment/web", "--timeout=120s")
@@ -58,7 +52,7 @@ func checkKonnectivity(t *testing.T, n *Node, keys *pki.PKI, mode, socket string
 		}
 	}
 	unreachable()
-	server, agent := startKonnectivity(t, n, keys, mode, socket)
+	server, agent := startKonnectivity(t, n, mode, socket)
 	k.Eventually(patience, "started", "logs", pod)
 	execute(t, k, pod)
 	forward(t, k, pod)
@@ -69,12 +63,12 @@ func checkKonnectivity(t *testing.T, n *Node, keys *pki.PKI, mode, socket string
 	unreachable()
 	// What does not go to the node does not notice.
 	k.Run("create", "configmap", "elsewhere")
-	startKonnectivity(t, n, keys, mode, socket)
+	startKonnectivity(t, n, mode, socket)
 	k.Eventually(patience, "started", "logs", pod)
 }
 
 // startKonnectivity starts both programs for the length of the test.
-func startKonnectivity(t *testing.T, n *Node, keys *pki.PKI, mode, socket string) (server, agent *cluster.Process) {
+func startKonnectivity(t *testing.T, n *Node, mode, socket string) (server, agent *cluster.Process) {
 	t.Helper()
 	paths := map[string]string{}
 	for _, name := range []string{"proxy-server", "proxy-agent"} {
@@ -92,6 +86,7 @@ func startKonnectivity(t *testing.T, n *Node, keys *pki.PKI, mode, socket string
 		}
 		ports[i] = strconv.Itoa(port)
 	}
+	keys := n.cluster.PKI
 	serving := keys.Serving["aggregator"]
 	server = &cluster.Process{Name: "proxy-server", Path: paths["proxy-server"], LogFile: n.file("proxy-server.log"), Args: []string{
 		"--mode=" + mode, "--uds-name=" + socket, "--server-port=0", "--delete-existing-uds-file=true",

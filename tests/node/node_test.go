@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"triune.dev/shared/process/pki"
 	"triune.dev/tests/bench/accounting"
 	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
@@ -57,15 +56,10 @@ func TestNode(t *testing.T) {
 	if lacks := Missing(); lacks != "" && testing.Short() {
 		t.Skip(lacks)
 	}
-	keys, err := pki.Ensure(t.TempDir(), PKIOptions())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := ClusterConfig(cluster.Topology(*target), *replicas, keys)
-	config.Flags["kube-controller-manager"] = []string{"--cluster-signing-duration=" + certificateValidity.String()}
-	c := cluster.Run(t, config)
+	c, n := Run(t, *target, *replicas, func(config *cluster.Config) {
+		config.Flags["kube-controller-manager"] = []string{"--cluster-signing-duration=" + certificateValidity.String()}
+	})
 	k := cli.Kubectl(t, c.Kubeconfig, "")
-	n := Run(t, c)
 	began := time.Now()
 	firstCertificate := n.clientCertificate(t)
 

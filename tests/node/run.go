@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 )
@@ -11,13 +12,23 @@ import (
 // patience bounds each wait for kubelet, controllers or a container.
 const patience = 2 * time.Minute
 
-// Run starts controllers and a node in a cluster for the length of a test, and returns the
-// node when it is ready. It fails the test if the machine cannot have one.
-func Run(t *testing.T, c *cluster.Cluster) *Node {
+// Run starts a cluster with controllers and a node for the length of a test, and returns both
+// when the node is ready. It fails the test if the machine cannot have one. change, if not nil,
+// changes the configuration.
+func Run(t *testing.T, topology string, replicas int, change func(*cluster.Config)) (*cluster.Cluster, *Node) {
 	t.Helper()
 	if lacks := Missing(); lacks != "" {
 		t.Fatal(lacks)
 	}
+	keys, err := pki.Ensure(t.TempDir(), PKIOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := ClusterConfig(cluster.Topology(topology), replicas, keys)
+	if change != nil {
+		change(&config)
+	}
+	c := cluster.Run(t, config)
 	if err := StartControllers(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -40,5 +51,5 @@ func Run(t *testing.T, c *cluster.Cluster) *Node {
 	began := time.Now()
 	k.Eventually(patience, "Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
 	t.Logf("the node is ready after %v", time.Since(began).Round(100*time.Millisecond))
-	return n
+	return c, n
 }
