@@ -22,9 +22,8 @@ import (
 	"triune.dev/tests/hooks"
 )
 
-// kubeletAnswers are what a kubelet may answer to a request for logs, by the name of the Pod,
-// and to an upgrade.
-var kubeletAnswers = map[string]func(http.ResponseWriter, *http.Request){
+// badAnswers are what a server behind the API server may answer, most of it invalid.
+var badAnswers = map[string]func(http.ResponseWriter, *http.Request){
 	"works":     func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "line\n") },
 	"empty":     func(http.ResponseWriter, *http.Request) {},
 	"not-found": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no such container", http.StatusNotFound) },
@@ -73,17 +72,20 @@ func hijacked(answer string) func(http.ResponseWriter, *http.Request) {
 func serveKubelet(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if parts[0] == "echo" {
-		header := maps.Clone(r.Header)
-		header.Del("X-Forwarded-Uri")
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "header": header})
+		echo(w, r)
 		return
 	}
-	if len(parts) == 4 && kubeletAnswers[parts[2]] != nil {
-		kubeletAnswers[parts[2]](w, r)
+	if len(parts) == 4 && badAnswers[parts[2]] != nil {
+		badAnswers[parts[2]](w, r)
 		return
 	}
 	http.Error(w, "nothing is here", http.StatusNotFound)
+}
+
+// echo answers with the request.
+func echo(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "header": r.Header})
 }
 
 // TestKubelets asks for logs, commands, and what is behind the proxy of a Node, from kubelets
@@ -130,7 +132,7 @@ func TestKubelets(t *testing.T) {
 		p.createNode(node, ports[node])
 		p.createPod("on-"+node, node)
 	}
-	for _, name := range slices.Sorted(maps.Keys(kubeletAnswers)) {
+	for _, name := range slices.Sorted(maps.Keys(badAnswers)) {
 		if name != "works" {
 			p.createPod(name, "works")
 		}
@@ -141,7 +143,7 @@ func TestKubelets(t *testing.T) {
 
 	t.Run("logs", func(t *testing.T) {
 		p := p.in(t)
-		for _, name := range slices.Sorted(maps.Keys(kubeletAnswers)) {
+		for _, name := range slices.Sorted(maps.Keys(badAnswers)) {
 			p.same(Request{Do: "GET /api/v1/namespaces/${ns}/pods/" + name + "/log"})
 		}
 	})
@@ -179,7 +181,7 @@ func TestKubelets(t *testing.T) {
 	})
 	t.Run("upgrades", func(t *testing.T) {
 		p := p.in(t)
-		for _, name := range slices.Sorted(maps.Keys(kubeletAnswers)) {
+		for _, name := range slices.Sorted(maps.Keys(badAnswers)) {
 			p.sameUpgrade(name, "")
 		}
 		for name, header := range map[string]string{

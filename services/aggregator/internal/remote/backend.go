@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"strings"
 	"sync"
 
@@ -65,8 +66,14 @@ func New(apiService *apiregistrationv1.APIService, network Network) *Backend {
 		available:  apiregistrationhelper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available),
 	}
 	b.reverseProxy = &httputil.ReverseProxy{
-		Rewrite:        b.rewrite,
-		Transport:      roundTripperFunc(b.roundTrip),
+		Rewrite: b.rewrite,
+		Transport: roundTripperFunc(func(req *http.Request) (*http.Response, error) {
+			resp, err := b.roundTrip(req)
+			if err != nil {
+				return nil, fmt.Errorf("error trying to reach service: %w", err)
+			}
+			return resp, nil
+		}),
 		ModifyResponse: b.modifyResponse,
 		ErrorHandler:   b.handleError,
 		BufferPool:     bufferPool{},
@@ -137,7 +144,11 @@ func (b *Backend) rewrite(pr *httputil.ProxyRequest) {
 	// extension server contains them behind kube-apiserver.
 	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
 	pr.SetXForwarded()
-	pr.Out.Header.Set("X-Forwarded-Uri", pr.In.URL.EscapedPath())
+	uri := path.Clean(pr.In.URL.EscapedPath())
+	if strings.HasSuffix(pr.In.URL.Path, "/") {
+		uri += "/"
+	}
+	pr.Out.Header.Set("X-Forwarded-Uri", uri)
 }
 
 // roundTrip is the transport of the reverse proxy.

@@ -81,6 +81,9 @@ func (b *Backend) sendToFirst(transport http.RoundTripper, addresses []string, r
 		url := *req.URL
 		url.Scheme, url.Host = "https", address
 		sent.URL, sent.Host = &url, address
+		if _, proxied := req.Header["X-Forwarded-Host"]; proxied {
+			sent.Header.Set("X-Forwarded-Host", address)
+		}
 		if req.Body != nil {
 			// A transport closes the body even without reading it; the caller closes it at
 			// the end.
