@@ -7,6 +7,7 @@ import (
 
 	"triune.dev/shared/server/authn"
 	"triune.dev/shared/transport/distrust"
+	"triune.dev/shared/transport/tierclient"
 )
 
 // A connection of a front proxy carries the requests of many clients. Over HTTP/2 the
@@ -43,12 +44,17 @@ func cleanProxied(proxies *authn.FrontProxies) filter {
 // kube-apiserver would show them. It also removes an audit ID that the client has chosen.
 func undoHop(req *http.Request) {
 	delete(req.Header, auditIDHeader)
+	port := "0"
+	if values := req.Header[tierclient.ClientPortHeader]; len(values) == 1 {
+		port = values[0]
+	}
+	delete(req.Header, tierclient.ClientPortHeader)
 	forwarded := req.Header["X-Forwarded-For"][0]
 	before, client := "", forwarded
 	if i := strings.LastIndex(forwarded, ", "); i >= 0 {
 		before, client = forwarded[:i], forwarded[i+len(", "):]
 	}
-	req.RemoteAddr = net.JoinHostPort(client, "0") // a tier does not pass on the port
+	req.RemoteAddr = net.JoinHostPort(client, port)
 	if before == "" {
 		delete(req.Header, "X-Forwarded-For")
 		return

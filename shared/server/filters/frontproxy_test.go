@@ -123,9 +123,9 @@ func TestHopIsUndone(t *testing.T) {
 		address, passed string
 		auditID         bool
 	}{
-		"a tier":               {front, "192.0.2.7", "192.0.2.7:0", "", false},
-		"a tier, IPv6":         {front, "2001:db8::7", "[2001:db8::7]:0", "", false},
-		"a proxy, then a tier": {front, "198.51.100.1, 198.51.100.2, 192.0.2.7", "192.0.2.7:0", "198.51.100.1, 198.51.100.2", false},
+		"a tier":               {front, "192.0.2.7", "192.0.2.7:55", "", false},
+		"a tier, IPv6":         {front, "2001:db8::7", "[2001:db8::7]:55", "", false},
+		"a proxy, then a tier": {front, "198.51.100.1, 198.51.100.2, 192.0.2.7", "192.0.2.7:55", "198.51.100.1, 198.51.100.2", false},
 		"a tier itself":        {front, "", "192.0.2.1:1234", "", true},
 		"a front proxy":        {proxy, "192.0.2.7", "192.0.2.1:1234", "192.0.2.7", true},
 		"a client":             {client, "192.0.2.7", "192.0.2.1:1234", "192.0.2.7", true},
@@ -133,7 +133,7 @@ func TestHopIsUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var seen *http.Request
 			x.serve = func(_ http.ResponseWriter, req *http.Request) { seen = req }
-			req := newRequest(http.MethodGet, "/api/v1/pods", "Authorization: alice", "X-Remote-User: alice", "Audit-Id: one")
+			req := newRequest(http.MethodGet, "/api/v1/pods", "Authorization: alice", "X-Remote-User: alice", "X-Remote-Port: 55", "Audit-Id: one")
 			if test.forwarded != "" {
 				req.Header.Set("X-Forwarded-For", test.forwarded)
 			}

@@ -247,15 +247,17 @@ func withoutBearerToken(values []string) []string {
 	return []string{strings.Join(protocols, ", ")}
 }
 
-// setForwarded adds the client's address to X-Forwarded-For, from which the next tier, behind
-// its authentication, takes it again.
+// setForwarded adds the client's address, from which the next tier, behind its authentication,
+// makes the request that of the client again.
 func setForwarded(h http.Header, req *http.Request) {
-	ip, _, err := net.SplitHostPort(req.RemoteAddr)
+	ip, port, err := net.SplitHostPort(req.RemoteAddr)
 	if err != nil {
 		return
 	}
 	if prior := req.Header["X-Forwarded-For"]; len(prior) > 0 {
 		ip = strings.Join(prior, ", ") + ", " + ip
 	}
-	h["X-Forwarded-For"] = []string{ip}
+	values := [2]string{ip, port}
+	h["X-Forwarded-For"] = values[0:1:1]
+	h[tierclient.ClientPortHeader] = values[1:2:2]
 }

@@ -103,6 +103,7 @@ func TestConnectionHeaderCannotRemoveTheIdentity(t *testing.T) {
 		"X-Remote-Extra-Example.org%2fscopes":     {"a", "b"},
 		"X-Remote-Extra-%57eird%25%4bey%20%c3%A9": {"x"},
 		"X-Forwarded-For":                         {"192.0.2.1"},
+		"X-Remote-Port":                           {"1234"},
 		distrust.ChallengeHeader:                  p.challenge,
 	}
 	got := http.Header{}

@@ -62,22 +62,6 @@ func TestBrokenBeforeTheHeader(t *testing.T) {
 	})
 }
 
-func TestBrokenInTheBodyBreaksTheClientsBody(t *testing.T) {
-	for _, path := range []string{"/api/v1/pods", "/api/v1/pods?watch=1"} {
-		t.Run(path, func(t *testing.T) {
-			b := startBackend(t, func(w http.ResponseWriter, _ *http.Request) {
-				_, _ = io.WriteString(w, "half of")
-				w.(http.Flusher).Flush()
-				panic(http.ErrAbortHandler)
-			})
-			f := startFront(t, startProxy(t, testConfig(b.url())))
-			if a, err := f.try(f.request(t, http.MethodGet, path, nil)); err == nil {
-				t.Errorf("the client took %q for the whole", a.body)
-			}
-		})
-	}
-}
-
 // rawServer sends HTTP/2 frame by frame, to fail at certain points.
 func rawServer(t *testing.T, serve func(framer *http2.Framer, streamID uint32)) string {
 	t.Helper()

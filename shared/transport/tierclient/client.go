@@ -112,6 +112,11 @@ func Own(ctx context.Context) bool { return ctx.Value(ownKey{}) != nil }
 // of W3C Trace Context and Baggage.
 var tracking = []string{"Audit-Id", "Traceparent", "Tracestate", "Baggage"}
 
+// ClientPortHeader is the header in which a tier passes on the port of the client, beside the
+// address in X-Forwarded-For. Proxies of all releases remove X-Remote- headers from requests of
+// clients.
+const ClientPortHeader = "X-Remote-Port"
+
 // withoutValues is a context without values that ends with another one.
 type withoutValues struct{ context.Context }
 
