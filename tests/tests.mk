@@ -75,7 +75,7 @@ test-node: build node-tools ## a node with kubelet and Pods, beside triune, the 
 		$(GOTEST) -count=1 -timeout 20m ./tests/node $$on || exit 1; done)
 	$(call step,test-tutorial,$(GOTEST) -count=1 -timeout 20m ./tests/readme -run TestTutorial $(filter -short,$(NODES)))
 
-# A run of Kubernetes' conformance tests, which takes an hour for each of the servers.
+# Kubernetes' conformance tests, which take 35 minutes for each of the servers.
 .PHONY: test-conformance
 test-conformance: build node-tools ## Kubernetes' conformance tests with a node, for docs/conformance.md (as root, on Debian)
 	$(call step,conformance-packages,command -v debootstrap >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends debootstrap; } >/dev/null)

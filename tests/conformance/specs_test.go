@@ -40,7 +40,7 @@ const specsLimit = 3 * time.Hour
 // but those of testdata/specs/impossible.txt, which says why.
 func TestSpecs(t *testing.T) {
 	if testing.Short() {
-		t.Skip("a run of all specs takes an hour (-short)")
+		t.Skip("a run of all specs takes 35 minutes (-short)")
 	}
 	impossible, err := readImpossible()
 	if err != nil {
