@@ -95,7 +95,7 @@ func attacks(t *testing.T) []attack {
 	return []attack{
 		{name: "rapid reset", handler: park, times: 5000, wantOurs: ends, wantGo: ends,
 			each: func(b []byte, i int) []byte { return appendReset(open(b, i), uint32(2*i+1), http2.ErrCodeCancel) }},
-		{name: "resets by the server", handler: park, times: 5000, wantOurs: ends, wantGo: ends,
+		{name: "resets by the server", handler: park, times: 200_000, wantOurs: ends, wantGo: ends,
 			each: func(b []byte, i int) []byte { return appendWindowUpdate(open(b, i), uint32(2*i+1), maxWindow) }},
 		{name: "reset flood", deaf: true, times: 200_000, wantOurs: ends, wantGo: ends, each: many(malformed), maxLive: 4 * mib, maxLiveGo: 16 * mib},
 		{name: "ping flood", deaf: true, times: 500_000, wantOurs: ends, wantGo: ends,
