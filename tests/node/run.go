@@ -49,7 +49,9 @@ func Run(t *testing.T, topology string, replicas int, change func(*cluster.Confi
 		t.Fatal(err)
 	}
 	began := time.Now()
-	k.Eventually(patience, "Ready", "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.status=="True")].type}`)
+	if err := n.AwaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	t.Logf("the node is ready after %v", time.Since(began).Round(100*time.Millisecond))
 	return c, n
 }

@@ -15,16 +15,12 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"triune.dev/shared/process/pki"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/node"
 	"triune.dev/tests/tools"
 )
-
-// readyTimeout bounds the time in which a node that has joined becomes ready.
-const readyTimeout = 2 * time.Minute
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -101,17 +97,5 @@ func join(ctx context.Context, c *cluster.Cluster, kubeconfig string, out io.Wri
 		return n, err
 	}
 	fmt.Fprintf(out, "waiting until %s is ready\n", n.Name)
-	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("it is not ready after %v", readyTimeout))
-	defer cancel()
-	for {
-		err := exec.CommandContext(ctx, kubectl, "--kubeconfig="+kubeconfig, "wait", "--for=condition=Ready", "node/"+n.Name).Run()
-		if err == nil {
-			return n, nil
-		}
-		select {
-		case <-ctx.Done():
-			return n, fmt.Errorf("%w\n%s", context.Cause(ctx), n.Logs(4<<10))
-		case <-time.After(250 * time.Millisecond):
-		}
-	}
+	return n, n.AwaitReady(ctx)
 }
