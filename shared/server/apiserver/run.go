@@ -226,13 +226,13 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	}
 	wait.Wait()
 
-	close(s.lifecycle.notAccepting)
 	s.logShutdown("NotAcceptingNewRequest")
+	close(s.lifecycle.notAccepting)
 	wait.Go(func() { g.NonLongRunningRequestWaitGroup.Wait() })
 	wait.Go(func() { s.drainWatches(max(g.ShutdownWatchTerminationGracePeriod, watchDrainTimeout)) })
 	wait.Wait()
-	close(s.lifecycle.drained)
 	s.logShutdown("InFlightRequestsDrained")
+	close(s.lifecycle.drained)
 	// All requests are answered. A client that keeps its connection open does not delay the
 	// shutdown.
 	select {
@@ -244,8 +244,9 @@ func (s *Server) shutdown(stopped <-chan struct{}) error {
 	return err
 }
 
-// logShutdown logs a phase of the shutdown under kube-apiserver's name of its event. Of several
-// tiers in a process, only the one that listens does so.
+// logShutdown logs a phase of the shutdown under kube-apiserver's name of its event, before
+// anything else learns of the phase and logs the next. Of several tiers in a process, only the
+// one that listens does so.
 func (s *Server) logShutdown(event string) {
 	if s.config.Generic.SecureServing != nil {
 		klog.V(1).InfoS("[graceful-termination] shutdown event", "name", event)
