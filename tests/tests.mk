@@ -110,6 +110,8 @@ parity-triune     ./tests/cluster ./tests/parity ./tests/parity/twins
 parity-tiers      ./tests/parity -target=tiers -replicas=2
 twins-tiers       ./tests/parity/twins -target=tiers
 launchers         ./tests/launchers
+operator-triune   ./tests/operator
+operator-tiers    ./tests/operator -target=tiers -replicas=2
 identity-triune   ./tests/identity
 identity-tiers    ./tests/identity -target=tiers -replicas=2
 e2e-triune        ./tests/e2e -target=triune

@@ -68,3 +68,10 @@ var NoReviews = map[string]func(http.ResponseWriter){
 		w.WriteHeader(http.StatusTemporaryRedirect)
 	},
 }
+
+// Options are those of a TLS server with the certificate.
+func (c *Certificate) Options() []func(*tls.Config) {
+	return []func(*tls.Config){func(config *tls.Config) {
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c.pair, nil }
+	}}
+}
