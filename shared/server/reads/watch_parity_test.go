@@ -87,6 +87,7 @@ func TestWatchAnswersAsUpstream(t *testing.T) {
 	w.delete(t, "ns-0", "old-2")
 	w.change(t, "ns-1", "old-1", func(obj runtime.Object) { obj.(*corev1.Pod).Labels = map[string]string{"app": "app-3"} })
 	w.change(t, "ns-1", "old-3", func(obj runtime.Object) { obj.(*corev1.Pod).Labels["app"] = "app-1" })
+	w.settle(t) // resourceVersion=0 is whatever the cache has
 	from := fmt.Sprintf("resourceVersion=%d", begin)
 	queries := map[string]bool{ // whether it is served here
 		"":                                     true,
