@@ -26,8 +26,7 @@ const (
 	colorIndex   = "spec.color"
 )
 
-// Operator makes a ConfigMap for each lamp, and tells in its status that it is lit. Its fields
-// may be read while it runs.
+// Operator makes a ConfigMap for each lamp, and tells in its status that it is lit.
 type Operator struct {
 	client   client.Client
 	recorder events.EventRecorder

@@ -26,6 +26,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"triune.dev/shared/testing/polltest"
 	"triune.dev/tests/cli"
 	"triune.dev/tests/cluster"
 	"triune.dev/tests/hooks"
@@ -76,8 +77,8 @@ type scene struct {
 	leader, follower *running
 
 	mu       sync.Mutex
-	warnings []string // that the client has got since the last call of seen; guarded by mu
-	noted    []string
+	warnings []string // that the client has got since the last note; guarded by mu
+	noted    []string // guarded by mu
 }
 
 func newScene(t *testing.T, topology cluster.Topology) *scene {
@@ -205,11 +206,7 @@ func (s *scene) note(what string, value any) {
 
 func (s *scene) until(what string, attempt func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !attempt(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not after %v: %s", patience, what)
-		}
-	}
+	polltest.Until(s.t, patience, what, attempt)
 }
 
 func (s *scene) must(err error) {
@@ -420,7 +417,7 @@ func (s *scene) failOver() {
 	s.note("after a change of the leader", s.awaitLit("new").Spec)
 }
 
-// end deletes lamps: one, those of a color, and those of a namespace.
+// end deletes a lamp, all lamps, a namespace with one, and the CRD.
 func (s *scene) end() {
 	ctx := s.t.Context()
 	s.must(s.client.Delete(ctx, newOldLamp("new", 0)))

@@ -37,11 +37,14 @@ func TestTutorial(t *testing.T) {
 	shell := exec.CommandContext(t.Context(), "sh", "-e", "-c", script.String())
 	shell.Dir = root(t)
 	out, err := shell.CombinedOutput()
+	if err != nil {
+		t.Errorf("the commands: %v", err)
+	}
 	rest := string(out)
 	for i, s := range steps[1:] {
 		printed, after, all := strings.Cut(rest, fmt.Sprintf("== %d\n", i))
 		if !all {
-			t.Fatalf("%s\nended with %v after\n%s", s.commands, err, printed)
+			t.Fatalf("%s\nended after\n%s", s.commands, printed)
 		}
 		if rest = after; !s.prints(printed) {
 			t.Errorf("%s\nprints\n%s\nand the page has\n%s", s.commands, printed, s.output)
