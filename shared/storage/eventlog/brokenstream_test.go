@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -145,5 +146,39 @@ func TestASealedOrReplacedStreamIsRecreated(t *testing.T) {
 			}
 			waitSource(t, r, sink, SourceStream)
 		})
+	}
+}
+
+// The last message of a stream is deleted while there is no relay. The next one does not take
+// the stream for an empty one, which would break the chain.
+func TestAStreamWithoutItsLastMessageIsRecreated(t *testing.T) {
+	b := newBench(t)
+	b.patience = time.Second
+	w := newWitness(t, b.etcd, b.routes)
+	stop := b.runRelay(t, "first", nil)
+	r, sink := b.read(t, nil)
+	waitSource(t, r, sink, SourceStream)
+	sink.until(t, b.put(t, "pods/ns/before", "x"))
+	stop()
+	stream, incarnation := b.coreStream(t), b.incarnation(t)
+	if err := stream.DeleteMsg(t.Context(), b.messages(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readTail(t.Context(), stream); !errors.Is(err, errNoEnd) {
+		t.Fatalf("the end of the stream: %v, want %v", err, errNoEnd)
+	}
+	second := b.relay(t, "second", nil)
+	background(t, second.Run)
+	eventually(t, "the stream is usable", func() bool { return coreStatus(second).Usable })
+	last := b.put(t, "pods/ns/last", "x")
+	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {
+		t.Fatal(wrong)
+	}
+	waitSource(t, r, sink, SourceStream)
+	if wrong := b.checkStream(t); wrong != "" {
+		t.Error(wrong)
+	}
+	if b.incarnation(t) == incarnation {
+		t.Error("the incarnation is the old one")
 	}
 }

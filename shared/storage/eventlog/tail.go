@@ -22,6 +22,11 @@ type tail struct {
 	anchor anchor
 }
 
+// errNoEnd means that a stream has messages, but not the one it says is its last. A relay has
+// replaced that message meanwhile, somebody has deleted it, or two servers have answered, one of
+// which does not know yet that the stream was recreated elsewhere.
+var errNoEnd = errors.New("the last message of the stream is missing")
+
 // readTail reads the end of a stream from its leader. The answer may be outdated a moment
 // later, and messages may still be in flight; the fence detects both.
 func readTail(ctx context.Context, s jetstream.Stream) (tail, error) {
@@ -35,7 +40,7 @@ func readTail(ctx context.Context, s jetstream.Stream) (tail, error) {
 	}
 	raw, err := s.GetMsg(ctx, t.sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return t, nil
+		return tail{}, fmt.Errorf("%w: %d", errNoEnd, t.sequence)
 	}
 	if err != nil {
 		return tail{}, fmt.Errorf("read message %d: %w", t.sequence, err)
