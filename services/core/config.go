@@ -259,10 +259,13 @@ func (c *Config) addAuthorization(ctx context.Context) error {
 	if c.options.Authorization.AuthorizationConfigurationFile == "" {
 		modes = c.options.Authorization.Modes
 	}
-	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = union.New(authz.Tiers(), authz.CacheRules(authorizer, modes, c.Informers)), rules
-	if !rbac {
+	authorizer = authz.CacheRules(authorizer, modes, c.Informers)
+	if rbac {
+		authorizer = authz.AwaitRules(authorizer, c.Informers)
+	} else {
 		c.Generic.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}
+	c.Generic.Authorization.Authorizer, c.Generic.RuleResolver = union.New(authz.Tiers(), authorizer), rules
 	return nil
 }
 

@@ -2,12 +2,15 @@ package faults
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,6 +94,7 @@ func TestNodesSurviveRestarts(t *testing.T) {
 	before := pods()
 	for i, tier := range c.ServingTiers() {
 		pause(t.Context(), youngWatch)
+		stopAsking := askPermission(t, c)
 		killed := time.Now()
 		for replica := 0; c.Process(tier, replica) != nil; replica++ {
 			c.Kill(tier, replica)
@@ -105,6 +109,7 @@ func TestNodesSurviveRestarts(t *testing.T) {
 		k.Run("scale", "deployment/fleet", fmt.Sprintf("--replicas=%d", nodes+i+1))
 		ready(nodes + i + 1)
 		t.Logf("%s was away for %v; a further Pod was ready %v later", tier, up.Sub(killed).Round(time.Millisecond), time.Since(up).Round(time.Millisecond))
+		stopAsking()
 		if lists := listsSince(t, log(owner), killed); len(lists) > 0 {
 			t.Errorf("after the restart of %s, listed again: %s", tier, strings.Join(lists, ", "))
 		}
@@ -113,6 +118,38 @@ func TestNodesSurviveRestarts(t *testing.T) {
 	for _, pod := range before {
 		if !slices.Contains(after, pod) {
 			t.Errorf("Pod %s is gone or was restarted", pod)
+		}
+	}
+}
+
+// askPermission lists Pods as the scheduler, again and again, until stop is called. A server may
+// be away, but it must not forbid what rules allow that it has not read yet.
+func askPermission(t *testing.T, c *cluster.Cluster) (stop func()) {
+	t.Helper()
+	admin := client(t, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	answers := map[int]int{}
+	asking.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, 2*time.Millisecond) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/api/v1/pods?limit=1", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Impersonate-User", "system:kube-scheduler")
+			if res, err := admin.Do(req); err == nil {
+				_ = res.Body.Close()
+				answers[res.StatusCode]++
+			}
+		}
+	})
+	return func() {
+		t.Helper()
+		cancel()
+		asking.Wait()
+		if answers[http.StatusOK] == 0 || answers[http.StatusForbidden] != 0 {
+			t.Errorf("answers to the scheduler: %v", answers)
 		}
 	}
 }

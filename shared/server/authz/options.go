@@ -122,14 +122,14 @@ func (a *Authorizer) SetCoreSettings(settings agreement.Settings) {
 func (o *Options) New(deps Dependencies) (*Authorizer, error) {
 	var authorizers []authorizer.Authorizer
 	var resolvers []authorizer.RuleResolver
-	rulesSynced := func() bool { return true }
+	synced := func() bool { return true }
 	for _, mode := range o.Modes {
 		m, err := o.mode(mode, deps)
 		if err != nil {
 			return nil, err
 		}
 		if r, ok := m.(rbacMode); ok {
-			rulesSynced = r.hasSynced
+			synced = r.hasSynced
 		}
 		authorizers = append(authorizers, authorizationmetrics.InstrumentedAuthorizer(mode, strings.ToLower(mode), m))
 		resolvers = append(resolvers, m)
@@ -142,12 +142,12 @@ func (o *Options) New(deps Dependencies) (*Authorizer, error) {
 	a := &Authorizer{Authorizer: union.New(authorizers...), RuleResolver: union.NewRuleResolvers(resolvers...)}
 	if deps.Reviews != nil && o.followsCore() {
 		var err error
-		if a.core, err = newCoreAuthorizer(o.Modes, a.Authorizer, rulesSynced, deps.Reviews); err != nil {
+		if a.core, err = newCoreAuthorizer(o.Modes, a.Authorizer, synced, deps.Reviews); err != nil {
 			return nil, err
 		}
 		a.Authorizer = a.core
 	}
-	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Tiers(), a.Authorizer)
+	a.Authorizer = union.New(authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup), Tiers(), awaitRules(a.Authorizer, synced, startPatience))
 	return a, nil
 }
 

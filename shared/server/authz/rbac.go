@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 )
 
@@ -17,8 +16,8 @@ type rbacMode struct {
 	cache  *ruleCache
 	age    func() time.Duration // nil if the rules are always current
 	limits limits
-	// synced report whether the informers of each kind of rules have synced.
-	synced []cache.InformerSynced
+	// hasSynced reports whether all rules have been read.
+	hasSynced func() bool
 }
 
 func newRBACMode(factory informers.SharedInformerFactory, age func() time.Duration, l limits) rbacMode {
@@ -30,13 +29,10 @@ func newRBACMode(factory informers.SharedInformerFactory, age func() time.Durati
 			&rbac.ClusterRoleGetter{Lister: v1.ClusterRoles().Lister()},
 			&rbac.ClusterRoleBindingLister{Lister: v1.ClusterRoleBindings().Lister()},
 		),
-		cache:  newRuleCache(factory),
-		age:    age,
-		limits: l,
-		synced: []cache.InformerSynced{
-			v1.Roles().Informer().HasSynced, v1.RoleBindings().Informer().HasSynced,
-			v1.ClusterRoles().Informer().HasSynced, v1.ClusterRoleBindings().Informer().HasSynced,
-		},
+		cache:     newRuleCache(factory),
+		age:       age,
+		limits:    l,
+		hasSynced: rulesSynced(factory),
 	}
 }
 
@@ -79,16 +75,6 @@ func (r rbacMode) Authorize(ctx context.Context, a authorizer.Attributes) (autho
 
 // reasonNotSynced is the reason of a process that started while core was not available.
 const reasonNotSynced = "RBAC: the rules are not known yet; this server has not read them from the core tier since it started, please try again"
-
-// hasSynced reports whether all rules have been read. They are kept from then on.
-func (r rbacMode) hasSynced() bool {
-	for _, synced := range r.synced {
-		if !synced() {
-			return false
-		}
-	}
-	return true
-}
 
 // readOnly reports whether a request only reads. It includes HEAD and OPTIONS of
 // non-resource paths, whose verb is their method.

@@ -1,7 +1,9 @@
 package authz
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,17 +78,23 @@ func TestRulesNotSynced(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := resource(alice, "list", "example.com", "b", "things")
-	decision, reason, err := made.Authorize(t.Context(), list)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel() // or it would wait for the rules
+	decision, reason, err := made.Authorize(ended, list)
 	if decision == authorizer.DecisionAllow || err != nil || !strings.Contains(reason, "not known yet") {
 		t.Errorf("before: %v, %q, %v", decision, reason, err)
 	}
 	if decision, _, err := made.Authorize(t.Context(), resource(admin, "list", "example.com", "b", "things")); decision != authorizer.DecisionAllow || err != nil {
 		t.Errorf("an administrator, who needs no rules: %v, %v", decision, err)
 	}
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if decision, reason, err := made.Authorize(t.Context(), list); decision != authorizer.DecisionAllow || err != nil {
+			t.Errorf("after: %v, %q, %v", decision, reason, err)
+		}
+	})
 	run(t, factory)
-	if decision, reason, err := made.Authorize(t.Context(), list); decision != authorizer.DecisionAllow || err != nil {
-		t.Errorf("after: %v, %q, %v", decision, reason, err)
-	}
+	waiting.Wait()
 	decision, reason, err = made.Authorize(t.Context(), resource(alice, "create", "example.com", "b", "things"))
 	if decision == authorizer.DecisionAllow || err != nil || strings.Contains(reason, "not known yet") {
 		t.Errorf("a request that no rule allows: %v, %q, %v", decision, reason, err)
