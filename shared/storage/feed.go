@@ -124,7 +124,8 @@ type feedsCheck struct{ *cluster }
 func (feedsCheck) Name() string { return "event-log" }
 
 // Detail returns a line for each feed: its source, its lag, its failures since the process
-// started, and the depth of its history. A process with a relay adds a line for each stream
+// started, and the depth of its history; and another one while objects are read from etcd. A
+// process with a relay adds a line for each stream
 // that it publishes to, or the reason why it cannot publish.
 func (c feedsCheck) Detail() string {
 	var b strings.Builder
@@ -135,7 +136,8 @@ func (c feedsCheck) Detail() string {
 			history = fmt.Sprintf("%d revisions", s.HistoryDepth())
 		}
 		fmt.Fprintf(&b, "%s: from %s since %s, revision %d, lag %d revisions and %.1f seconds, %d gaps, %d stalls, %d resets, history %s\n",
-			cmp.Or(string(f.tier), everyTier), s.Source, s.Since.UTC().Format(time.RFC3339), s.Revision, s.Lag, s.LagSeconds, s.Gaps, s.Stalls, s.Resets, history)
+			f.name(), s.Source, s.Since.UTC().Format(time.RFC3339), s.Revision, s.Lag, s.LagSeconds, s.Gaps, s.Stalls, s.Resets, history)
+		b.WriteString(f.loads())
 	}
 	if c.relay != nil {
 		b.WriteString(relayDetail(c.relay.Status()))
@@ -165,15 +167,28 @@ func relayDetail(s eventlog.RelayStatus) string {
 	return b.String()
 }
 
-// everyTier is the name of the feed of all tiers.
-const everyTier = "all tiers"
+// name returns the tier of the feed for people.
+func (f feed) name() string { return cmp.Or(string(f.tier), "all tiers") }
+
+// loads returns how far the reading of resources from etcd is, or "" if none is being read.
+func (f feed) loads() string {
+	var read, total int64
+	f.caching.Space.Each(func(cache *bytecache.Cache) {
+		stats := cache.Stats()
+		read, total = read+stats.Reading, total+stats.Total
+	})
+	if total == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d of %d objects read from etcd so far\n", f.name(), read, total)
+}
 
 // Check implements healthz.HealthChecker.
 func (c feedsCheck) Check(*http.Request) error {
 	var errs []error
 	for _, f := range c.feeds {
 		if f.caching.Space.Revision() == 0 {
-			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", cmp.Or(string(f.tier), everyTier)))
+			errs = append(errs, fmt.Errorf("%s: has not begun; etcd has not answered yet", f.name()))
 		}
 	}
 	return errors.Join(errs...)

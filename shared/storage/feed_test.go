@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"triune.dev/shared/storage/bytecache"
 	"triune.dev/shared/storage/etcdstore"
 	"triune.dev/shared/storage/eventlog"
+	"triune.dev/shared/storage/kv"
 )
 
 // Every tier of a process has a feed of its stream; without streams there is one feed for all.
@@ -115,3 +118,47 @@ func TestFeedsThatHaveNotBegun(t *testing.T) {
 		t.Errorf("detail %q, want %q", got, want)
 	}
 }
+
+// While a large resource is read from etcd, the detail says how far it is.
+func TestDetailOfALoad(t *testing.T) {
+	atSecondPage, goOn := make(chan struct{}), make(chan struct{})
+	space := bytecache.New(bytecache.Config{Origin: origin(func(r kv.Range) (kv.Page, error) {
+		page := kv.Page{Revision: 7, Count: 3}
+		if r.Revision != 0 {
+			close(atSecondPage)
+			<-goOn
+			page.Count = 1
+		}
+		for i := range min(page.Count, 2) {
+			page.KVs = append(page.KVs, &kv.KeyValue{Key: []byte(fmt.Sprint(r.Start, i)), Value: []byte("{}"), ModRevision: 7})
+		}
+		return page, nil
+	})})
+	space.Reset(7)
+	cache, err := space.Cache("/registry/pods/", bytecache.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := feed{tier: eventlog.Core, caching: &etcdstore.Caching{Space: space}}
+	if got := f.loads(); got != "" {
+		t.Errorf("before: %q", got)
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- cache.Load(t.Context()) }()
+	<-atSecondPage
+	if got, want := f.loads(), "core: 2 of 3 objects read from etcd so far\n"; got != want {
+		t.Errorf("during the load: %q, want %q", got, want)
+	}
+	close(goOn)
+	if err := <-loaded; err != nil {
+		t.Fatal(err)
+	}
+	if got := f.loads(); got != "" {
+		t.Errorf("afterwards: %q", got)
+	}
+}
+
+// origin is a bytecache.Origin that answers with a function.
+type origin func(r kv.Range) (kv.Page, error)
+
+func (o origin) List(_ context.Context, r kv.Range) (kv.Page, error) { return o(r) }

@@ -63,6 +63,8 @@ type Cache struct {
 	// loadSem and historySem are semaphores: one goroutine loads, and one reads changes
 	// from history that the log has discarded.
 	loadSem, historySem chan struct{}
+	// progress is that of the load under way.
+	progress loadProgress
 
 	mu    sync.Mutex
 	phase phase // guarded by mu, as is all below

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/btree"
@@ -18,6 +19,15 @@ const loadPage = 500
 // loadLimit bounds one load. Callers have deadlines of their own; this one releases loadSem
 // if etcd does not answer.
 const loadLimit = 2 * time.Minute
+
+// loadProgress counts the objects of a load that were read, and those there are; both are zero
+// while there is no load. It is safe for concurrent use.
+type loadProgress struct{ read, total atomic.Int64 }
+
+func (p *loadProgress) set(read, total int64) {
+	p.read.Store(read)
+	p.total.Store(total)
+}
 
 // Load reads the resource from etcd, unless the cache is live. Concurrent callers wait for
 // the same load. The load continues when the caller that began it gives up; otherwise
@@ -140,6 +150,7 @@ func (c *Cache) read(ctx context.Context, known int64, epoch int32) (loaded, err
 		out.indexes = append(out.indexes, newIndexBuilder(t))
 	}
 	defer func() {
+		c.progress.set(0, 0)
 		if out.dictionary != nil {
 			out.dictionary.release()
 			c.space.wakeCompressor() // to return the garbage of this load
@@ -159,6 +170,7 @@ func (c *Cache) read(ctx context.Context, known int64, epoch int32) (loaded, err
 			}
 			out.revision = page.Revision
 		}
+		total := int64(out.tree.Len()) + page.Count
 		for _, item := range page.KVs {
 			e := c.entry(ctx, string(item.Key), item.Value, item.ModRevision)
 			e.epoch = epoch + 1
@@ -171,6 +183,7 @@ func (c *Cache) read(ctx context.Context, known int64, epoch int32) (loaded, err
 			out.tree.Load(e)
 			out.treeBytes += e.size()
 		}
+		c.progress.set(int64(out.tree.Len()), total)
 		if !page.More() || len(page.KVs) == 0 {
 			return out, nil
 		}

@@ -3,6 +3,9 @@ package bytecache
 // Stats describe a cache.
 type Stats struct {
 	Live bool
+	// Reading is the number of objects that a load under way has read so far, of Total; both
+	// are 0 if there is none.
+	Reading, Total int64
 	// Objects and Bytes are the number and size of the objects in the tree.
 	Objects int
 	Bytes   int64
@@ -35,6 +38,7 @@ func (c *Cache) Stats() Stats {
 		Pinned: len(c.pinned.list), PinnedBytes: c.pinned.retainedBytes(),
 		Loads: c.loads, Changes: c.changes,
 	}
+	s.Reading, s.Total = c.progress.read.Load(), c.progress.total.Load()
 	if s.Live {
 		s.Revision = c.revisionLocked()
 	}
