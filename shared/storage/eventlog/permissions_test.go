@@ -119,7 +119,7 @@ func TestATierReachesItsOwnStreamAndNoOther(t *testing.T) {
 	background(t, b.relayBy(t, "a", b.server.Dial(t), connectAs(t, users["relay"]), nil).Run)
 	w := newWitness(t, b.etcd, b.routes)
 	conn := connectAs(t, users[string(Core)])
-	r, sink := b.readBy(t, conn, nil)
+	r, sink := b.readBy(t, conn, func(r *Reader) { r.cfg.Patience = hang }) // a busy machine is no stall
 	waitSource(t, r, sink, SourceStream)
 	start := b.put(t, "secrets/ns/a", "secret of core")
 	b.put(t, "example.com/things/ns/a", "of extensions")

@@ -130,7 +130,8 @@ func TestRelayFeedsReader(t *testing.T) {
 	b := newBench(t)
 	b.runRelay(t, "a", nil)
 	w := newWitness(t, b.etcd, b.routes)
-	r, sink := b.read(t, nil)
+	// A busy machine is no stall.
+	r, sink := b.read(t, func(r *Reader) { r.cfg.Patience = hang })
 	waitSource(t, r, sink, SourceStream)
 	for i := range 200 {
 		b.put(t, fmt.Sprintf("pods/ns/p%d", i%20), fmt.Sprint("v", i))
