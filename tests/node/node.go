@@ -269,6 +269,7 @@ evictionHard: {memory.available: 1Mi, nodefs.available: 0%%, imagefs.available: 
 nodeStatusUpdateFrequency: 2s
 nodeLeaseDurationSeconds: 10
 syncFrequency: 5s
+containerLogMaxSize: 1Gi
 `, nodeAddress, n.Name, n.socket(), n.file("logs"), ca, clusterDNS, n.file("resolv.conf"))
 	bootstrap := fmt.Sprintf(`apiVersion: v1
 kind: Config

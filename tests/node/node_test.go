@@ -72,6 +72,7 @@ func TestNode(t *testing.T) {
 			t.Errorf("logs are %q", got)
 		}
 	})
+	t.Run("large logs", func(t *testing.T) { largeLogs(t, k.Of(t)) })
 	for protocol, env := range map[string][]string{"WebSocket": nil, "SPDY": spdy} {
 		t.Run("exec by "+protocol, func(t *testing.T) { execute(t, k.Of(t).With(env...), pod) })
 		t.Run("port-forward by "+protocol, func(t *testing.T) { forward(t, k.Of(t).With(env...), pod) })
@@ -297,7 +298,20 @@ func execute(t *testing.T, k cli.Command, pod string) {
 	resize(t, k, pod)
 }
 
-// forwarded is how many bytes port-forward carries in each direction, and exec in one.
+// largeLogs reads the logs of a Pod that has printed much.
+func largeLogs(t *testing.T, k cli.Command) {
+	script := fmt.Sprintf("yes 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef | head -c %d", forwarded)
+	k.Stdin(pod1("talker", "Never", script)).Run("apply", "-f", "-")
+	defer k.Run("delete", "pod/talker")
+	k.Run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/talker", "--timeout=120s")
+	began := time.Now()
+	if got := k.Run("logs", "talker"); len(got) != forwarded {
+		t.Errorf("%d bytes came", len(got))
+	}
+	t.Logf("%d MiB in %v", forwarded>>20, time.Since(began).Round(time.Millisecond))
+}
+
+// forwarded is how many bytes port-forward carries in each direction, and exec and logs in one.
 const forwarded = 100 << 20
 
 // forward sends bytes through port-forward to a Pod that sends them back.
