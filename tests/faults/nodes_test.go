@@ -122,8 +122,8 @@ func TestNodesSurviveRestarts(t *testing.T) {
 	}
 }
 
-// askPermission lists Pods as the scheduler, again and again, until stop is called. A server may
-// be away, but it must not forbid what rules allow that it has not read yet.
+// askPermission lists Namespaces as the scheduler may, again and again, until stop is called. A
+// server may be away, but it must not forbid what rules allow that it has not read yet.
 func askPermission(t *testing.T, c *cluster.Cluster) (stop func()) {
 	t.Helper()
 	admin := client(t, c)
@@ -131,8 +131,8 @@ func askPermission(t *testing.T, c *cluster.Cluster) (stop func()) {
 	var asking sync.WaitGroup
 	answers := map[int]int{}
 	asking.Go(func() {
-		for ; ctx.Err() == nil; pause(ctx, 2*time.Millisecond) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/api/v1/pods?limit=1", nil)
+		for ; ctx.Err() == nil; pause(ctx, 10*time.Millisecond) {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/api/v1/namespaces?limit=1", nil)
 			if err != nil {
 				t.Error(err)
 				return
