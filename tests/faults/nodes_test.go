@@ -96,9 +96,12 @@ func TestNodesSurviveRestarts(t *testing.T) {
 		pause(t.Context(), youngWatch)
 		stopAsking := askPermission(t, c)
 		killed := time.Now()
+		// All at once: a watch that moves to a replica which is killed next is too young.
+		var killing sync.WaitGroup
 		for replica := 0; c.Process(tier, replica) != nil; replica++ {
-			c.Kill(tier, replica)
+			killing.Go(func() { c.Kill(tier, replica) })
 		}
+		killing.Wait()
 		for replica := 0; c.Process(tier, replica) != nil; replica++ {
 			if err := c.StartReplica(t.Context(), tier, replica); err != nil {
 				t.Fatal(err)
