@@ -12,11 +12,10 @@ import (
 // them takes tenths of a second, on a busy machine seconds.
 const startPatience = 10 * time.Second
 
-// AwaitRules returns an authorizer that decides as next does, whose RBAC reads its rules with
-// the factory. A request that next has no opinion on waits until the rules have been read, but
-// no longer than ten seconds after this call: the rules that allow it may be among them. To
-// deny it would be worse than a delay, because client-go lists everything again after a watch
-// was forbidden, and people believe what they read.
+// AwaitRules returns an authorizer that decides as next does, which reads the rules of RBAC with
+// the informers of factory. Until these have read them, but no longer than ten seconds after
+// this call, a request on which next has no opinion waits, because a rule may allow it. A wrong
+// denial costs more than the delay: after a forbidden watch, client-go lists everything again.
 func AwaitRules(next authorizer.Authorizer, factory informers.SharedInformerFactory) authorizer.Authorizer {
 	return awaitRules(next, rulesSynced(factory), startPatience)
 }
