@@ -70,7 +70,7 @@ node-tools:
 
 .PHONY: test-node
 test-node: build node-tools ## a node with kubelet and Pods, beside triune, the tiers and kube-apiserver (as root, on Debian)
-	$(if $(filter -short,$(NODES)),,$(call tools,test-node,coredns helm metrics-server proxy-agent proxy-server))
+	$(if $(filter -short,$(NODES)),,$(call tools,test-node,cert-manager coredns helm metrics-server proxy-agent proxy-server))
 	$(call step,test-node,for on in $(NODES); do \
 		$(GOTEST) -count=1 -timeout 20m ./tests/node $$on || exit 1; done)
 	$(call step,test-tutorial,$(GOTEST) -count=1 -timeout 20m ./tests/readme -run TestTutorial $(filter -short,$(NODES)))

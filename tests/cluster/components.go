@@ -60,6 +60,15 @@ func (c *Cluster) startKwok(ctx context.Context, further ...string) (*Process, e
 	return c.startExtra(ctx, "kwok", kwokFlags(c.Kubeconfig, stages), nil)
 }
 
+// StartCertManager starts cert-manager, whose CRDs the cluster must have.
+func (c *Cluster) StartCertManager(ctx context.Context) (*Process, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return c.startExtra(ctx, "cert-manager", certManagerFlags(c.Kubeconfig, port), dialable(address(port)))
+}
+
 // StartSampleServer starts k8s.io/sample-apiserver with its own etcd prefix and returns its
 // port. It asks the cluster who its callers are and what they may do.
 func (c *Cluster) StartSampleServer(ctx context.Context, etcdURL string) (*Process, int, error) {

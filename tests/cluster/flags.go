@@ -218,6 +218,15 @@ func kwokFlags(kubeconfig string, stages []string) []string {
 	return flags
 }
 
+func certManagerFlags(kubeconfig string, port int) []string {
+	return []string{
+		"--kubeconfig=" + kubeconfig,
+		"--leader-elect=false",
+		"--cluster-resource-namespace=default",
+		"--metrics-listen-address=" + address(port),
+	}
+}
+
 func sampleServerFlags(dir, kubeconfig, etcdURL string, port int) []string {
 	return []string{
 		"--bind-address=" + loopback,

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"triune.dev/tests/cli"
+	"triune.dev/tests/cluster"
 	"triune.dev/tests/tools"
 )
 
@@ -77,6 +78,28 @@ func TestChart(t *testing.T) {
 	helm.Run("test", "t", "--timeout=2m")
 	helm.Run("uninstall", "t", "--wait", "--timeout=2m")
 	nothingLeft(t, k, "secret/t-triune-")
+
+	// cert-manager makes the Secrets, and keeps them as is its default.
+	k.Run("delete", "secrets", "--all")
+	startCertManager(t, c, k)
+	helm.Run(append([]string{"install"}, values("tls.mode=certManager")...)...)
+	helm.Run("test", "t", "--timeout=2m")
+	helm.Run("uninstall", "t", "--wait", "--timeout=2m")
+	nothingLeft(t, k, "secret/t-triune-")
+}
+
+// startCertManager starts cert-manager beside the node, with the CRDs of its module.
+func startCertManager(t *testing.T, c *cluster.Cluster, k cli.Command) {
+	t.Helper()
+	dir, err := tools.Projects["cert-manager"].Dir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Run("apply", "--server-side", "--filename="+filepath.Join(dir, "deploy", "crds"))
+	k.Run("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	if _, err := c.StartCertManager(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // nothingLeft waits until only objects with this prefix of their names are left in the namespace,

@@ -50,6 +50,8 @@ var all = []Tool{
 	{Name: "kwokctl", Package: "sigs.k8s.io/kwok/cmd/kwokctl", Module: "sigs.k8s.io/kwok", Dir: "tools/kwok"},
 	{Name: "metrics-server", Package: "sigs.k8s.io/metrics-server/cmd/metrics-server", Module: "sigs.k8s.io/metrics-server", Dir: "tools/metrics-server"},
 	{Name: "coredns", Package: "github.com/coredns/coredns", Module: "github.com/coredns/coredns", Dir: "tools/coredns"},
+	// v1.11 is cert-manager's last minor release whose programs are in its module.
+	{Name: "cert-manager", Package: "github.com/cert-manager/cert-manager/cmd/controller", Module: "github.com/cert-manager/cert-manager", Dir: "tools/cert-manager"},
 	{Name: "proxy-server", Package: "sigs.k8s.io/apiserver-network-proxy/cmd/server", Module: "sigs.k8s.io/apiserver-network-proxy", Dir: "tools/konnectivity"},
 	{Name: "proxy-agent", Package: "sigs.k8s.io/apiserver-network-proxy/cmd/agent", Module: "sigs.k8s.io/apiserver-network-proxy", Dir: "tools/konnectivity"},
 	{Name: "h2spec", Package: "github.com/summerwind/h2spec/cmd/h2spec", Module: "github.com/summerwind/h2spec", Dir: "tools/h2spec"},
