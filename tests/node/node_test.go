@@ -300,7 +300,8 @@ func execute(t *testing.T, k cli.Command, pod string) {
 
 // largeLogs reads the logs of a Pod that has printed much.
 func largeLogs(t *testing.T, k cli.Command) {
-	script := fmt.Sprintf("yes 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef | head -c %d", forwarded)
+	// In long lines: kubelet needs longer for a line than a server for its bytes.
+	script := fmt.Sprintf("yes $(printf %%04000d 0) | head -c %d", forwarded)
 	k.Stdin(pod1("talker", "Never", script)).Run("apply", "-f", "-")
 	defer k.Run("delete", "pod/talker")
 	k.Run("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/talker", "--timeout=120s")
