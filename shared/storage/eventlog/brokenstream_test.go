@@ -170,14 +170,7 @@ func TestAStreamWithoutItsLastMessageIsRecreated(t *testing.T) {
 	second := b.relay(t, "second", nil)
 	background(t, second.Run)
 	eventually(t, "the stream is usable", func() bool { return coreStatus(second).Usable })
-	last := b.put(t, "pods/ns/last", "x")
-	if wrong := b.outcome(t, w, sink, asItIs, last); wrong != "" {
-		t.Fatal(wrong)
-	}
-	waitSource(t, r, sink, SourceStream)
-	if wrong := b.checkStream(t); wrong != "" {
-		t.Error(wrong)
-	}
+	b.endsIntact(t, w, r, sink)
 	if b.incarnation(t) == incarnation {
 		t.Error("the incarnation is the old one")
 	}

@@ -97,6 +97,19 @@ func (b *bench) checkStream(t *testing.T) string {
 	}
 }
 
+// endsIntact writes a last key and checks that the reader has missed nothing, is on the stream
+// again, and that the chain in the stream is whole.
+func (b *bench) endsIntact(t *testing.T, w *witness, r *Reader, sink *recorder) {
+	t.Helper()
+	if wrong := b.outcome(t, w, sink, asItIs, b.put(t, "pods/ns/last", "x")); wrong != "" {
+		t.Fatal(wrong)
+	}
+	waitSource(t, r, sink, SourceStream)
+	if wrong := b.checkStream(t); wrong != "" {
+		t.Error(wrong)
+	}
+}
+
 // many writes n keys with one lease and returns the lease.
 func (b *bench) many(t *testing.T, n int, ttl int64) clientv3.LeaseID {
 	t.Helper()
