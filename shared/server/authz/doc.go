@@ -10,9 +10,9 @@
 //
 // RBAC reads its rules from core with informers, and keeps the last state while core is not
 // available, so that a tier works without core. Rules that are too old grant no writes, see
-// [Freshness].
+// [Freshness]. While a server starts, requests wait for the rules, see [AwaitRules].
 //
 // [Options] are the flags of the aggregator and the extensions tier, and make their
-// [Authorizer] once at start-up. Core calls [CacheRules] and [Tiers]. All authorizers are safe
-// for concurrent use.
+// [Authorizer] once at start-up. Core calls [CacheRules], [AwaitRules] and [Tiers]. All
+// authorizers are safe for concurrent use.
 package authz
